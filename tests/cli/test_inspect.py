@@ -80,25 +80,16 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
         "Classes          3, imbalance 3.0:1   3, imbalance 1.0:1",
         "Mixing, 0 to 1   1.00 at batch 8      1.00 at batch 2",
         "",
-        "Class   train                     validation",
-        "─" * 44,
-        "cat     6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   1",
-        "dog     4  ▇▇▇▇▇▇▇▇▇▇▇▇▇          1",
-        "owl     2  ▇▇▇▇▇▇▇                1",
+        "Class   train   validation",
+        "─" * 26,
+        "cat     6       1",
+        "dog     4       1",
+        "owl     2       1",
         "",
         "Labels       3: cat, dog, owl",
-        "Quarantined  1 that could not be repaired",
-        "             train/cat/broken.jpg: truncated JPEG",
+        "Quarantined  1 that could not be repaired; see quarantine/quarantined.jsonl",
         "Seed         0",
     ]
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
-def test_no_line_is_wider_than_the_terminal(inspect, small_dataset: Path, columns: int) -> None:
-    done = inspect(small_dataset, columns=columns)
-    assert done.code == 0
-    assert max(map(len, done.lines)) <= columns
-    assert any("validation" in line for line in done.lines)
 
 
 def test_one_split(inspect, small_dataset: Path) -> None:
@@ -184,25 +175,16 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
         changed={"cmyk_to_rgb": 1234},
         skipped={"*.txt": 2},
     )
-    reasons = [{"path": f"cat/{i}.jpg", "reason": f"reason {i // 2}"} for i in range(8)]
-    lines = [json.dumps(reasons[0]), "{cut", *map(json.dumps, reasons[1:])]
-    (copy / "quarantine" / "quarantined.jsonl").write_text("\n".join(lines))
     done = inspect(copy, columns=120)
     begin = next(k for k, line in enumerate(done.lines) if line.startswith("Changed"))
     assert done.lines[begin:] == [
         "Changed      1,234 cmyk_to_rgb",
         "Skipped      2 *.txt",
-        "Quarantined  5 that could not be repaired",
-        "             cat/0.jpg: reason 0",
-        "             cat/2.jpg: reason 1",
-        "             cat/4.jpg: reason 2",
-        "             and 2 more, listed in quarantine/quarantined.jsonl",
+        "Quarantined  5 that could not be repaired; see quarantine/quarantined.jsonl",
         "Duplicates   3 within train, 7 dropped",
-        "             2 in more than one split: evaluation images are among the training images; see duplicates.jsonl",
+        "Leaks        2 in more than one split: evaluation images are among the training images; see duplicates.jsonl",
         "Seed         0",
     ]
-    shutil.rmtree(copy / "quarantine")
-    assert "             listed in quarantine/quarantined.jsonl" in inspect(copy).lines
 
 
 def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
@@ -214,8 +196,8 @@ def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
     assert "Classes          20, 18 empty" in done.lines
     begin = done.lines.index("Class        train")
     assert done.lines[begin + 2 : begin + 5] == [
-        "class 18     9  " + "▇" * 20,
-        "class 19     3  " + "▇" * 7,
+        "class 18     9",
+        "class 19     3",
         "class 00     0",
     ]
     assert done.lines[begin + 14] == "and 8 more   down to 0"
@@ -228,7 +210,7 @@ def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) ->
     assert done.code == 0
     assert done.lines[1].startswith("from [link=evil]pets\ufffd[/link] by tfpipe")
     text = "\n".join(done.lines)
-    assert "[bold red]cat[/]               6  ▇" in text
+    assert "[bold red]cat[/]               6" in text
     assert "dog\ufffd[2J\ufffd" in text
     assert "\ufffdowl :smile: xxxxxxxxxxxxxx…" in text
     assert "1 *[/]\ufffd" in text
@@ -303,7 +285,7 @@ def test_a_contact_sheet(inspect, small_dataset: Path, tmp_path: Path, args: lis
     assert (done.code, done.lines[-1]) == (0, f"Wrote {target}: {drawn} of {total} records.")
     with Image.open(target) as image:
         assert (image.format, image.mode) == ("PNG", "RGB")
-        assert image.width > 228
+        assert image.width > 160
     assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
 
 
@@ -367,4 +349,4 @@ def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={"PYTHONIOENCODING": "ascii"}
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "cat   | 6  ???" in done.stdout
+    assert "cat   | 6 " in done.stdout

@@ -79,11 +79,10 @@ def test_inspect_counts_and_draws_rows(made: Path, number: Number, tmp_path: Pat
     span = str(number) if number else "2–5"
     assert f"Images per record {span}" in [" ".join(line.split()) for line in result.out.splitlines()]
     sheet = np.asarray(Image.open(tmp_path / "sheet.png")).astype(int)
-    card, gap, records = (sheet.shape[0] - 52 - 11 * 13) // 12, 13, read_records(made).values()
-    for row, record in enumerate(records):  # each record is a row, and its images stand side by side
+    for row, record in enumerate(read_records(made).values()):  # each record is a row
         k = int(record["caption"][0].split()[1])
         for place in range(largest):
-            top, left = 26 + row * (card + gap) + 60, 26 + place * (176 + gap) + 60
+            top, left = row * sheet.shape[0] // 12 + 60, 8 + place * 168 + 60
             tile = sheet[top : top + 60, left : left + 60].reshape(-1, 3)
             is_there = (np.abs(tile[:, :2] - [10 * k, 60 * place]).max(axis=1) < 4).mean() > 0.9
             assert is_there == (place < count_images(k, number)), (row, place)

@@ -27,17 +27,9 @@ _QUALITY = 80
 
 
 def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
-    """Draws the images of up to `count` records, spread evenly over the splits, on a contact sheet.
+    """Draws the images of up to `count` records on a contact sheet, and returns how many records are on it.
 
-    Several images of a record make a row, up to 8.
-
-    Returns:
-        How many records there are on it.
-
-    Raises:
-        ConfigError: `count` or `path` cannot be used.
-        DataError: There is no record, or `path` cannot be written.
-        FormatError: A record is missing or damaged.
+    They are spread evenly over the splits. Several images of a record make a row, up to 8.
     """
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
@@ -56,16 +48,7 @@ def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> 
 
 
 def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
-    """Writes up to `count` records, spread evenly over the splits, as a page.
-
-    Returns:
-        The number of records on it.
-
-    Raises:
-        ConfigError: `count` or `path` cannot be used.
-        DataError: There is no record, or `path` cannot be written.
-        FormatError: A record is missing or damaged.
-    """
+    """Writes up to `count` records, spread evenly over the splits, as a page, and returns their number."""
     if not 1 <= count <= MAX_RECORDS:
         raise ConfigError(f"--page must be from 1 to {MAX_RECORDS:,} records, got {count}.")
     if not path.lower().endswith((".html", ".htm")):
@@ -102,8 +85,8 @@ def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, 
     if tile.image is None:
         return item
     image = fit(tile.image, _THUMBNAIL_PX)
-    width, height = map(int, tile.size.split(" x "))
-    item |= {"width": width, "height": height, "image": _encode(image, "JPEG", quality=_QUALITY)}
+    item |= dict(zip(("width", "height"), tile.size or (), strict=True))
+    item["image"] = _encode(image, "JPEG", quality=_QUALITY)
     if tile.boxes:
         item["boxes"] = [list(box) for box in tile.boxes if all(0 <= side <= 1 for side in box)]
     if tile.classes is not None:

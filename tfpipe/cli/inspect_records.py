@@ -10,17 +10,19 @@ from typing import Any
 import click
 import numpy as np
 
-from tfpipe.cli.inspect_summary import describe_range
+from tfpipe.cli.inspect_summary import describe_range, print_facts
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.images.contact_sheet import encode_png, make_raw_image
+from tfpipe.images.contact_sheet import encode_png
+from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.images.errors import BadImage
-from tfpipe.readers.thumbnails import get_kind
+from tfpipe.images.image_header import read_image_header
 
 _MAX_VALUES_SHOWN = 8
 _MAX_TEXT_SHOWN = 300
@@ -40,65 +42,36 @@ def show_record(dataset: str, manifest: Manifest, record: str, output: str | Non
     split, index = match[1], int(match[2])
     with RecordReader(manifest.directory, manifest, split) as reader:
         features, place, index = reader[index], reader.locate(index), index % len(reader)
-    written = None if output is None else write_image(manifest, f"{split}:{index}", features, output)
+    written = None if output is None else _write_image(manifest, f"{split}:{index}", features, output)
     files = {manifest.image_key, *(spec.name for spec in manifest.schema.masks)}
     # People know the order of the schema; the bytes have keys in alphabetical order.
     names = dict.fromkeys([*(name for name in manifest.full_schema.names if name in features), *features])
-    document = {
-        "split": split,
-        "index": index,
-        "shard": place.shard.file,
-        "offset": place.offset,
-        # Bytes are text if they are UTF-8, else their length, as images and masks.
-        "features": {
-            name: _describe_tensor(manifest, name, features) or _describe_feature(features[name], name in files)
-            for name in names
-        },
+    values = {
+        name: _describe_tensor(manifest, name, features) or _describe_feature(features[name], name in files)
+        for name in names
     }
     if as_json:
-        whole = {"dataset": dataset, **document, **({} if written is None else {"written": written})}
-        click.echo(json.dumps(whole))
+        position = {"split": split, "index": index, "shard": place.shard.file, "offset": place.offset}
+        more = {} if written is None else {"written": written}
+        click.echo(json.dumps({"dataset": dataset, **position, "features": values, **more}))
         return
-    print_record(document, place.size)
+    console = new_console()
+    console.print(f"{split}:{index}  {place.shard.file}, {place.size:,} bytes from byte {place.offset:,}")
+    print_facts(console, {name: _format(value) for name, value in values.items()})
     if written is not None:
         click.echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
 
 
-def print_record(document: Mapping[str, Any], size: int) -> None:
-    """Prints the record, one feature a line; `size` is that of the whole record in bytes."""
-    from rich.table import Table
-    from rich.text import Text
-
-    console = new_console()
-    place = f"  {document['shard']}, {size:,} bytes from byte {document['offset']:,}"
-    console.print(Text.assemble((f"{document['split']}:{document['index']}", "bold"), (place, "dim")))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in document["features"].items():
-        table.add_row(Text(clean_line(name)), Text(_format(value)))
-    console.print(table)
-
-
-def write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
-    """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG.
-
-    Returns:
-        The `file`, its `format` and its `bytes`.
-
-    Raises:
-        ConfigError: `path` is something else than a file.
-        DataError: It cannot be written.
-        FormatError: The record has no image, or raw pixels of another number than those of a square.
-    """
+def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
+    """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG."""
     images = features.get(manifest.image_key or "")
     if not (isinstance(images, list) and images):
         raise FormatError(f"Record {place} has no image.")
     data = images[0]
     try:
-        kind = get_kind(manifest, features, data)
-        if kind == "RAW":
-            data, kind = encode_png(make_raw_image(data)), "PNG"
+        if manifest.foreign is None and manifest.image.get("encoding") == "raw":
+            data = encode_png(make_image(decode_pixels(data, ImageForm.recorded(manifest.image))))
+        kind = read_image_header(data).format
     except BadImage as error:
         raise FormatError(f"Record {place}: {error.reason}.") from None
     write_file(path, data)
@@ -119,7 +92,7 @@ def _describe_tensor(manifest: Manifest, name: str, features: dict[str, Feature]
 
 
 def _describe_feature(feature: Feature, is_file: bool) -> Any:
-    """Returns the only value, or a list of all values."""
+    """Returns the only value, or a list of all. Bytes are text if they are UTF-8, else their length, as of files."""
     if feature is None:
         return None
     if isinstance(feature, list):
@@ -145,7 +118,7 @@ def _format(value: Any) -> str:
     if isinstance(value, list):
         more = len(value) - _MAX_VALUES_SHOWN
         return ", ".join(map(_format, value[:_MAX_VALUES_SHOWN])) + (f" and {more:,} more" if more > 0 else "")
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         if "bytes" in value:
             return f"{value['bytes']:,} bytes"
         nan = f", {value['nan']:,} NaN" if value["nan"] else ""

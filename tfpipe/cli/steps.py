@@ -140,7 +140,7 @@ def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> Non
     config = replace(plan.config, image_dtype="uint8", as_supervised=False, extra_features=())
     images = NumpyBatches(manifest, split, config).read(step)["image"]
     tiles = [
-        Tile(make_image(image), row.label_name or row.name, f"row {row.row}", f"record {row.number}")
+        Tile(make_image(image), row.label_name or row.name, f"row {row.row}, record {row.number}")
         for row, image in zip(rows[:MAX_TILES], images, strict=False)
         if not row.deleted
     ]

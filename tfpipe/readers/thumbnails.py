@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import html
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 from tfpipe.errors import DataError, FormatError, TfpipeError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png, open_thumbnail
+from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png
+from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import read_image_header
 from tfpipe.images.masks import read_mask
 from tfpipe.readers.data_source import DataSource, Record, data_source
 from tfpipe.readers.open_data import list_splits
@@ -32,16 +34,12 @@ _NOTEBOOK_RECORDS, _NOTEBOOK_PX = 8, 112
 
 
 def draw_for_notebook(shown: Any) -> str | None:
-    """Returns eight images of a dataset or reader with their labels, as HTML; None if they cannot be drawn.
-
-    Args:
-        shown: A manifest, a `DataSource`, or a reader with the plan of its batches.
-    """
+    """Returns eight images of a manifest, `DataSource` or reader as HTML; None if they cannot be drawn."""
     try:
         rows = [tiles for _, tiles in read_tiles(_open_sources(shown), _NOTEBOOK_RECORDS, _NOTEBOOK_PX)]
+        sheet = draw_contact_sheet([row[0] for row in rows if row], columns=_NOTEBOOK_RECORDS, tile_px=_NOTEBOOK_PX)
     except TfpipeError:
         return None  # the text says what there is, and reading says what is wrong
-    sheet = draw_contact_sheet([row[0] for row in rows if row], columns=_NOTEBOOK_RECORDS, tile_px=_NOTEBOOK_PX)
     text, data = html.escape(repr(shown)), base64.b64encode(encode_png(sheet)).decode()
     return f'<p>{text}</p><img alt="{len(rows)} records" src="data:image/png;base64,{data}">'
 
@@ -56,10 +54,7 @@ def _open_sources(shown: Any) -> list[DataSource]:
 def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Iterator[tuple[Record, list[Tile]]]:
     """Yields up to `count` records, spread evenly over the sources, each with the tile of its image, or of several.
 
-    Args:
-        sources: The records of each split. They are closed when their records were read.
-        count: The number of records.
-        tile_px: The side of a tile, in pixels.
+    The sources are those of each split; they are closed when their records were read.
 
     Raises:
         DataError: There is no record.
@@ -81,6 +76,7 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
 
 def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     """Makes the tile of a record's image, or one for each of several, up to 8."""
+    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list[Tile]()
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next(
@@ -89,9 +85,11 @@ def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
         note = f"{place} image {number}" if manifest.has_several_images else place
         try:
-            image, (width, height) = open_thumbnail(data, get_kind(manifest, record.features, data), tile_px)
-            classes, boxes = _read_mask(manifest, record.features, width * height), _list_boxes(record.features)
-            tiles.append(Tile(image, title, note, f"{width} x {height}", caption, classes, boxes))
+            image = make_image(decode_pixels(data, form))
+            size = image.size
+            image.thumbnail((tile_px, tile_px))
+            classes, boxes = _read_mask(manifest, record.features, math.prod(size)), _list_boxes(record.features)
+            tiles.append(Tile(image, title, note, size, caption, classes, boxes))
         except BadImage:
             tiles.append(Tile(None, title, note))
     return tiles
@@ -107,17 +105,6 @@ def spread_evenly(lengths: Sequence[int], count: int) -> list[list[int]]:
         chosen.append([number - begin for number in middles if begin <= number < begin + length])
         begin += length
     return chosen
-
-
-def get_kind(manifest: Manifest, features: dict[str, Feature], image: bytes) -> str:
-    """Returns the format of an image: JPEG, PNG or RAW.
-
-    Raises:
-        BadImage: It has none.
-    """
-    kinds = features.get(keys.IMAGE_FORMAT)
-    is_raw = manifest.foreign is None and isinstance(kinds, list) and b"RAW" in kinds
-    return "RAW" if is_raw else read_image_header(image).format
 
 
 def _read_mask(manifest: Manifest, features: dict[str, Feature], max_pixels: int) -> Any:
