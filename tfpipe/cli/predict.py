@@ -59,11 +59,10 @@ def find_images(arguments: tuple[str, ...]) -> list[str]:
         raise ConfigError("Name the images to classify: files, folders or patterns.")
     files: list[str] = []
     for argument in arguments:
-        images = [argument]
+        is_pattern = glob.has_magic(argument) and not os.path.exists(argument)
+        images = file_io.find(argument) if is_pattern else [argument]
         if os.path.isdir(argument):
             images = _list_folder(argument)
-        elif glob.has_magic(argument) and not os.path.exists(argument):
-            images = file_io.find(argument)
         if not images:
             raise ConfigError(f"{argument} must hold or match at least one image, and there is none.")
         files += images

@@ -65,7 +65,6 @@ def train(**options: Any) -> None:
     # A live line takes over standard output. It would write to the terminal what is meant for a file or a pipe.
     out = None if sys.stdout.isatty() else sys.stdout
     try:
-        # The user's own function comes first: TensorFlow takes its time.
         build = load_function(options["model"], "--model") if ":" in (options["model"] or "") else None
         with quiet_start():
             from tfpipe.distribution import describe_strategy, resolve_strategy

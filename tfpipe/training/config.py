@@ -18,7 +18,7 @@ MODELS = ("small_cnn", "resnet50")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The options of a training run: the data, the length, the learning rate, and the files that it keeps.
+    """The options of a training run.
 
     Attributes:
         pipeline: The batch, the images, the order, and the seed of weights, order, crops and dropout. Required.
@@ -34,10 +34,8 @@ class TrainConfig:
             it. "auto", "float32" or "bfloat16". Default: "auto".
         deterministic: Whether TensorFlow uses operations that give the same bits each time, which are slower. On a
             CPU, a run that was stopped and resumed then equals one that was not. Default: False.
-        checkpoint_every_steps: The number of steps between checkpoints: a killed run loses no more. At least 1.
-            Default: 500.
-        log_every_steps: The number of steps for a line in metrics.jsonl and a point in TensorBoard. At least 1.
-            Default: 20.
+        checkpoint_every_steps: The number of steps between checkpoints. At least 1. Default: 500.
+        log_every_steps: The steps for a line in metrics.jsonl and a point in TensorBoard. At least 1. Default: 20.
         tflite: Whether to export a TFLite model too, which computes in 8 bits. Default: False.
     """
 
@@ -75,9 +73,8 @@ class TrainConfig:
     @property
     def evaluation_pipeline(self) -> PipelineConfig:
         """The config for evaluating and for serving the model: the center of each image, in `image_size`."""
-        return replace(
-            self.training_pipeline, training=False, order="auto", cache="none", cache_dir=None, cache_bytes=None
-        )
+        without_cache = {"cache": "none", "cache_dir": None, "cache_bytes": None}
+        return replace(self.training_pipeline, training=False, order="auto", **without_cache)  # type: ignore[arg-type]
 
     def get_run_options(self) -> dict[str, Any]:
         """Returns the options that decide a run's numbers. A resumed run must have the same ones."""

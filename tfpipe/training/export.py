@@ -66,10 +66,8 @@ def export_model(
         def prepare(given: dict[str, tf.Tensor]) -> tf.Tensor:
             features = {name: given[place] for name, place in places.items() if place in given}
             if config.augment == "none":
-                image = decode_whole(features, stored, config.size, config)
-            else:
-                image = decode_for_host(features, None, stored, config)[0]
-            return augment_on_host(image, None, config)
+                return augment_on_host(decode_whole(features, stored, config.size, config), None, config)
+            return augment_on_host(decode_for_host(features, None, stored, config)[0], None, config)
 
         def predict(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):  # as in the pipeline, even if the model has a GPU
@@ -87,10 +85,8 @@ def export_model(
     size = None if form.square is None else (form.square, form.square)
     stored = StoredImages(frozenset(("RAW",) if form.encoding == "raw" else ()), size, form.resize_short)
     file, sizes = {"image_bytes": tf.string}, {"height": tf.int64, "width": tf.int64}
-    signatures = {
-        "serving_default": make_signature(StoredImages(), file),
-        "records": make_signature(stored, file | sizes),
-    }
+    of_records = make_signature(stored, file | sizes)
+    signatures = {"serving_default": make_signature(StoredImages(), file), "records": of_records}
     notes = {"version": NOTES_VERSION, "tfpipe": __version__, "image_size": config.size, "form": form.to_json()}
     files = {LABELS: "".join(f"{name}\n" for name in label_names), NOTES: json.dumps(notes, indent=2) + "\n"}
     try:

@@ -1,8 +1,4 @@
-"""Builds the models that the trainer knows by name, and the user's own: from images to float32 logits.
-
-All weights start from scratch. small_cnn normalizes each image by itself, so its numbers do not depend on how many
-replicas share a batch; ResNet-50 normalizes by the part of the batch that its replica has.
-"""
+"""Builds the models that the trainer knows by name, and the user's own: from images to float32 logits."""
 
 from __future__ import annotations
 
@@ -53,6 +49,7 @@ def _build_small_cnn(shape: tuple[int, int, int]) -> tuple[Any, Any]:
     images = x = tf.keras.Input(shape)
     for channels in (32, 64, 128):
         x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
+        # By the image itself, so that the number of replicas that share a batch changes nothing.
         x = tf.keras.layers.GroupNormalization(8, epsilon=1e-3)(x)
         x = tf.keras.layers.ReLU()(x)
     # The largest value of each channel: with their means it learns drawn shapes much slower.

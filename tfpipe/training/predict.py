@@ -1,8 +1,4 @@
-"""Classifies image files with an exported model.
-
-Each file is first brought into the form in which the dataset's images are stored, as `tfpipe shard` does it. The model
-then gets it as a record, so the prediction for a file of the dataset equals that for its record in evaluation.
-"""
+"""Classifies image files with an exported model, each as the record that `tfpipe shard` would make of it."""
 
 from __future__ import annotations
 
@@ -33,9 +29,8 @@ class Classifier:
         import tensorflow as tf
 
         try:
-            notes, labels = (
-                file_io.read_bytes(file_io.join(folder, name), _MAX_NOTES_BYTES) for name in (NOTES, LABELS)
-            )
+            paths = [file_io.join(folder, name) for name in (NOTES, LABELS)]
+            notes, labels = (file_io.read_bytes(path, _MAX_NOTES_BYTES) for path in paths)
             self._names = labels.decode().removesuffix("\n").split("\n")
             if (version := json.loads(notes)["version"]) != NOTES_VERSION:
                 raise ValueError(f"its version is {version}, and this tfpipe reads {NOTES_VERSION}")

@@ -1,16 +1,11 @@
-"""The reference trainer: one call makes a finished model from a dataset, or goes on with a run that was killed.
-
-config = TrainConfig(pipeline=PipelineConfig(batch_size=256), model="resnet50", output="runs/flowers")
-for line in train(tfpipe.load_manifest("flowers"), config, tfpipe.resolve_strategy()):
-    print(line)
-"""
+"""The reference trainer: one call makes a finished model from a dataset, or goes on with a run that was killed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -37,22 +32,22 @@ _SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"}, d
 
 Line = dict[str, Any]
 Stop = Callable[[], bool]
+Strategy: TypeAlias = tf.distribute.Strategy
 Step = Callable[[Any], tf.Tensor]
 
 
 def train(
     manifest: Manifest,
     config: TrainConfig,
-    strategy: tf.distribute.Strategy,
+    strategy: Strategy,
     build: BuildModel | None = None,
     observer: Observer | None = None,
     stop: Stop = lambda: False,
 ) -> Iterator[Line]:
     """Trains, evaluates after each epoch, and exports; or goes on with the run in `config.output`.
 
-    It sets Keras' dtype policy and the random seeds of this process. A run may go on under another strategy with the
-    same global batch. After each step `stop` is called: once it returns True, the run is saved and ends.
-    Yields the line of each epoch in metrics.jsonl with the figures of `IdleMonitor`, and at last how far the run came.
+    It sets the seeds and Keras' dtype policy of this process. Once `stop` returns True, the run is saved and ends.
+    Yields each epoch's line of metrics.jsonl with the figures of `IdleMonitor`, and at last how far the run came.
     """
     held = hold_layer(manifest, config.output, config.split)
     begun, manifest = (manifest, manifest) if held is None else (held.begun, held.manifest)
@@ -82,9 +77,7 @@ def train(
 class _Run:
     """The epochs and steps of a run that are still to do."""
 
-    def __init__(
-        self, manifest: Manifest, config: TrainConfig, strategy: tf.distribute.Strategy, observer: Observer
-    ) -> None:
+    def __init__(self, manifest: Manifest, config: TrainConfig, strategy: Strategy, observer: Observer) -> None:
         self.manifest, self.config, self.strategy, self.observer = manifest, config, strategy, observer
         self.process, self.num_processes = get_host_index(strategy), len(list_workers(strategy)) or 1
         self.steps_per_epoch = steps_per_epoch(manifest, config.split, config.training_pipeline, strategy)
@@ -112,10 +105,8 @@ class _Run:
         self.curves = tf.summary.create_noop_writer() if self.process else tf.summary.create_file_writer(logs)
         saved = self.folder.restore(self._set_state)
         if self.num_processes > 1 and self._any_process(saved is not None) and saved is None:
-            path = self.folder.path
-            raise ConfigError(
-                f"All processes must see the same checkpoints; one sees none in {path}. Share the folder."
-            )
+            fault = f"All processes must see the same checkpoints; one sees none in {self.folder.path}."
+            raise ConfigError(f"{fault} Share the folder.")
         if saved is not None:
             self.epoch, self.step, self.sums = saved
             self.saved_step, steps = self.global_step, self.steps_per_epoch * config.num_epochs
@@ -147,6 +138,7 @@ class _Run:
                 evaluated += self.evaluate_step(batch).numpy()
                 if self._must_stop(stop, True):
                     return self._save()
+            self._write_curves("tfpipe", figures)
             yield {**self._log_epoch(evaluated), **figures}
             self.epoch, self.step = self.epoch + 1, 0
             self.sums = np.zeros_like(self.sums)
@@ -195,8 +187,6 @@ class _Run:
         values = _compute_means(self.sums[_LINE]) | {"learning_rate": float(self.schedule(self.global_step - 1))}
         self.folder.metrics.append({"kind": "step", "epoch": self.epoch, "step": self.global_step, **values})
         self._write_curves("train", values)
-        for report in list(self.monitor.reports)[-1:]:
-            self._write_curves("tfpipe", report.logs)
         self.sums[_LINE] = 0
         place = f"Epoch {self.epoch + 1}/{self.config.num_epochs}, step {self.step}/{self.steps_per_epoch}"
         self.observer.phase(f"{place}: loss {values['loss']:.3f}")
@@ -218,13 +208,9 @@ class _Run:
 
 
 def compile_steps(
-    model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy, config: TrainConfig, num_classes: int
+    model: tf.keras.Model, optimizer: Any, strategy: Strategy, config: TrainConfig, num_classes: int
 ) -> tuple[Step, Step]:
-    """Returns the steps of training and evaluation: from a batch of all replicas to the sums over its images.
-
-    The gradients of a replica, which XLA compiles, are a pure function: weights and state go in as tensors, and the new
-    state comes out, so it touches no variable on another replica's device.
-    """
+    """Returns the steps of training and evaluation: from a batch of all replicas to the sums over its images."""
     trainable, others = model.trainable_variables, model.non_trainable_variables
     replicas = strategy.num_replicas_in_sync
 
@@ -241,21 +227,18 @@ def compile_steps(
     def compute_gradients(weights: list[tf.Tensor], state: list[tf.Tensor], batch: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            logits, new_state, model_losses = model.stateless_call(
-                weights, state, batch["image"], training=True, return_losses=True
-            )
+            inputs, options = (weights, state, batch["image"]), {"training": True, "return_losses": True}
+            logits, new_state, model_losses = model.stateless_call(*inputs, **options)
             losses, sums = measure(logits, batch, config.label_smoothing)
             # Gradients are added up over replicas, so each replica has its part of the mean over the global batch.
             loss = tf.reduce_sum(losses) / config.pipeline.batch_size
             loss += tf.add_n([tf.zeros([]), *model_losses]) / replicas
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        decay = config.weight_decay / replicas
-        gradients = [
-            gradient + decay * weight if len(weight.shape) > 1 else gradient
-            for gradient, weight in zip(gradients, weights, strict=True)
-        ]
+        decays = [config.weight_decay / replicas * (len(weight.shape) > 1) for weight in weights]
+        gradients = [g + decay * w for g, decay, w in zip(gradients, decays, weights, strict=True)]
         return sums, gradients, new_state
 
+    # A pure function of tensors, so that XLA meets no variable on the device of another replica.
     compiled = tf.function(compute_gradients, jit_compile=True)
 
     def train(batch: Any) -> tf.Tensor:
@@ -286,10 +269,9 @@ def _compute_means(sums: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _make_schedule(config: TrainConfig, steps_per_epoch: int) -> Any:
-    """Returns a Keras schedule of the learning rate: it rises for some epochs, then falls along a cosine to 0."""
+    """Returns the learning rate of each step: it rises for some epochs, then falls along a cosine to 0."""
     peak, steps = config.learning_rate * config.pipeline.batch_size / 256, config.num_epochs * steps_per_epoch
     warmup_steps = round(min(5.0, config.num_epochs / 10) * steps_per_epoch)
-    # The warm-up begins above 0, where the first step would teach nothing.
     first, target = peak / (warmup_steps + 1), peak if warmup_steps else None
     schedules = tf.keras.optimizers.schedules
     return schedules.CosineDecay(first, steps - warmup_steps, warmup_target=target, warmup_steps=warmup_steps)
@@ -315,5 +297,5 @@ def hold_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
 
 def _get_fingerprint(manifest: Manifest, split: str) -> str:
     """Returns a text that changes when the records of the split or those of the evaluation change."""
-    splits = (split, find_evaluation_split(manifest, split))
-    return "-".join(manifest.splits[name].fingerprint[:16] for name in splits if name is not None)
+    splits = filter(None, (split, find_evaluation_split(manifest, split)))
+    return "-".join(manifest.splits[name].fingerprint[:16] for name in splits)
