@@ -1,7 +1,5 @@
 """`tfpipe predict` as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -24,7 +22,7 @@ def predict(tfpipe):
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(tmp_path_factory) -> Path:
     """Returns a run whose model finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
     import tensorflow as tf
 

@@ -52,9 +52,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
-    small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(small_dataset, tmp_path, monkeypatch):
     from tfpipe.training import train
 
     (tmp_path / "own_model.py").write_text(
@@ -114,9 +112,7 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
         ),
     ],
 )
-def test_a_wrong_option_is_one_sentence(
-    small_dataset: Path, tmp_path: Path, args: tuple[str, ...], message: str
-) -> None:
+def test_a_wrong_option_is_one_sentence(small_dataset: Path, tmp_path: Path, args: tuple[str, ...], message: str):
     with pytest.raises(ConfigError) as caught:
         invoke(str(small_dataset), "--output", str(tmp_path / "run"), *args)
     assert message in str(caught.value)

@@ -1,7 +1,5 @@
 """`tfpipe add`, and every command that reads a dataset: it knows the features of columns, or refuses them."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -39,7 +38,6 @@ def pets(small_dataset: Path, tmp_path: Path) -> str:
 
 
 def list_records(dataset: str) -> list[Record]:
-    """Lists the records of both splits."""
     return [record for split in library.load_manifest(dataset).splits for record in data_source(dataset, split)]
 
 
@@ -65,15 +63,12 @@ def write_table(path: Path, rows: dict[str, Any]) -> str:
 
 @pytest.fixture
 def captioned(pets: str, tmp_path: Path) -> str:
-    """The dataset with a column `words` of captions, scores, vectors and tags."""
     table = write_table(tmp_path / "words.parquet", make_rows(pets))
-    features = ("caption", "score", "vector", "tags")
-    join_table(pets, table, TableConfig("words", features=features))
+    join_table(pets, table, TableConfig("words", features=("caption", "score", "vector", "tags")))
     return pets
 
 
 def check_values(dataset: str, records: int = 15) -> None:
-    """Checks that each record has the values that were made for it."""
     found = list_records(dataset)
     assert len(found) == records
     for record in found:
@@ -134,16 +129,8 @@ def test_rows_that_are_missing_or_too_many(pets: str, tmp_path: Path, tfpipe: Tf
         ({"name": ["a", "a"], "x": [1, 2]}, {}, "Each row of {table} must have another 'name', got 'a' twice."),
         ({"x": [1, 2]}, {}, "{table} has no column 'name'; it has x."),
         ({"name": ["a"]}, {}, "{table} must have a column besides 'name', which becomes a feature."),
-        (
-            {"name": ["a"], "x": [1]},
-            {},
-            "No row of {table} belongs to a record by its name: the table begins with ",
-        ),
-        (
-            {"name": ["a"], "x": [{"y": 1}]},
-            {},
-            "A column must hold numbers, texts, bytes or lists of them, and 'x' ",
-        ),
+        ({"name": ["a"], "x": [1]}, {}, "No row of {table} belongs to a record by its name: the table begins with "),
+        ({"name": ["a"], "x": [{"y": 1}]}, {}, "A column must hold numbers, texts, bytes or lists of them, and 'x' "),
         ({"number": [1], "x": [1]}, {"on": "number"}, "`on` number counts from 0 in each split, so the table needs a "),
         ({"number": ["?"], "split": ["train"], "x": [1]}, {"on": "number"}, "{table} cannot be joined with {pets}: "),
         ({"name": ["a"], "image/x": [1]}, {}, "An extra column must not be named 'image' or begin with 'image/', got"),
@@ -168,8 +155,7 @@ def test_what_is_no_table(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
 
 
 def test_a_table_takes_the_place_of_another(captioned: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    rows = {**make_rows(captioned), "score": [9.5] * 15}
-    table = write_table(tmp_path / "words.parquet", rows)
+    table = write_table(tmp_path / "words.parquet", {**make_rows(captioned), "score": [9.5] * 15})
     ran = tfpipe("add", captioned, table, "--feature", "score")
     assert (ran.code, ran.err) == (
         2,
@@ -192,9 +178,6 @@ def test_arguments_in_the_wrong_order(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     )
 
 
-# Other commands
-
-
 def test_a_condition_asks_for_the_values(captioned: str, tfpipe: Tfpipe) -> None:
     ran = tfpipe("view", captioned, "score >= 0.5 and caption like '%jpg.'", "--name", "some")
     assert ran.code == 0, ran.err
@@ -212,8 +195,7 @@ def test_inspect_shows_the_columns(captioned: str, tfpipe: Tfpipe) -> None:
     assert summary["columns"]["words"]["features"] == ["caption", "score", "vector", "tags"]
     assert summary["splits"]["train"]["tensors"]["vector"]["high"] == 11
     assert "words (4 features, " in tfpipe("inspect", captioned).out
-    record = tfpipe("inspect", captioned, "--record", "train:5", "--json").json
-    assert record["features"]["score"] == 1.25
+    assert tfpipe("inspect", captioned, "--record", "train:5", "--json").json["features"]["score"] == 1.25
     file = Path(captioned, "columns", "words", "train-00000-of-00002.tfrecord")
     file.write_bytes(file.read_bytes()[:-1])
     ran = tfpipe("inspect", captioned)
@@ -222,9 +204,7 @@ def test_inspect_shows_the_columns(captioned: str, tfpipe: Tfpipe) -> None:
 
 
 @pytest.mark.parametrize("command", ["reshard", "merge"])
-def test_a_new_dataset_has_the_values_in_its_records(
-    captioned: str, tmp_path: Path, tfpipe: Tfpipe, command: str
-) -> None:
+def test_a_new_dataset_has_the_values_in_its_records(captioned: str, tmp_path: Path, tfpipe: Tfpipe, command: str):
     output = str(tmp_path / "out")
     sources = [captioned] if command == "reshard" else [captioned, captioned]
     ran = tfpipe(command, *sources, output, "--num-shards", 3)
@@ -237,9 +217,7 @@ def test_a_new_dataset_has_the_values_in_its_records(
 def test_datasets_with_other_columns_do_not_merge(captioned: str, small_dataset: Path, tmp_path: Path) -> None:
     from tests.beam_jobs.datasets import join_datasets
 
-    with pytest.raises(TfpipeError) as caught:
-        join_datasets([Path(captioned), small_dataset], tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(TfpipeError, join_datasets, [Path(captioned), small_dataset], tmp_path / "out") == (
         f"Every dataset must have the same features, but {small_dataset} has no 'caption', which {captioned} has. "
         "Leave it out with `drop_features`."
     )
@@ -286,17 +264,12 @@ def test_a_worker_of_a_service_and_a_mixture_read_the_values(captioned: str, tmp
 def test_the_textbook_pipeline_refuses_a_column(captioned: str) -> None:
     """It reads whole files, which do not hold the values."""
     config = replace(CONFIG, order="throughput")
-    with pytest.raises(ConfigError) as caught:
-        library.build_dataset(captioned, "train", config)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, library.build_dataset, captioned, "train", config) == (
         "The feature 'caption' lies in a column beside the shards: it is for batches by their steps, and `order` is "
         "throughput. Name only others in `extra_features`, or write the dataset anew by `tfpipe reshard`."
     )
     (batch,) = library.build_dataset(captioned, "train", replace(config, extra_features=())).take(1)
     assert batch["image"].shape == (4, 8, 8, 3)
-
-
-# Damage
 
 
 def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
@@ -352,8 +325,7 @@ def test_a_repair_keeps_the_records_of_which_all_values_are_whole(captioned: str
     check_values(str(tmp_path / "out"), 13)
     assert verify(str(tmp_path / "out"), VerifyConfig(workers=0)).damaged == []
     shutil.rmtree(Path(captioned, "index"))
-    without = repair(captioned, str(tmp_path / "no-index"), workers=0)
-    kinds = [damage.kind for damage in without.lost]
+    kinds = [damage.kind for damage in repair(captioned, str(tmp_path / "no-index"), workers=0).lost]
     assert kinds == ["payload_crc", *["column"] * 5, "column"]  # numbers are not sure behind a damage
     check_values(str(tmp_path / "no-index"), 8)
 

@@ -1,7 +1,5 @@
 """A column that was being added when the process was killed: it is there as a whole or not at all."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

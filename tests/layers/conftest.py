@@ -1,7 +1,5 @@
 """A dataset that has grown once."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -17,7 +15,7 @@ def pets(small_dataset: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def grown_once(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grown_once(small_dataset: Path, tmp_path_factory) -> Path:
     """The same with `draw_more` as layer 2. Not to be changed: take `grown`."""
     folder = tmp_path_factory.mktemp("grown")
     dataset = shutil.copytree(small_dataset, folder / "pets")

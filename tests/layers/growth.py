@@ -1,7 +1,5 @@
 """Datasets that grow in this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ def draw_more(folder: Path, first: int = 500) -> Path:
 
 
 def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
-    """Appends images to a dataset in this process, with `options` of `ShardConfig`."""
     config = ShardConfig(str(images), str(dataset), **{"num_shards": 2, **options})
     with open_append(str(dataset), config) as job:
         plan = plan_shards(job.config)
@@ -34,6 +31,5 @@ def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
 
 
 def list_names(dataset: Path | str, split: str = "train") -> list[str]:
-    """Returns the names of the records of a split, in their order."""
     with data_source(str(dataset), split) as records:
         return [record.name for record in records]

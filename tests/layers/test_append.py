@@ -1,7 +1,5 @@
 """`tfpipe append`: the records of a new layer follow those that there were, for every reader and command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -114,9 +112,7 @@ def open_tensorflow(data: str, step: int, rank: int, hosts: int) -> Any:
 @pytest.mark.parametrize("address", ["{grown}", "{grown}@1"])
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("face", [open_numpy, open_torch, open_tensorflow])
-def test_hosts_share_the_batches_and_resume_with_another_number(
-    grown: str, address: str, hosts: int, face: Any
-) -> None:
+def test_hosts_share_the_batches_and_resume_with_another_number(grown: str, address: str, hosts: int, face: Any):
     data = address.format(grown=grown)
     delete_records(grown, [list_names(grown)[1]])
     batches = NumpyBatches(data, "train", CONFIG)
@@ -165,9 +161,7 @@ def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face:
 
 
 @pytest.mark.parametrize("face", [NumpyBatches, JaxBatches, load_with_torch])
-def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(
-    pets: str, grown: str, tmp_path: Path, face: Any
-) -> None:
+def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(pets: str, grown: str, tmp_path: Path, face: Any):
     first = face(library.mix({pets: 1, grown: 1}), "train", CONFIG).state_dict()
     assert first == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "data": ANY, "layer_2": 2}
     face(library.mix({pets: 1, grown: 1}), "train", CONFIG).load_state_dict(first)
@@ -297,8 +291,7 @@ def test_caches_know_layers(grown: str, tmp_path: Path, cache: str) -> None:
 
 def test_steps_name_the_records_of_all_layers(grown: str) -> None:
     config = replace(CONFIG, batch_size=17)
-    plan = lock_data(library.load_manifest(grown), "train", config).open()
-    rows = look_up_step(plan, 3)
+    rows = look_up_step(lock_data(library.load_manifest(grown), "train", config).open(), 3)
     assert sorted(row.name for row in rows) == sorted(list_names(grown))
     assert {row.name: row.label_name for row in rows}["train/ant/1.jpg"] == "ant"
 
@@ -324,9 +317,6 @@ def test_classes_of_boxes_keep_their_numbers(tmp_path: Path) -> None:
     labels: list[Any] = [one["image/object/class/label"] for one in features]
     assert [one.tolist() for one in labels] == [[0, 1], [2, 1]]
     assert [one["image/object/class/text"] for one in features] == [[b"dog", b"person"], [b"bee", b"person"]]
-
-
-# Repetitions
 
 
 def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
@@ -356,9 +346,6 @@ def test_deleted_images_can_come_again(grown: str, tmp_path: Path) -> None:
     delete_records(grown, ["train/ant/1.jpg"])
     assert append(grown, draw_more(tmp_path / "more")).layer == 4
     assert list_names(grown).count("train/ant/1.jpg") == 1
-
-
-# What does not fit
 
 
 def test_numbers_are_classes_by_their_names(tmp_path: Path) -> None:
@@ -418,16 +405,12 @@ def test_what_does_not_fit_is_refused(pets: str, tmp_path: Path, files: dict[str
 
 def test_damaged_layers_are_named(grown: str) -> None:
     manifest = Path(grown, "layers", "2", "manifest.json")
-    text = manifest.read_text()
-    manifest.write_text(text.replace('"sha256": "', '"sha256": "0', 1).replace('0"}', '"}', 1))
+    manifest.write_text(manifest.read_text().replace('"sha256": "', '"sha256": "0', 1).replace('0"}', '"}', 1))
     with pytest.raises(FormatError, match=r"/grown/layers/2/manifest\.json"):
         library.load_manifest(grown)
     manifest.unlink()
     with pytest.raises(FormatError, match=r"^The records of layer 2 are missing: .*/layers/2 holds no manifest\.json"):
         library.load_manifest(grown)
-
-
-# The command
 
 
 def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
@@ -491,9 +474,6 @@ def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, 
     assert list_names(grown)[-1] == "train/cat/0.jpg"  # whose image was deleted
 
 
-# Kills
-
-
 def append_here(images: Path, dataset: Path) -> None:
     append(dataset, images)
 
@@ -519,9 +499,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
 
 
 def test_other_images_take_the_place_of_an_unfinished_layer(pets: str, tmp_path: Path) -> None:
-    images = draw_more(tmp_path / "more")
-    assert not write_and_vanish(append_here, images, Path(pets), 8)
-    other = write_files(tmp_path / "other", {"train/cat/5.jpg": make_jpeg(77)})
-    append(pets, other, num_shards=1)
+    assert not write_and_vanish(append_here, draw_more(tmp_path / "more"), Path(pets), 8)
+    append(pets, write_files(tmp_path / "other", {"train/cat/5.jpg": make_jpeg(77)}), num_shards=1)
     assert list_names(pets)[12:] == ["train/cat/5.jpg"]
     assert sorted(os.listdir(Path(pets, "layers"))) == ["2", "2.layer"]

@@ -1,7 +1,5 @@
 """Columns of a dataset that grows: what a layer lacks is said, and added to that layer alone."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from dataclasses import replace
@@ -44,7 +42,6 @@ def write_captions(path: Path, records: list[Record]) -> str:
 
 @pytest.fixture
 def captioned(pets: str, tmp_path: Path) -> str:
-    """The dataset of one layer with captions."""
     join_table(pets, write_captions(tmp_path / "captions.parquet", list_records(pets)), CAPTIONS)
     return pets
 
@@ -61,7 +58,7 @@ def check_captions(dataset: str) -> None:
         assert record.features["caption"] == [f"A {record.label_name}.".encode()], record.name
 
 
-def test_a_column_that_lacks_values_is_named_once(lacking: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_column_that_lacks_values_is_named_once(lacking: str, caplog) -> None:
     history._WARNED.clear()
     with caplog.at_level(logging.WARNING):
         assert library.load_manifest(lacking).columns == ()
@@ -146,8 +143,7 @@ def test_a_new_column_has_values_for_all_layers(grown: str, tmp_path: Path, conf
     hidden = [list_names(grown)[k] for k in (1, 14)]
     if config.on == "name":  # a number is that of the record in the shards, hidden ones counted
         delete_records(grown, hidden)
-    joined = join_table(grown, table, config)
-    assert joined.records == len(list_records(grown))
+    assert join_table(grown, table, config).records == len(list_records(grown))
     check_captions(grown)
     batches = NumpyBatches(grown, "train", PipelineConfig(batch_size=5, image_size=8, extra_features=("caption",)))
     captions = {caption.decode() for step in range(6) for caption in batches.read(step)["caption"]}
@@ -159,8 +155,7 @@ def test_a_new_column_has_values_for_all_layers(grown: str, tmp_path: Path, conf
 
 
 def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    hidden = [list_names(grown)[k] for k in (1, 14)]
-    delete_records(grown, hidden)
+    delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
     other = str(shutil.copytree(grown, tmp_path / "other"))
     for dataset in (grown, other):
         library.add_column(dataset, "length", lambda record: len(record.name), library.Values("int64"))
@@ -182,8 +177,7 @@ def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Pa
 
 
 def test_a_function_sees_no_hidden_record(grown: str) -> None:
-    hidden = [list_names(grown)[k] for k in (1, 14)]
-    delete_records(grown, hidden)
+    delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
     seen: list[str] = []
 
     def measure(record: Record) -> int:

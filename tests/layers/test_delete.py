@@ -1,7 +1,5 @@
 """`tfpipe delete`: hidden records are seen on no way."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -83,8 +81,7 @@ def test_counts_are_those_of_what_is_left(pets: str, names: list[str], gone: lis
     assert left.fingerprint != whole.fingerprint
     after = read_tree(Path(pets))
     assert {path: after[path] for path in before} == before
-    made = {path for path in after if path not in before and not path.endswith(".parquet")}
-    assert made == {"layers/2.layer"}
+    assert {path for path in after if path not in before and not path.endswith(".parquet")} == {"layers/2.layer"}
 
 
 def test_no_face_gives_a_hidden_record(thinned: str, names: list[str], gone: list[str]) -> None:
@@ -102,8 +99,7 @@ def test_no_face_gives_a_hidden_record(thinned: str, names: list[str], gone: lis
     for face, read in faces.items():
         assert read == expected, face
     batches = NumpyBatches(thinned, "train", config)
-    seen = [n.decode() for b in batches for n, real in zip(b[NAME], b["mask"], strict=True) if real]
-    assert seen == left
+    assert [n.decode() for b in batches for n, real in zip(b[NAME], b["mask"], strict=True) if real] == left
     trained = {name.decode() for step in range(20) for name in NumpyBatches(thinned, "train", CONFIG).read(step)[NAME]}
     assert trained == set(left)
 
@@ -119,9 +115,7 @@ def test_copies_have_no_hidden_record(thinned: str, gone: list[str], tmp_path: P
 
 
 @pytest.mark.parametrize("options", [(), ("--no-shuffle", "--num-shards", 2), ("--resize-short", 16)])
-def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(
-    grown: str, tmp_path: Path, tfpipe: Tfpipe, options: tuple[object, ...]
-) -> None:
+def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(grown, tmp_path, tfpipe, options):
     """The records are of two layers and two splits, one is a copy of another, and one is in a view."""
     append(grown, write_files(tmp_path / "more", {"train/cat/copy.jpg": make_jpeg(501, (31, 21))}))
     manifest = library.load_manifest(grown)
@@ -152,16 +146,14 @@ def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(
 
 def test_lookups_know_no_hidden_record(thinned: str, gone: list[str], tfpipe: Tfpipe) -> None:
     plan = lock_data(library.load_manifest(thinned), "train", CONFIG).open()
-    shown = {row.name for step in range(8) for row in look_up_step(plan, step)}
-    assert not shown & set(gone)
+    assert not {row.name for step in range(8) for row in look_up_step(plan, step)} & set(gone)
     assert {row.number for step in range(8) for row in look_up_step(plan, step)} <= set(range(12)) - {2, 9}
     with pytest.raises(ConfigError, match=r"^Record 9 was deleted from 'train' of .*/pets\.$"):
         find_steps(plan, 9, range(2))
     ran = tfpipe("inspect", thinned, "--record", f"train:{gone[0]}", "--json")
     assert ran.code != 0
     ran_all = [tfpipe("inspect", thinned, "--record", f"train:{k}", "--json").json for k in (0, 9)]
-    names = [ran["features"]["image/filename"] for ran in ran_all]
-    assert names == [list_names(thinned)[k] for k in (0, 9)]
+    assert [ran["features"]["image/filename"] for ran in ran_all] == [list_names(thinned)[k] for k in (0, 9)]
 
 
 def test_views_show_no_hidden_record(pets: str, gone: list[str]) -> None:
@@ -228,9 +220,7 @@ tfpipe(sys.argv[1:])
 """
 
 
-def test_a_kill_before_the_entry_has_its_name_changes_nothing(
-    pets: str, names: list[str], tmp_path: Path, tfpipe: Tfpipe
-) -> None:
+def test_a_kill_before_the_entry_has_its_name_changes_nothing(pets: str, names: list[str], tmp_path, tfpipe):
     (tmp_path / "names.txt").write_text(names[0])
     before = read_tree(Path(pets))
     killed = subprocess.run([sys.executable, "-c", KILLED, "delete", pets, tmp_path / "names.txt"], check=False)
@@ -275,9 +265,6 @@ def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_pa
     assert not Path(pets, ".tfpipe").exists()
 
 
-# Layers and commands
-
-
 def test_an_old_layer_is_read_by_its_number(thinned: str, names: list[str]) -> None:
     assert list_names(f"{thinned}@1") == names
     assert list_names(f"{thinned}@2") == list_names(thinned)
@@ -319,9 +306,6 @@ def test_inspect_shows_the_layer(thinned: str, tfpipe: Tfpipe) -> None:
     assert (document["layer"], document["hidden"]) == (2, {"train": 2, "validation": 0})
     assert re.search(r"^Layer +2, with 2 hidden records *$", tfpipe("inspect", thinned).out, re.MULTILINE)
     assert "layer" not in tfpipe("inspect", f"{thinned}@1", "--json").json
-
-
-# Damage
 
 
 def test_damaged_entries_are_named(thinned: str) -> None:

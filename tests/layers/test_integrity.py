@@ -1,7 +1,5 @@
 """`tfpipe verify` names what is wrong with a layer; `tfpipe repair` writes what can be seen as one layer."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -59,11 +57,7 @@ def test_an_image_in_splits_of_two_layers_is_named(grown: str, tmp_path: Path) -
     begins = [sum(shard.records for shard in shards[:k]) for k in range(len(shards))]
     number = max(k for k, begin in enumerate(begins) if begin <= place)
     (damage,) = verify(grown, HERE).damaged
-    assert (damage.file, damage.kind, damage.record) == (
-        "layers/3/validation-00000-of-00001.tfrecord",
-        "duplicate",
-        0,
-    )
+    assert (damage.file, damage.kind, damage.record) == ("layers/3/validation-00000-of-00001.tfrecord", "duplicate", 0)
     assert damage.detail == (f"it is record {place - begins[number]} of {shards[number].file} too, in split 'train'")
     assert verify(grown, VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
     delete_records(grown, ["validation/owl/again.jpg"])
@@ -87,8 +81,7 @@ def test_names_may_repeat_in_a_layer_and_between_layers(tmp_path: Path) -> None:
 
 def test_a_missing_file_of_a_column_of_a_layer_is_named(layered: str) -> None:
     Path(layered, "layers/2/columns/index/train-00000-of-00002.tfrecord").unlink()
-    found = list_damage(layered)
-    assert found[0] == ("layers/2/columns/index/train-00000-of-00002.tfrecord", "missing")
+    assert list_damage(layered)[0] == ("layers/2/columns/index/train-00000-of-00002.tfrecord", "missing")
 
 
 def test_a_damaged_entry_is_named(layered: str) -> None:

@@ -1,7 +1,5 @@
 """A dataset from elsewhere may hold links: no command writes or deletes through one to another folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tiny datasets in which every record differs from the others, written in milliseconds without the job."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io
@@ -66,7 +64,6 @@ def frame(payload: bytes) -> bytes:
 
 
 def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema: Schema = SCHEMA) -> SplitInfo:
-    """Shards and indexes; records are numbered through all shards."""
     (folder / file_names.INDEX_DIR).mkdir(parents=True, exist_ok=True)
     shards, number = [], 0
     for index, records in enumerate(shard_records):
@@ -97,20 +94,19 @@ def write_dataset(folder: Path, **splits: tuple[int, ...]) -> Manifest:
 
 
 @pytest.fixture(scope="session")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def many(tmp_path_factory) -> Manifest:
     """257 records in `train`, in eight uneven shards of which one is empty. Not to be changed."""
     return write_dataset(tmp_path_factory.mktemp("many"), train=SHARDS)
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def few(tmp_path_factory) -> Manifest:
     """23 records in `train`, in four shards, 8 in `validation`. Not to be changed: see `copied`."""
     return write_dataset(tmp_path_factory.mktemp("few"), train=(7, 5, 2, 9), validation=(5, 3))
 
 
 @pytest.fixture
 def copied(few: Manifest, tmp_path: Path) -> Manifest:
-    """`few`, to be damaged."""
     return load_manifest(str(shutil.copytree(few.directory, tmp_path / "copied")))
 
 
@@ -131,7 +127,7 @@ def flip_bit() -> Callable[[Path, int, str], int]:
 
 
 @pytest.fixture(scope="session")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign(tmp_path_factory) -> Path:
     """A folder of files that something else wrote: `train-*` with `image/encoded`, 10 and 6; `flat-*` as TFDS does."""
     folder = tmp_path_factory.mktemp("foreign")
     number = 0

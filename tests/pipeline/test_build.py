@@ -1,7 +1,5 @@
 """Whole pipelines: which stages stand where, that each part of them runs, and that they repeat bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,8 +58,7 @@ def test_stages_of_the_textbook(few: Manifest, foreign: Path, cache: str, kind: 
     assert " ".join(stages.names) == TEXTBOOK[cache, kind]
     assert set(stages.names) <= set(STAGE_NAMES)
     assert all(stage.reason for stage in stages)
-    counted = build_stages(few, "train", replace(config_of(cache, kind), order="throughput"))
-    assert counted.names == stages.names
+    assert build_stages(few, "train", replace(config_of(cache, kind), order="throughput")).names == stages.names
 
 
 @pytest.mark.parametrize(
@@ -109,8 +106,7 @@ def test_stages_of_ones_own_are_for_records_unless_order_is_exact(few: Manifest)
 
 
 def test_they_say_what_they_do(few: Manifest) -> None:
-    lines = str(build_stages(few, "train", config_of(seed=12345))).splitlines()
-    shown = [line for line in lines if line[0] != " "]
+    shown = [line for line in str(build_stages(few, "train", config_of(seed=12345))).splitlines() if line[0] != " "]
     assert shown[0] == "list      files=4, host=0 of 1, order=exact, seed=12,345, start_step=0"
     assert shown[1] == "read      reader=engine, num_parallel_calls=2"
     assert shown[2].startswith("decode    num_parallel_calls=")
@@ -119,9 +115,7 @@ def test_they_say_what_they_do(few: Manifest) -> None:
 
 
 @pytest.mark.parametrize("augment", ["host", pytest.param("device", marks=pytest.mark.slow)])
-def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(
-    few: Manifest, augment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augment: str, monkeypatch):
     runs = []
     for calls in (1, 4):
         monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda cores=calls: cores)

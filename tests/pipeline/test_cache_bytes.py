@@ -1,7 +1,5 @@
 """Which records a cache keeps if not all of them fit: the same ones in every run and on every host."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,7 @@ def test_nobody_knows_what_uncounted_records_take(foreign: Path) -> None:
     check_cache_fits(plan, by_engine=False)
 
 
-def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.available_memory_bytes", lambda: 10_000)
     check_cache_fits(plan_of(few, cache_bytes=9000), by_engine=True)
     plan = plan_of(few, order="throughput")

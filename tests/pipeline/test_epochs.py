@@ -1,7 +1,5 @@
 """Passes that end with an epoch: `build_dataset(..., epochs=1)`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -99,8 +97,7 @@ def test_fit_ends_by_itself_and_sees_every_epoch(few: Manifest) -> None:
     model = tf.keras.Sequential([Note(), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     train = build_dataset(few, "train", replace(CONFIG, as_supervised=True, image_dtype="float32"))
-    history = model.fit(train, epochs=3, verbose=0)
-    assert len(history.history["loss"]) == 3
+    assert len(model.fit(train, epochs=3, verbose=0).history["loss"]) == 3
     assert [numbers for numbers in seen if numbers][-3 * steps :] == list_expected(few, 0, 3 * steps)
 
 

@@ -1,7 +1,5 @@
 """Masks follow the crop, the flip and the size of their images: against NumPy, and in all readers alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ STEPS = 5
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+def manifest(tmp_path_factory) -> tfpipe.Manifest:
     """PNGs, so that pixels are exact, whose red channel is their mask."""
     return _write(tmp_path_factory.mktemp("masks"), "PNG")
 
@@ -56,9 +54,6 @@ def check_equal(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndar
         np.testing.assert_array_equal(first[MASK_NAME], second[MASK_NAME])
 
 
-# The parts
-
-
 @pytest.mark.parametrize("bits", [8, 16])
 def test_classes_are_decoded(bits: int) -> None:
     classes = np.random.default_rng(bits).integers(0, 2**bits, (7, 5)).astype(np.uint8 if bits == 8 else np.uint16)
@@ -81,9 +76,6 @@ def test_a_crop_takes_the_class_under_each_center() -> None:
             np.testing.assert_array_equal(result, expected)
 
 
-# On the host
-
-
 @pytest.mark.slow
 def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
     in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
@@ -95,9 +87,6 @@ def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> No
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
     for batch in read(manifest, make_config(order="throughput")):
         assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
-
-
-# On the device
 
 
 def test_the_device_crops_masks_as_their_images() -> None:
@@ -132,9 +121,6 @@ def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> 
     plain = tfpipe.AugmentOptions(mean=(0.0, 0.0, 0.0), std=(1 / 255,) * 3)
     images = augment(tf.constant(batch["image"]), *arguments, SIZE, True, options=plain)
     assert (np.abs(images.numpy()[..., 0] - 40 * masks.numpy()) <= 1).mean() > 0.5
-
-
-# Other readers
 
 
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.pipeline.conftest import write_dataset
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.distribution import distribute_dataset, steps_per_epoch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -35,9 +36,7 @@ def test_shares_are_whole_and_fill_the_batch(weights, total, unit, shares) -> No
 
 
 def test_a_weight_too_small_for_a_share() -> None:
-    with pytest.raises(ConfigError) as caught:
-        apportion((99.9, 0.1), 64, 1)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, apportion, (99.9, 0.1), 64, 1) == (
         "Every dataset of a mixture must have a share of each batch of 64, and a weight of 0.1 among 100 gives none. "
         "Raise it, or the batch size."
     )
@@ -53,13 +52,11 @@ def test_a_weight_too_small_for_a_share() -> None:
     ],
 )
 def test_weights_that_cannot_be(weights, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        mix(weights)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, mix, weights) == message
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def other(tmp_path_factory) -> Manifest:
     """Writes 40 records with other classes: `dog` is the first and `emu` is new."""
     folder = tmp_path_factory.mktemp("other")
     manifest = write_dataset(folder, train=(25, 15))
@@ -82,9 +79,7 @@ def test_pairs_end_with_the_epoch(many: Manifest, other: Manifest) -> None:
     assert int(build_dataset(data, "train", config).cardinality()) == steps > 1
 
 
-def test_every_batch_has_its_shares_and_classes_meet_by_name(
-    many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]
-) -> None:
+def test_every_batch_has_its_shares_and_classes_meet_by_name(many, other, undisturbed):
     mixture = mix({many.directory: 3, other.directory: 1})
     assert mixture.label_names == ("cat", "dog", "owl", "emu")
     stages = build_stages(mixture, "train", CONFIG)
@@ -128,9 +123,7 @@ def test_all_have_labels_or_none(many: Manifest, tmp_path: Path) -> None:
     assert str(caught.value) == f"All datasets of a mixture must have labels, or none; {tmp_path} has none."
 
 
-def test_it_is_the_same_each_time_and_is_distributed_like_any_other(
-    many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]
-) -> None:
+def test_it_is_the_same_each_time_and_is_distributed_like_any_other(many, other, undisturbed):
     mixture = Mixture((many, other), (3.0, 1.0))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     distributed = iter(distribute_dataset(strategy, mixture, "train", CONFIG))

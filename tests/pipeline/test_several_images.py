@@ -1,7 +1,5 @@
 """Several images of a record in batches: against a slow reference, and in all readers alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,14 +31,13 @@ Batch = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+def three(tmp_path_factory) -> tfpipe.Manifest:
     """PNGs, so that pixels are exact: 18 records of 3 images."""
     return write_several(tmp_path_factory.mktemp("three") / "out")
 
 
 @pytest.fixture(scope="module")
-def some(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
-    """18 records of 2 to 5 images."""
+def some(tmp_path_factory) -> tfpipe.Manifest:
     return write_several(tmp_path_factory.mktemp("some") / "out", number=None)
 
 
@@ -55,7 +52,6 @@ def read(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: An
 
 
 def get_numbers(batch: Batch) -> list[int]:
-    """Returns the record of each row, by its caption."""
     return [int(caption.decode().split()[1]) for caption in batch["caption"].tolist() if caption]
 
 
@@ -67,16 +63,12 @@ def check_equal(left: list[Batch], right: list[Batch]) -> None:
             np.testing.assert_array_equal(values, second[name])
 
 
-# A slow reference
-
-
 class Row(NamedTuple):
     record: int
     seed: np.ndarray
 
 
 def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[Row]:
-    """Yields the record and the seed of each row, by the exact order."""
     plan = plan_batches(Source.from_manifest(manifest, "train"), config)
     with RecordReader(manifest.directory, manifest, "train") as reader:
         for step in range(STEPS):
@@ -94,7 +86,6 @@ def choose_slowly(seed: np.ndarray, count: int, number: int) -> list[int]:
 
 
 def make_slowly(record: int, place: int, seed: np.ndarray) -> np.ndarray:
-    """Makes an image as the model gets it: cropped and flipped by its own seed."""
     word = (place * 0x9E3779B1 + 2**31) % 2**32 - 2**31
     own = tf.constant([int(seed[0]) ^ word, int(seed[1])], tf.int32)
     pixels = make_pixels(record, place)
@@ -134,13 +125,11 @@ def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.M
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
     numbered = {"encoded": tf.fill([4], "x"), "height": tf.range(4)}
     choose = tf.autograph.experimental.do_not_convert(lambda seed: choose_images(plan, numbered, seed))
-    chosen_of = tf.data.Dataset.from_tensor_slices(seeds).map(choose)
-    features, own = next(chosen_of.batch(3000).as_numpy_iterator())
+    features, own = next(tf.data.Dataset.from_tensor_slices(seeds).map(choose).batch(3000).as_numpy_iterator())
     pairs, counts = np.unique(features["height"], axis=0, return_counts=True)
     assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]
     assert (abs(counts - 500) < 110).all()  # five standard deviations
-    chosen = crops.choose_images(seeds, np.full(3000, 4), 2, 5)
-    assert chosen.tolist() == features["height"].tolist()
+    assert crops.choose_images(seeds, np.full(3000, 4), 2, 5).tolist() == features["height"].tolist()
     alike = crops.make_image_seeds(seeds, np.tile(np.arange(5), (3000, 1)))
     np.testing.assert_array_equal(own, np.take_along_axis(alike, features["height"][..., None], 1))
     assert len(np.unique(alike.reshape(-1, 2), axis=0)) == 3000 * 5
@@ -156,9 +145,6 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
         np.testing.assert_array_equal(batch["image"][:, 0], images)
         for image, number in zip(batch["image"][:, 1], get_numbers(batch)[: batch["mask"].sum()], strict=False):
             assert (image[..., :2] == [10 * number, 60]).all()
-
-
-# Order, hosts, caches
 
 
 @pytest.mark.slow
@@ -197,9 +183,6 @@ def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None
         np.testing.assert_allclose(together[:, place], alone, atol=1e-5)
 
 
-# Other readers
-
-
 def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
     seeds = []
 
@@ -213,9 +196,6 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
     assert len(set(seeds[:12])) == 12
     for pixels, caption in zip(batch["image"], batch["caption"], strict=True):
         assert (pixels[:, 0] == 10 * int(caption.split()[1])).all()
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

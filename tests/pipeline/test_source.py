@@ -1,7 +1,5 @@
 """Files that something else wrote, and splits of a dataset."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -32,8 +30,7 @@ def write(path: Path, *features: dict) -> Path:
                     kinds[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
                 else:
                     kinds[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-            example = tf.train.Example(features=tf.train.Features(feature=kinds))
-            writer.write(example.SerializeToString())
+            writer.write(tf.train.Example(features=tf.train.Features(feature=kinds)).SerializeToString())
     return path
 
 
@@ -100,8 +97,7 @@ def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cac
         "cache": cache,
         "tf_data": TfDataOptions(shuffle_buffer_size=1, deterministic=True),
     }
-    config = PipelineConfig(batch_size=8, **options)
-    batches = list(build_dataset(source, None, config).take(4))
+    batches = list(build_dataset(source, None, PipelineConfig(batch_size=8, **options)).take(4))
     epochs = [np.concatenate([batch["id"] for batch in batches[i : i + 2]]) for i in (0, 2)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(16))] * 2
     pixels = [np.concatenate([batch["image"] for batch in batches[i : i + 2]]) for i in (0, 2)]

@@ -1,7 +1,5 @@
 """Stages by name, in print and cut off; and each option of `tf.data` where it belongs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +9,7 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stage import (
-    STAGE_NAMES,
-    Stage,
-    Stages,
-    customize_stages,
-    tf_data_options,
-    without_autograph,
-)
+from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, customize_stages, tf_data_options, without_autograph
 from tfpipe.system.options import replace_options
 
 CONFIG = PipelineConfig(batch_size=4)
@@ -87,7 +78,6 @@ def test_the_users_function_may_move_stages() -> None:
 
 
 def make_doubled(function: Callable[[Any], Any], **declared: Any) -> Stages:
-    """Returns numbers 0 to 69 under "x", and a stage that maps each."""
     source = Stage("list", lambda _: tf.data.Dataset.range(70).map(lambda x: {"x": tf.fill([2], x)}))
     return Stages((source, Stage("own", lambda dataset: dataset.map(function), **declared)))
 
@@ -228,7 +218,7 @@ def test_autotune_goes_by_stages_beside_a_stage_of_the_users_own() -> None:
     ],
     ids=str,
 )
-def test_every_option_arrives(changes: dict, path: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_arrives(changes: dict, path: str, value: object, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
     options = tf_data_options(replace_options(CONFIG, changes), deterministic=True)
     value_set: object = tf.data.Dataset.range(3).with_options(options).options()
@@ -237,7 +227,7 @@ def test_every_option_arrives(changes: dict, path: str, value: object, monkeypat
     assert value_set == value
 
 
-def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
     for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"tf_data.private_threadpool_size": 3}, 3)):
         options = tf_data_options(replace_options(CONFIG, changes), deterministic=True, held_threads=2)

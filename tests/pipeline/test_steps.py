@@ -1,7 +1,5 @@
 """The engine's batches as a dataset of steps: the end of a program that reads them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +29,6 @@ print("left")
 )
 def test_a_program_ends_while_batches_are_being_made(tmp_path: Path, options: dict) -> None:
     """A thread of TensorFlow that waits for Python's lock at the end would wait for ever, and the program for it."""
-    manifest = write_dataset(tmp_path, train=(200, 200))
-    command = [sys.executable, "-c", PROGRAM, manifest.directory, repr(options)]
+    command = [sys.executable, "-c", PROGRAM, write_dataset(tmp_path, train=(200, 200)).directory, repr(options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr[-2000:]

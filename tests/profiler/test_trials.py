@@ -1,7 +1,5 @@
 """Changes whose rates are known, tried in turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where options were tuned, and the file that says so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -20,7 +18,7 @@ CONFIG = PipelineConfig(batch_size=64, tf_data=TfDataOptions(cycle_length=3))
 PLACE = {"key": "0123abcd", "processor": "Any CPU"}
 
 
-def test_a_place(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place(small_dataset: Path, monkeypatch) -> None:
     manifest = load_manifest(str(small_dataset))
     train, validation = (tuned_file.describe_place(manifest, split) for split in ("train", "validation"))
     assert (train["dataset"], train["split"], train["records"]) == (f"'train' of {small_dataset}", "train", 12)

@@ -1,7 +1,5 @@
 """Lists of classes in batches: ragged, padded, and as vectors, with equal values in TensorFlow, PyTorch and JAX."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 
 import tfpipe
 from tests.beam_jobs.images import make_png
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
@@ -28,7 +27,7 @@ def list_pair(number: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+def manifest(tmp_path_factory) -> tfpipe.Manifest:
     records = ({"id": k, "tags": list_tags(k), "pair": list_pair(k)} for k in range(20))
     return tfpipe.write(records, tmp_path_factory.mktemp("classes") / "out", SCHEMA, num_shards=2, workers=0)
 
@@ -46,7 +45,6 @@ def to_plain(value: Any) -> Any:
 
 
 def read_all(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, *, jax: bool = True) -> list[dict[str, Any]]:
-    """Reads the batches of an epoch, which are the same in all readers."""
     readers: list[Any] = [
         tfpipe.build_dataset(manifest, "train", config).take(3 if not config.training else 2),
         data_loader(TorchBatches(manifest, "train", config), 0),
@@ -109,10 +107,7 @@ def test_beside_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"multi_hot": ("id",)},
-            "`multi_hot` must name lists of classes in the batch (tags, pair), got 'id'.",
-        ),
+        ({"multi_hot": ("id",)}, "`multi_hot` must name lists of classes in the batch (tags, pair), got 'id'."),
         (
             {"multi_hot": ("tags",), "extra_features": ("id",)},
             "`multi_hot` must name lists of classes in the batch (none), got 'tags'.",
@@ -125,14 +120,10 @@ def test_beside_images(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(manifest: tfpipe.Manifest, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        tfpipe.build_dataset(manifest, "train", make_config(**options))
-    assert str(error.value) == message
+    assert refusal(ConfigError, tfpipe.build_dataset, manifest, "train", make_config(**options)) == message
 
 
 def test_devices_need_one_shape(manifest: tfpipe.Manifest) -> None:
-    with pytest.raises(ConfigError) as error:
-        JaxBatches(manifest, "train", make_config())
-    assert str(error.value) == (
+    assert refusal(ConfigError, JaxBatches, manifest, "train", make_config()) == (
         "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in {'tags': 77}."
     )

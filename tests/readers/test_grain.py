@@ -1,7 +1,5 @@
 """`tfpipe.readers.grain`: dictionaries by number, and Grain itself with workers, checkpoints and restores."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -33,7 +31,7 @@ CONFIG = PipelineConfig(batch_size=2, image_size=4, seed=3)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """Eight records in two shards. Not to be changed: copy it."""
     shards = {"train": [payload(k) for k in range(5)], "train:1": [payload(k) for k in range(5, 8)]}
     return write_dataset(tmp_path_factory.mktemp("records") / "pets", shards)
@@ -160,8 +158,7 @@ def test_an_evaluation_is_one_pass(folder: Path) -> None:
 def test_the_text_of_batches_tells_their_records_and_order(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "elsewhere")
     text = repr(GrainBatches(folder, "train", CONFIG))
-    manifest = tfpipe.load_manifest(str(folder))
-    fingerprint = manifest.splits["train"].fingerprint[:16]
+    fingerprint = tfpipe.load_manifest(str(folder)).splits["train"].fingerprint[:16]
     assert text == f"<batches of 'train': 2 of {fingerprint}; seed 3, blocks of 1, order {ORDER_VERSION}>"
     elsewhere = tmp_path / "elsewhere"
     same = [
@@ -285,9 +282,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_grain_reads_with_workers_and_restores_checkpoints(
-    folder: Path, tmp_path: Path, other_libraries: dict[str, str]
-) -> None:
+def test_grain_reads_with_workers_and_restores_checkpoints(folder: Path, tmp_path, other_libraries: dict[str, str]):
     shutil.copytree(folder, tmp_path / "elsewhere")
     other = write_dataset(tmp_path / "other", {"train": [payload(k) for k in range(1, 9)]})
     assert run_script(GRAIN, other_libraries, tmp_path, folder, tmp_path / "elsewhere", other) == "done\n"

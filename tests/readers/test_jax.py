@@ -1,7 +1,5 @@
 """The reader for JAX on four devices."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

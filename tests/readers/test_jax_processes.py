@@ -1,7 +1,5 @@
 """The reader for JAX in two processes, with two devices each, whose arrays are those of all four."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import ANY
 

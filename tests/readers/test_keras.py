@@ -1,7 +1,5 @@
 """The reader for Keras: `fit` ends by itself, and an evaluation counts each record once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -39,8 +37,7 @@ class Noting(keras.callbacks.Callback):  # type: ignore[misc]
 
 def make_model(**options: Any) -> Any:
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, **options)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
     return model
 
 
@@ -72,7 +69,6 @@ def test_batches_are_those_of_all_readers(small_dataset: Path) -> None:
 
 
 def evaluate(data: Path, size: int) -> list[Any]:
-    """Opens an evaluation in each way."""
     options = {"training": False, "batch_size": size}
     return [
         KerasBatches(data, "train", CONFIG, **options),
@@ -187,9 +183,7 @@ def test_epochs_are_whole_without_the_callback_too(small_dataset: Path, way: Any
 @pytest.mark.parametrize("way", [open_batches, build])
 @pytest.mark.parametrize(("steps", "counts"), [(2, [2, 1, 2, 1, 2]), (5, [3, 3, 3])])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_epochs_of_another_length_take_the_batches_in_order(
-    small_dataset: Path, way: Any, steps: int, counts: list[int]
-) -> None:
+def test_epochs_of_another_length_take_the_batches_in_order(small_dataset: Path, way, steps: int, counts: list[int]):
     model = make_decaying_model(way)
     whole, other = Saving(model), Saving(model)
     model.fit(way(small_dataset), epochs=3, shuffle=False, verbose=0, callbacks=[whole])

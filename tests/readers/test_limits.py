@@ -1,21 +1,12 @@
 """The limits that the options set for threads and waiting batches, in every reader without TensorFlow."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.readers.test_transforms import (
-    ALL,
-    Open,
-    open_jax,
-    open_keras,
-    open_numpy,
-    open_torch,
-)
+from tests.readers.test_transforms import ALL, Open, open_jax, open_keras, open_numpy, open_torch
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -64,9 +55,7 @@ def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path
 
 
 @pytest.mark.parametrize("open_face", ALL)
-def test_threads_are_those_that_the_budget_leaves(
-    small_dataset: Path, open_face: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_those_that_the_budget_leaves(small_dataset: Path, open_face: Open, monkeypatch):
     monkeypatch.setattr(host_limits, "usable_cpus", lambda: 10)
     given: set[tuple[float | None, int]] = set()
     decode = BatchMaker.decode

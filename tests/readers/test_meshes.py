@@ -1,7 +1,5 @@
 """Meshes with an axis for the model beside that for the data: who holds the same rows reads the same records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +101,7 @@ def read_expected(dataset: Path) -> list[dict[str, Any]]:
         (4, 1, "data", [["0"], ["0"], ["2"], ["2"]]),
     ],
 )
-def test_jax_splits_rows_over_data_alone(
-    small_dataset: Path, processes: Any, num_processes: int, devices: int, layout: str, held: list[list[str]]
-) -> None:
+def test_jax_splits_rows_over_data_alone(small_dataset, processes, num_processes, devices, layout, held):
     pytest.importorskip("jax")
     port = str(processes.free_ports(1)[0])
     more = (str(num_processes), str(devices), layout)

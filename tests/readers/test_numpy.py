@@ -1,7 +1,5 @@
 """The reader without a framework."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import islice

@@ -1,7 +1,5 @@
 """Lightning, Accelerate and the Trainer of Hugging Face take `data_loader` as it is: batches, ranks, and resuming."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -147,13 +145,12 @@ print(json.dumps({"names": names, "weights": model.layer.weight.tolist()}))
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory) -> dict[str, str]:
     return install_libraries(tmp_path_factory.mktemp("libraries"), "--no-deps", *LIBRARIES)
 
 
 @pytest.fixture(scope="module")
 def expected(small_dataset: Path) -> list[list[str]]:
-    """The names of the records of each step."""
     batches = NumpyBatches(tfpipe.load_manifest(str(small_dataset)), "train", **OPTIONS)
     return [[text.decode() for text in batches.read(step)["image/filename"]] for step in range(4 * STEPS)]
 
@@ -195,9 +192,7 @@ def test_accelerate(small_dataset: Path, tmp_path: Path, environment: dict[str, 
     assert [[*a, *b] for a, b in zip(left, right, strict=True)] == expected[: 2 * STEPS]
 
 
-def test_the_trainer_of_hugging_face(
-    small_dataset: Path, tmp_path: Path, environment: dict[str, str], expected: Any
-) -> None:
+def test_the_trainer_of_hugging_face(small_dataset: Path, tmp_path: Path, environment: dict[str, str], expected: Any):
     whole = run(HUGGING_FACE, environment, small_dataset, tmp_path / "whole")
     assert whole["names"] == expected[: 3 * STEPS]
     rest = run(HUGGING_FACE, environment, small_dataset, tmp_path / "rest", tmp_path / "whole" / "checkpoint-4")

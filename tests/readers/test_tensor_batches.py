@@ -1,7 +1,5 @@
 """Records without images: TensorFlow, PyTorch and JAX give equal values, on any number of hosts, from any step on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -40,7 +38,7 @@ def make_record(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+def manifest(tmp_path_factory) -> tfpipe.Manifest:
     output = tmp_path_factory.mktemp("tensors") / "out"
     return tfpipe.write(map(make_record, range(50)), output, SCHEMA, num_shards=4, workers=0)
 
@@ -78,8 +76,7 @@ def test_batches_hold_what_was_written(manifest: tfpipe.Manifest) -> None:
 def test_the_readers_give_equal_values(manifest: tfpipe.Manifest, training: bool) -> None:
     config = make_config(training=training)
     expected = read_tensorflow(manifest, config)
-    images = TorchBatches(manifest, "train", config)
-    loader, found = data_loader(images, num_workers=0), []
+    loader, found = data_loader(TorchBatches(manifest, "train", config), num_workers=0), []
     for _ in range(2 if training else 1):
         found += list(loader)
     numbers = make_config(training=training, extra_features=NUMBERS)

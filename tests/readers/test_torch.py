@@ -1,7 +1,5 @@
 """The reader for PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -19,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
@@ -45,7 +44,6 @@ def names(batches) -> list[list[bytes]]:
 
 
 def read_names(manifest: Manifest, steps: range) -> list[list[bytes]]:
-    """Returns the names of the images in some steps, as the reader without a framework gives them."""
     batches = NumpyBatches(manifest, "train", PipelineConfig(**OPTIONS))
     return [batches.read(step)["image/filename"] for step in steps]
 
@@ -58,8 +56,7 @@ def test_workers_change_nothing_and_any_step_resumes(manifest: Manifest, start_m
     assert names(batch for _ in range(3) for batch in loader) == expected
     assert loader.state_dict() == {"seed": 3, "epoch": 3, "step": 0, "order": 1, "data": ANY}
     loader.set_epoch(1)  # workers that live on hear of it
-    early = iter(loader)
-    assert names(islice(early, 2)) == expected[3:5]
+    assert names(islice(iter(loader), 2)) == expected[3:5]
     state = loader.state_dict()
     assert state == {"seed": 3, "epoch": 1, "step": 2, "order": 1, "data": ANY}
     assert names(loader) == expected[6:9]  # that pass was left, so this one is the next epoch
@@ -187,9 +184,7 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
     ids=str,
 )
 def test_what_cannot_be_had_is_refused(manifest: Manifest, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        of(manifest, **options)
-    assert str(caught.value).startswith(message)
+    assert refusal(ConfigError, of, manifest, **options).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -270,9 +265,7 @@ def test_a_dataset_in_place_of_its_reader_is_refused() -> None:
 
 
 def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
-    with pytest.raises(MissingDependencyError) as caught:
-        xla_loader(data_loader(of(manifest), num_workers=0))
-    assert str(caught.value) == (
+    assert refusal(MissingDependencyError, xla_loader, data_loader(of(manifest), num_workers=0)) == (
         "`xla_loader` needs the `torch_xla` package. Install it with: pip install 'torch_xla[tpu]'."
     )
 
@@ -287,7 +280,7 @@ def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_torchs_own_loader_reads_a_data_source_in_batches(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_own_loader_reads_a_data_source_in_batches(manifest: Manifest, monkeypatch) -> None:
     records, asked = tfpipe.data_source(manifest, "train"), []
     real = type(records).__getitems__
     monkeypatch.setattr(type(records), "__getitems__", lambda self, rows: asked.append(rows) or real(self, rows))

@@ -1,7 +1,5 @@
 """Two real processes of `torch.distributed`, on gloo, share the batches of the TensorFlow pipeline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

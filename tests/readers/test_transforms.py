@@ -1,7 +1,5 @@
 """Functions of the trainer's own in every reader without TensorFlow: for an image, and for a finished batch."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback
@@ -55,8 +53,7 @@ def open_grain(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[
 
 
 def open_torch(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
-    images = TorchBatches(data, "train", config, **functions)
-    loader = data_loader(images, 0)
+    loader = data_loader(TorchBatches(data, "train", config, **functions), 0)
     while True:
         yield from loader
 
@@ -67,7 +64,6 @@ ALL = [*NUMPY_LIKE, open_torch]
 
 
 def draw(image: Any, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Returns the size of an image, and random numbers."""
     time.sleep(0.002 * (image.width % 3))  # so that threads end in another order than they began
     return np.array([image.width, image.height, *generator.random(2)], np.float32)
 
@@ -118,7 +114,6 @@ def test_a_transform_of_several_images_and_of_a_mixture(tmp_path: Path) -> None:
 
 
 def double(batch: dict[str, Any]) -> dict[str, Any]:
-    """Changes labels, in a thread that makes batches; Grain has threads of its own."""
     assert batch["image"].shape[0] == 4
     return {"image": batch["image"], "label": 2 * batch["label"] + 0.5, "thread": threading.current_thread().name}
 
@@ -128,8 +123,7 @@ def test_a_function_of_a_batch(small_dataset: Path, open_face: Open) -> None:
     expected = NumpyBatches(small_dataset, "train", CONFIG)
     for step, (image, label) in enumerate(islice(open_face(small_dataset, CONFIG, batch_transform=double_only), STEPS)):
         wanted, wanted_label = expected.read(step)
-        pixels = image.movedim(1, -1) if isinstance(image, torch.Tensor) else image
-        np.testing.assert_array_equal(pixels, wanted)
+        np.testing.assert_array_equal(image.movedim(1, -1) if isinstance(image, torch.Tensor) else image, wanted)
         assert label.tolist() == (2 * wanted_label + 0.5).tolist()
         assert isinstance(label, {open_jax: jax.Array, open_torch: torch.Tensor}.get(open_face, np.ndarray))
 

@@ -1,7 +1,5 @@
 """Fixtures: a small dataset of six colors, and short trainings on it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import warnings
@@ -30,7 +28,7 @@ COLORS = {
 
 
 @pytest.fixture(scope="session")
-def colors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def colors(tmp_path_factory) -> Path:
     """Returns a dataset of noisy JPEGs of 24 x 24, each in the color of its class. Copy it before you change it."""
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
@@ -78,12 +76,10 @@ def train(colors: Path, tmp_path: Path) -> Train:
 
 
 def read_lines(folder: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's metrics.jsonl."""
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
-    """Returns a `stop` that is True from its call number `steps` on."""
     calls = itertools.count(1)
     return lambda: next(calls) >= steps
 

@@ -39,8 +39,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     ("model", "epochs", "size"), [("small_cnn", 100, 64), ("resnet50", 90, 224), ("my.own:model", 90, 224)]
 )
 def test_defaults_depend_on_the_model(model: str, epochs: int, size: int) -> None:
-    config = replace(CONFIG, model=model)
-    assert config.num_epochs == epochs
+    assert replace(CONFIG, model=model).num_epochs == epochs
     assert default_pipeline(model, 23, 1).get("image_size", 224) == size
 
 

@@ -1,7 +1,5 @@
 """The served model against the evaluation pipeline: the same images, the same numbers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -52,7 +50,7 @@ def linear_model(config: PipelineConfig = CONFIG, classes: int = 3) -> Any:
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory, draw_images: Callable[[Path], Path]) -> GetDataset:
+def datasets(tmp_path_factory, draw_images: Callable[[Path], Path]) -> GetDataset:
     """Returns a function from a form to the drawn images as the job stores them in it."""
     folder = tmp_path_factory.mktemp("forms")
     manifests: dict[str, tfpipe.Manifest] = {}
@@ -95,7 +93,7 @@ GetExported = Callable[..., Exported]
 
 
 @pytest.fixture(scope="module")
-def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> GetExported:
+def exported(datasets: GetDataset, tmp_path_factory) -> GetExported:
     """Returns a function from a form and options of the pipeline to a model that is exported with them."""
 
     @cache
@@ -122,9 +120,7 @@ def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> 
     ],
     ids=str,
 )
-def test_a_served_record_gives_what_evaluation_gives_to_the_bit(
-    exported: GetExported, form: str, options: dict[str, Any]
-) -> None:
+def test_a_served_record_gives_what_evaluation_gives_to_the_bit(exported, form, options):
     model = exported(form, **options)
     batch, expected = model.batch, model.expected
     served = model.serve("records")(
@@ -136,9 +132,7 @@ def test_a_served_record_gives_what_evaluation_gives_to_the_bit(
     assert served["label"].dtype == tf.int64
 
 
-def test_the_original_files_give_what_evaluation_gives_to_the_bit(
-    exported: GetExported, draw_images: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_the_original_files_give_what_evaluation_gives_to_the_bit(exported: GetExported, draw_images, tmp_path):
     model = exported("as they came")
     images = draw_images(tmp_path / "images") / "train"
     names = [name.decode() for name in model.batch["image/filename"].numpy()]
@@ -175,7 +169,7 @@ def test_labels_and_the_form_lie_beside_the_model(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_failed_export_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_model(tmp_path: Path, monkeypatch) -> None:
     target = str(tmp_path / "model")
     export_model(linear_model(), CONFIG, NAMES, target, ImageForm())
 
@@ -198,9 +192,7 @@ def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
-def test_a_file_for_tflite_takes_the_pipelines_images_and_predicts_as_the_model_does(
-    tmp_path: Path, dtype: str
-) -> None:
+def test_a_file_for_tflite_takes_the_pipelines_images_and_predicts_as_the_model_does(tmp_path: Path, dtype: str):
     random = np.random.default_rng(3)
     labels = random.integers(0, 3, 40)
     # Each class has a bright channel, and the model names the brightest one without training.

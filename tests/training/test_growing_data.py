@@ -1,7 +1,5 @@
 """A dataset that grows while a run is stopped: the run holds the layer it began with, less what was deleted."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -42,14 +40,11 @@ def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path,
     assert read_lines(run) == read_lines(straight)
 
 
-def test_a_run_goes_on_without_what_was_deleted(
-    train: Train, growing: Path, tmp_path: Path, tfpipe: Tfpipe, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp_path: Path, tfpipe: Tfpipe, caplog):
     options = {"dataset": growing, "epochs": 2}
     run = str(tmp_path / "run")
     assert not train(output=run, stop=stop_after(3), **options)["finished"]
-    begun = read_lock(f"{run}/run.json")
-    rows = look_up_step(begun.open(), 1)
+    rows = look_up_step(read_lock(f"{run}/run.json").open(), 1)
     victims = [rows[0].name, rows[3].name]
     grow(growing, tmp_path / "more")
     delete_records(str(growing), victims)
@@ -94,6 +89,5 @@ def test_a_lock_of_a_view_finds_its_layer(growing: Path, tmp_path: Path) -> None
     grow(growing, tmp_path / "more")
     assert look_up_step(lock.open(), 5) == rows
     delete_records(str(growing), [rows[1].name])
-    after = look_up_step(lock.open(), 5)
-    assert [row.deleted for row in after] == [False, True, False, False]
+    assert [row.deleted for row in look_up_step(lock.open(), 5)] == [False, True, False, False]
     assert rows[1].name not in list_names(f"{growing}@warm")

@@ -1,7 +1,5 @@
 """Predictions for files: they equal those for their records in evaluation."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -33,7 +31,7 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory) -> Path:
     """Six images: five that `tfpipe shard` changes in a way that TensorFlow's decoders lack, and one that it keeps."""
     folder = tmp_path_factory.mktemp("images")
     y, x = np.mgrid[0:30, 0:40]
@@ -57,8 +55,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
-    """Returns the exported model. Not to be changed: copy it."""
+def exported(tmp_path_factory, model: Any) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "model"
     export_model(model, CONFIG, ("a", "b"), str(folder), ImageForm())
     return folder
@@ -69,9 +66,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
     [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
     ids=["keep", "short", "raw"],
 )
-def test_a_file_is_classified_as_its_record_to_the_bit(
-    tmp_path: Path, model: Any, images: Path, form: ImageForm
-) -> None:
+def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path: Path, model: Any, images: Path, form: ImageForm):
     shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
     manifest = tfpipe.load_manifest(str(tmp_path / "data"))
     batch = next(iter(tfpipe.build_dataset(manifest, "train", CONFIG)))

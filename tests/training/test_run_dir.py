@@ -65,12 +65,10 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
 
 
 def fill(step: int) -> State:
-    """Returns two arrays that all hold the number of a step."""
     return [np.full(shape, step, np.float32) for shape in ((3, 5), ())]
 
 
 def save(tmp_path: Path, count: int) -> list[Path]:
-    """Saves `count` checkpoints, each filled with its step. Returns those that are kept."""
     run_dir = RunDir(str(tmp_path))
     for step in range(1, count + 1):
         run_dir.metrics.append({"step": step})
@@ -79,7 +77,6 @@ def save(tmp_path: Path, count: int) -> list[Path]:
 
 
 def restore(tmp_path: Path) -> tuple[Saved | None, State]:
-    """Returns what `RunDir.restore` gives, and the arrays that it sets."""
     state: State = []
     return RunDir(str(tmp_path)).restore(state.extend), state
 
@@ -114,9 +111,7 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "empty", "missing"])
-def test_the_checkpoint_before_a_damaged_one_is_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+def test_the_checkpoint_before_a_damaged_one_is_used(tmp_path: Path, caplog, damage: str):
     path = save(tmp_path, 3)[-1]
     data = bytearray(path.read_bytes())
     data[data.index(np.full(15, 3, np.float32).tobytes())] ^= 1
@@ -129,7 +124,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert caplog.text.count("the one before it is used.") == (damage != "missing")
 
 
-def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog) -> None:
     """Nobody reads some bits, such as those of a time."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -147,7 +142,7 @@ def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog: py
             check_restored(tmp_path, saved[1])
 
 
-def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("tfpipe.training.run_dir.ORDER_VERSION", 2)
         paths = save(tmp_path, 2)
@@ -159,9 +154,7 @@ def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch:
         restore(tmp_path)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(tmp_path: Path, monkeypatch):
     paths = save(tmp_path, 3)
 
     def fill_disk(*_: Any) -> None:

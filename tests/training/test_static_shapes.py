@@ -1,7 +1,5 @@
 """Steps on 1, 2, 4 and 8 logical devices: XLA compiles each, and every shape is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

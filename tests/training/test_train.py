@@ -1,7 +1,5 @@
 """Short trainings: they learn, count each image once, go on where they stopped, and export what they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.refusals import refusal
 from tests.training.conftest import COLORS, Train, make_interpreter, read_lines, stop_after, train_short
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.readers.data_source import data_source
@@ -19,7 +18,7 @@ EXAMPLES = 27
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
+def undisturbed(tmp_path_factory, colors: Path) -> Path:
     """Returns the folder of a run of three epochs that nobody stopped."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     train_short(folder, colors)
@@ -27,7 +26,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
 
 
 @pytest.fixture
-def without_export(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_export(monkeypatch) -> None:
     """Leaves the export out, which takes longer than these few steps."""
     monkeypatch.setattr("tfpipe.training.train.export_models", lambda *_: None)
 
@@ -88,9 +87,7 @@ def test_the_exported_model_gives_the_evaluation(undisturbed: Path, colors: Path
     ],
 )
 @pytest.mark.usefixtures("without_export")
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    train: Train, undisturbed: Path, steps: int, position: tuple[int, int]
-) -> None:
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(train, undisturbed, steps, position):
     first = train(stop=stop_after(steps))
     assert (first["finished"], first["epoch"], first["step"]) == (False, *position)
     second = train()
@@ -98,9 +95,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert (Path(second["output"]) / "metrics.jsonl").read_text() == (undisturbed / "metrics.jsonl").read_text()
 
 
-def test_a_run_that_is_finished_exports_only_what_is_missing(
-    train: Train, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_finished_exports_only_what_is_missing(train: Train, undisturbed: Path, monkeypatch):
     before, exported = (undisturbed / "metrics.jsonl").read_bytes(), []
     monkeypatch.setattr("tfpipe.training.train.export_models", lambda *_: exported.append(1))
     assert train(output=str(undisturbed))["finished"]
@@ -163,12 +158,8 @@ def test_bfloat16_learns_nearly_the_same_and_int8_predicts_it(train: Train, colo
         ({"image_size": 24}, "begun with image_size 16, got 24."),
     ],
 )
-def test_another_run_in_the_same_folder_is_refused(
-    train: Train, undisturbed: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train(output=str(undisturbed), **options)
-    assert message in str(caught.value)
+def test_another_run_in_the_same_folder_is_refused(train, undisturbed, options, message):
+    assert message in refusal(ConfigError, train, output=str(undisturbed), **options)
 
 
 def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_dataset: Path) -> None:
@@ -188,16 +179,12 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_
         train(dataset=tmp_path / "data")
 
 
-def test_a_process_that_sees_no_checkpoint_is_refused(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_sees_no_checkpoint_is_refused(train: Train, tmp_path: Path, monkeypatch):
     """This process stands for the second of two, of which the first sees a checkpoint."""
     monkeypatch.setattr("tfpipe.training.train.list_workers", lambda strategy: ["first", "second"])
     monkeypatch.setattr("tfpipe.training.train.get_host_index", lambda strategy: 1)
     monkeypatch.setattr("tfpipe.training.train._Run._any_process", lambda self, flag: True)
-    with pytest.raises(ConfigError) as caught:
-        train()
-    assert str(caught.value).endswith(f"checkpoints; one sees none in {tmp_path}/run. Share the folder.")
+    assert refusal(ConfigError, train).endswith(f"checkpoints; one sees none in {tmp_path}/run. Share the folder.")
 
 
 def test_a_folder_with_other_files_is_left_alone(train: Train, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Every command honors a view, or refuses it with a sentence: none reads the whole dataset in its place."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Views of a dataset: what they choose, and that every reader reads them as a dataset of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -17,6 +15,7 @@ import pytest
 
 import tfpipe
 from tests.flipped_bit import flip_bit
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.file_names import facts_name
@@ -46,7 +45,6 @@ def choose(dataset: str, where: str = "", **options: Any) -> View:
 
 
 def add(dataset: str, where: str = "", **options: Any) -> str:
-    """Makes the view `v`, and returns its address."""
     write_view(tfpipe.load_manifest(dataset), choose(dataset, where, **options), overwrite=True)
     return f"{dataset}@v"
 
@@ -124,7 +122,7 @@ def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
     assert file.read_bytes() == whole
 
 
-def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch) -> None:
     before = sorted(os.listdir(Path(pets, "index")))
     monkeypatch.setattr("tfpipe.format.file_names.facts_name", lambda shard: f"missing/{shard}.parquet")
     assert choose(pets, "label = 'dog'").splits["train"].records == 4
@@ -221,9 +219,7 @@ def test_copies_of_a_record_have_crops_of_their_own(pets: str) -> None:
     ],
 )
 def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        choose(pets, **options)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, choose, pets, **options) == message
 
 
 def test_weights_must_be_numbers_in_their_range(pets: str) -> None:
@@ -259,9 +255,7 @@ def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path
     make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1)
     made = choose(str(tmp_path / "out"))
     write_view(tfpipe.load_manifest(pets), made)
-    with pytest.raises(FormatError) as caught:
-        tfpipe.load_manifest(f"{pets}@v")
-    assert str(caught.value) == (
+    assert refusal(FormatError, tfpipe.load_manifest, f"{pets}@v") == (
         f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
     )
 
@@ -269,9 +263,6 @@ def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path
 def test_a_folder_with_an_at_sign_is_a_folder(pets: str) -> None:
     shutil.copytree(pets, f"{pets}@v")
     assert tfpipe.load_manifest(f"{pets}@v").directory == f"{pets}@v"
-
-
-# Reading
 
 
 def make(address: str, split: str = "train", **options: Any) -> NumpyBatches:
@@ -364,7 +355,6 @@ def test_a_position_belongs_to_the_view(pets: str, cats: str) -> None:
 
 def test_views_mix(pets: str, cats: str) -> None:
     shutil.copytree(pets, f"{pets}2")
-    mixture = tfpipe.mix({cats: 0.5, f"{pets}2": 0.5})
-    names = read_names(NumpyBatches(mixture, "train", CONFIG))
+    names = read_names(NumpyBatches(tfpipe.mix({cats: 0.5, f"{pets}2": 0.5}), "train", CONFIG))
     assert len(names) == 20
     assert {name for name in names if "dog" in name}

@@ -1,7 +1,5 @@
 """The meaning of the folders in an input: classes, splits, and files that are passed over."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -25,7 +23,6 @@ def list_source(source: Path, **options: Any) -> Listing:
 
 
 def get_meanings(listing: Listing) -> dict[str, tuple[str, str | None]]:
-    """Returns the split and the label of each path."""
     return {ref.path: (ref.split, ref.label) for ref in sorted(listing.images)}
 
 
@@ -45,9 +42,6 @@ def make_tree(tmp_path: Path) -> MakeTree:
     return build
 
 
-# Layouts of a folder
-
-
 def test_class_folders(make_tree: MakeTree) -> None:
     listing = list_source(make_tree("dog/1.jpg", "cat/1.jpg", "cat/2.png"))
     assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
@@ -56,8 +50,7 @@ def test_class_folders(make_tree: MakeTree) -> None:
 
 
 def test_deeper_folders_belong_to_the_class(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("cat/old/a/1.jpg", "cat/2.jpg", "dog/new/3.jpg"))
-    assert get_meanings(listing) == {
+    assert get_meanings(list_source(make_tree("cat/old/a/1.jpg", "cat/2.jpg", "dog/new/3.jpg"))) == {
         "cat/2.jpg": ("", "cat"),
         "cat/old/a/1.jpg": ("", "cat"),
         "dog/new/3.jpg": ("", "dog"),
@@ -181,9 +174,6 @@ def test_an_archive_that_holds_all_folders_is_named(tmp_path: Path) -> None:
     )
 
 
-# What is passed over
-
-
 def test_files_that_are_no_images(make_tree: MakeTree, tmp_path: Path) -> None:
     source = make_tree(
         "cat/1.jpg",
@@ -282,9 +272,6 @@ def test_a_trailing_slash(make_tree: MakeTree) -> None:
     assert list_images(ShardConfig(f"{source}/", "/out")).name == "photos"
 
 
-# Archives
-
-
 def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
     names = ["flower_photos/rose/1.jpg", "flower_photos/tulip/2.jpg", "flower_photos/LICENSE.txt"]
     for path in (
@@ -359,9 +346,6 @@ def test_a_missing_archive(tmp_path: Path) -> None:
     assert refused(DataError, path) == f"Could not read {path}: No such file or directory."
 
 
-# Options
-
-
 def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
     source = make_tree("dog/1.jpg", "cat/2.jpg")
     labels = tmp_path / "labels.txt"
@@ -383,8 +367,7 @@ def test_wrong_label_file(make_tree: MakeTree, tmp_path: Path, text: str | None,
     path = tmp_path / "labels.txt"
     if text is not None:
         path.write_text(text)
-    source = make_tree("dog/1.jpg", "cat/2.jpg")
-    assert refused(DataError, source, labels=str(path)) == message.format(path=path)
+    assert refused(DataError, make_tree("dog/1.jpg", "cat/2.jpg"), labels=str(path)) == message.format(path=path)
 
 
 def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """CSV, JSONL and Parquet manifests: the meaning of every cell, and a message for every mistake."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal
@@ -24,6 +22,7 @@ from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import write_parquet
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
 
@@ -32,7 +31,6 @@ WriteRows = Callable[..., Path]
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Writes the rows in the format that the file name says."""
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, [*dict.fromkeys(name for row in rows for name in row)])
@@ -55,9 +53,7 @@ def list_rows(path: Path, rows: list[dict[str, Any]], **options: Any) -> Listing
 
 
 def refused(path: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
-    with pytest.raises(kind) as caught:
-        list_table(path, **options)
-    return str(caught.value)
+    return refusal(kind, list_table, path, **options)
 
 
 def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
@@ -70,19 +66,17 @@ def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
         write_table(folder / f"{name}.parquet", part)
         write_table(tmp_path / f"photos-{name}.csv", part)
     (folder / "_SUCCESS.parquet").write_bytes(b"")
-    listings = [list_table(folder), list_table(tmp_path / "photos-*.csv")]
-    for listing in listings:
+    for listing in [list_table(folder), list_table(tmp_path / "photos-*.csv")]:
         assert list(listing.images) == list(whole.images)
         assert (listing.name, listing.root, listing.extra) == ("photos", str(tmp_path), whole.extra)
     assert list_table(tmp_path / "[p]hotos-part-?.csv").name == tmp_path.name
 
 
-def test_a_part_of_a_parquet_file_has_whole_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_parquet_file_has_whole_row_groups(tmp_path: Path, monkeypatch) -> None:
     rows = [{"image": f"{k}.jpg", "n": k if k != 7 else None} for k in range(9)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet", row_group_size=2)
     whole = list_table(tmp_path / "t.parquet")
-    size = (tmp_path / "t.parquet").stat().st_size
-    monkeypatch.setattr(table_files, "_PART_BYTES", -(-size // 3))
+    monkeypatch.setattr(table_files, "_PART_BYTES", -(-(tmp_path / "t.parquet").stat().st_size // 3))
     parts = list_parts(str(tmp_path / "t.parquet"))
     assert [[number for number, _ in read_rows(part)] for part in parts] == [[1, 2], [3, 4, 5, 6], [7, 8, 9]]
     assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
@@ -105,22 +99,18 @@ def test_a_fault_names_the_file_and_its_row(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def table(request, tmp_path: Path) -> Path:
     return tmp_path / f"t.{request.param}"
 
 
 @pytest.fixture
 def write_jsonl(tmp_path: Path) -> WriteRows:
-    """Returns a function that writes a JSONL table of its arguments."""
     return lambda *rows: write_table(tmp_path / "t.jsonl", [*rows])
 
 
 def test_tables_are_known_by_their_names() -> None:
     assert all(map(is_table, ("a.csv", "A.CSV", "a.jsonl", "a.ndjson", "a.tsv", "x/a.parquet", "s3://b/a.csv")))
     assert not any(map(is_table, ("a.json", "csv", "a.csv/", "a.csv.gz")))
-
-
-# Tables in each of the three formats
 
 
 def test_labels_and_splits_are_read(table: Path) -> None:
@@ -156,10 +146,7 @@ def test_leading_zeros_are_the_same_number(table: Path) -> None:
 def test_numbers_beside_names_are_names(table: Path) -> None:
     assert list_table(
         write_table(table, [{"image": "1", "label": "2"}, {"image": "2", "label": "cat"}])
-    ).label_names == (
-        "2",
-        "cat",
-    )
+    ).label_names == ("2", "cat")
 
 
 def test_a_box_can_be_given_by_numbers(table: Path) -> None:
@@ -169,13 +156,7 @@ def test_a_box_can_be_given_by_numbers(table: Path) -> None:
 
 
 def test_boxes_can_be_given_by_lists(table: Path) -> None:
-    two = {
-        "xmin": [0.0, 0.25],
-        "ymin": [0.5, 0.0],
-        "xmax": [0.5, 1.0],
-        "ymax": [1.0, 0.25],
-        "box_label": [7, 0],
-    }
+    two = {"xmin": [0.0, 0.25], "ymin": [0.5, 0.0], "xmax": [0.5, 1.0], "ymax": [1.0, 0.25], "box_label": [7, 0]}
     none: dict[str, Any] = {"xmin": [], "ymin": [], "xmax": [], "ymax": [], "box_label": []}
     first, second = list_table(write_table(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
     assert (first.boxes, first.box_labels) == (((0.0, 0.5, 0.5, 1.0), (0.25, 0.0, 1.0, 0.25)), (7, 0))
@@ -271,10 +252,7 @@ def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) 
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfimage,note\r\n"a,b.jpg","two\nlines"\r\nc.jpg\r\n')
     listing = list_table(path)
-    assert [(ref.path, ref.extra) for ref in listing.images] == [
-        ("a,b.jpg", (["two\nlines"],)),
-        ("c.jpg", ([],)),
-    ]
+    assert [(ref.path, ref.extra) for ref in listing.images] == [("a,b.jpg", (["two\nlines"],)), ("c.jpg", ([],))]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +283,6 @@ def test_paths_may_lead_above_the_table(write_jsonl: WriteRows) -> None:
     assert [ref.path for ref in listing.images] == ["../up/1.jpg", "/abs/1.jpg"]
 
 
-# Mistakes
-
-
 BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
 
 
@@ -321,14 +296,8 @@ BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
         ({"image": "1", "label": 1.5}, "row 1: 'label' must be a name or a number from 0, got 1.5."),
         ({"image": "1", "label": True}, "row 1: 'label' must be a name or a number from 0, got True."),
         ({"image": "1", "label": [1.5]}, "row 1: 'label' must be a name or a number from 0, got 1.5."),
-        (
-            {"image": "1", **BOX, "xmin": "x"},
-            "row 1: 'xmin': must be a number or a list of numbers, got 'x'.",
-        ),
-        (
-            {"image": "1", **BOX, "xmin": [0, 0]},
-            "row 1: xmin, ymin, xmax and ymax must hold equally many numbers.",
-        ),
+        ({"image": "1", **BOX, "xmin": "x"}, "row 1: 'xmin': must be a number or a list of numbers, got 'x'."),
+        ({"image": "1", **BOX, "xmin": [0, 0]}, "row 1: xmin, ymin, xmax and ymax must hold equally many numbers."),
         ({"image": "1", **BOX, "box_label": 1.0}, "row 1: 'box_label' must be whole numbers or names, got 1.0."),
         (
             {"image": "1", **BOX, "box_label": [1, "a"]},
@@ -492,15 +461,11 @@ def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
     )
 
 
-def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(tmp_path: Path, monkeypatch):
     write_files(tmp_path, {"1.jpg": b""})
     (tmp_path / "t.csv").write_text("image,label\n" + "".join(f"1.jpg,c{k}\n" for k in range(6)))
     monkeypatch.setattr("beam_jobs.plan.list_step.MAX_PARTS", 20)
-    with pytest.raises(DataError) as caught:
-        plan_shards(ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out")))
-    assert str(caught.value) == (
+    assert refusal(DataError, plan_shards, ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out"))) == (
         "A dataset with 1 split must have at most 5 classes, got 6. Labels that say something else of each image can "
         "be a column of another name."
     )
@@ -535,9 +500,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("names", "labels", "by_file", "by_dataset"), MATCHES)
-def test_numbers_are_names_before_they_are_places(
-    tmp_path: Path, names: str, labels: str, by_file: Any, by_dataset: Any
-) -> None:
+def test_numbers_are_names_before_they_are_places(tmp_path: Path, names: str, labels: str, by_file, by_dataset):
     """None: they are neither, or could be both."""
     rows = "".join(f"{k}.jpg,{label}\n" for k, label in enumerate(labels.split()))
     (tmp_path / "t.csv").write_text("image,label\n" + rows)
@@ -619,10 +582,7 @@ def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
     write_files(tmp_path, {"b.jpg": make_jpeg(1, (40, 80))})
     make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, **RACCOON_COLUMNS)
     line = json.loads((tmp_path / "other" / "quarantine" / "quarantined.jsonl").read_text())
-    assert (line["path"], line["reason"]) == (
-        "b.jpg",
-        "its annotation is for 50 x 40 pixels, but it has 40 x 80",
-    )
+    assert (line["path"], line["reason"]) == ("b.jpg", "its annotation is for 50 x 40 pixels, but it has 40 x 80")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -690,11 +650,8 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
         ),
     ],
 )
-def test_rows_of_one_image_that_do_not_go_together(
-    tmp_path: Path, rows: str, options: dict[str, Any], message: str
-) -> None:
-    lines = "\n".join([RACCOONS.splitlines()[0], *rows.split()])
-    path = write_text(tmp_path / "t.csv", lines)
+def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, options: dict[str, Any], message: str):
+    path = write_text(tmp_path / "t.csv", "\n".join([RACCOONS.splitlines()[0], *rows.split()]))
     assert refused(path, image_column="filename", **options) == message.format(path=path)
 
 
@@ -726,11 +683,7 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
             b"image\ncaf\xe9.jpg\n",
             "{path} is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
         ),
-        (
-            "t.csv",
-            b"image,label\na.jpg,cat,extra\n",
-            "{path}, row 1: the row has more cells than the header names.",
-        ),
+        ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, row 1: the row has more cells than the header names."),
         ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, row 2: the row has more cells than the header names."),
         ("t.csv", b"image,label,label\na.jpg,1,2\n", "{path} must name each column once, got 'label' twice."),
         ("t.csv", b"", "{path} holds no rows."),
@@ -759,10 +712,8 @@ def test_a_damaged_table_is_refused(tmp_path: Path, name: str, data: bytes, mess
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"image": "caf\xe9.jpg"}',
-        b'{"image": "\\ud800.jpg"}',
-        b'{"image": "a", "note": "\\ud800"}',
-        b'{"image": "\xed\xa0\x80"}',
+        *(b'{"image": "caf\xe9.jpg"}', b'{"image": "\\ud800.jpg"}'),
+        *(b'{"image": "a", "note": "\\ud800"}', b'{"image": "\xed\xa0\x80"}'),
     ],
 )
 def test_jsonl_that_is_not_unicode_is_refused(tmp_path: Path, line: bytes) -> None:
@@ -793,12 +744,7 @@ def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
 def test_an_input_of_an_unknown_file_system_is_refused(url: str) -> None:
-    with pytest.raises(DataError) as caught:
-        list_images(ShardConfig(url, "/out"))
-    assert str(caught.value) == explain_no_file_system(url)
-
-
-# Records that are made from a table
+    assert refusal(DataError, list_images, ShardConfig(url, "/out")) == explain_no_file_system(url)
 
 
 def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
@@ -842,14 +788,8 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
     assert [first["image/encoded"], second["image/encoded"]] == [*images.values()]
     assert (first["image/class/label"], first["image/class/text"]) == (0, b"cat")
     assert (second["image/class/label"], second["image/class/text"]) == (1, b"dog")
-    assert (first["image/object/bbox/xmin"].tolist(), first["image/object/bbox/ymax"].tolist()) == (
-        [0.25],
-        [1.0],
-    )
-    assert (first["image/object/class/label"].tolist(), second["image/object/class/label"].tolist()) == (
-        [4],
-        [5],
-    )
+    assert (first["image/object/bbox/xmin"].tolist(), first["image/object/bbox/ymax"].tolist()) == ([0.25], [1.0])
+    assert (first["image/object/class/label"].tolist(), second["image/object/class/label"].tolist()) == ([4], [5])
     assert (first["age"], second["age"]) == (40, 41)
     assert (first["weight"], second["weight"]) == (1.5, 2.5)
     assert second["note"].decode() == "grün 1"

@@ -10,6 +10,5 @@ from tfpipe.format.image_form import ImageForm
 
 
 def make_job(output: str = "out", name: str = "pets", num_shards: int = 4, workers: int = 0) -> Job:
-    """Returns a job of `num_shards` shards for a dataset called `name`."""
     header: Any = SimpleNamespace(form=ImageForm(), shards=())
     return Job(ShardConfig("in", output, workers=workers), WorkDir(output), name, num_shards, header)

@@ -1,7 +1,5 @@
 """The options of each runner as Beam's arguments, and where the runners differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_jobs.run_steps import make_runner
@@ -30,15 +28,9 @@ def test_dataflows_options_become_those_of_beam() -> None:
         temp_location="gs://b/t",
     )
     assert config.beam_args() == (
-        "--runner=DataflowRunner",
-        "--project=p",
-        "--region=r",
-        "--max_num_workers=7",
-        "--machine_type=n2-standard-4",
-        "--service_account_email=a@p.iam.gserviceaccount.com",
-        "--network=n",
-        "--subnetwork=regions/r/subnetworks/s",
-        "--temp_location=gs://b/t",
+        *("--runner=DataflowRunner", "--project=p", "--region=r", "--max_num_workers=7"),
+        *("--machine_type=n2-standard-4", "--service_account_email=a@p.iam.gserviceaccount.com", "--network=n"),
+        *("--subnetwork=regions/r/subnetworks/s", "--temp_location=gs://b/t"),
     )
     assert isinstance(make_runner(config.beam_args()), DataflowRunner)  # which refuses what Beam does not know
 
@@ -80,8 +72,7 @@ def test_a_job_has_no_metrics_before_it_is_submitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "expected"),
-    [((), True), (("--runner=DataflowRunner",), False), (("--runner=FlinkRunner",), True)],
+    ("beam_args", "expected"), [((), True), (("--runner=DataflowRunner",), False), (("--runner=FlinkRunner",), True)]
 )
 def test_dataflow_has_its_own_image_libraries(beam_args: tuple[str, ...], expected: bool) -> None:
     assert make_runner(beam_args).has_same_codecs is expected

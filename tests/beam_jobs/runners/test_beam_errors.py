@@ -1,7 +1,5 @@
 """Errors on their way out of Beam."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -14,10 +12,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "Traceback\n  x\ntfpipe.errors.DataError: A [b]. [while running 'Write/x']\n\nmore",
-            DataError("A [b]."),
-        ),
+        ("Traceback\n  x\ntfpipe.errors.DataError: A [b]. [while running 'Write/x']\n\nmore", DataError("A [b].")),
         ("tfpipe.errors.FormatError: bad", FormatError("bad")),
         ("tfpipe.errors.Unheard: bad", DataError("bad")),
         ("ValueError: bad", None),

@@ -1,7 +1,5 @@
 """The job by a runner that tfpipe knows only by its name: Beam's portable runner, with Beam's own job service."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -18,11 +16,12 @@ from beam_jobs.run_steps import make_runner
 from tests.beam_jobs.commands import wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")
-def portable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def portable(tmp_path_factory) -> Iterator[list[str]]:
     """The arguments for a job service that runs; this process is its worker."""
     folder = tmp_path_factory.mktemp("service")
     port, main = folder / "port", "apache_beam.runners.portability.local_job_service_main"
@@ -42,7 +41,6 @@ def portable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> ShardConfig:
-    """A job with a bad image."""
     source = write_files(tmp_path / "in", make_photos({"cat": 5, "dog": 4}) | {"cat/bad.jpg": b"bad"})
     return ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
 
@@ -53,26 +51,20 @@ def test_any_runner_of_beam_makes_the_same_dataset(config: ShardConfig, tmp_path
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
-def test_a_failing_worker_is_one_sentence(
-    config: ShardConfig, tmp_path: Path, portable: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_worker_is_one_sentence(config: ShardConfig, tmp_path: Path, portable: list[str], monkeypatch):
     def fail(*_: Any) -> None:
         raise ValueError("no such thing.")
 
     monkeypatch.setattr("beam_jobs.shards.job_steps.write_shard", fail)
-    with pytest.raises(DataError) as caught:
-        shard_job.run(config, portable)
-    assert str(caught.value) == (
+    assert refusal(DataError, shard_job.run, config, portable) == (
         "Beam's runner ended the job: ValueError: no such thing. Finished shards are kept; run the same command again "
         "to go on."
     )
 
 
-def test_a_runner_that_leaves_out_a_step_is_reported(config: ShardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_that_leaves_out_a_step_is_reported(config: ShardConfig, monkeypatch) -> None:
     monkeypatch.setattr(graph, "add_steps", lambda *_: None)
-    with pytest.raises(DataError) as caught:
-        shard_job.run(config, ["--runner=DirectRunner"])
-    assert str(caught.value) == (
+    assert refusal(DataError, shard_job.run, config, ["--runner=DirectRunner"]) == (
         "A job must end with manifest.json, but Beam's runner ended it without. Run the same command again with "
         "another runner."
     )

@@ -1,7 +1,5 @@
 """The choice of a runner by Beam's options."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_jobs.run_steps import make_runner

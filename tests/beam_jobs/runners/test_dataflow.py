@@ -1,7 +1,5 @@
 """The runner for Dataflow: its checks, the options that it completes, and the sentences about a job's end."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -73,7 +71,7 @@ def test_a_graph_for_a_launcher_is_not_watched() -> None:
     assert (caught.value.exit_code, observer.submissions) == (0, [])
 
 
-def test_without_beams_part_for_google_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_beams_part_for_google_its_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal", None)
     with pytest.raises(MissingDependencyError) as caught:
         make_dataflow().check(CONFIG)

@@ -1,7 +1,5 @@
 """The runners of this machine: who does the work."""
 
-from __future__ import annotations
-
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 
@@ -23,12 +21,7 @@ def test_the_pool_works_where_beam_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "workers"),
-    [
-        ([IN_THREADS], 3),
-        ([IN_THREADS, "--direct_num_workers=2"], 2),
-        ([IN_MEMORY], 1),
-    ],
+    ("beam_args", "workers"), [([IN_THREADS], 3), ([IN_THREADS, "--direct_num_workers=2"], 2), ([IN_MEMORY], 1)]
 )
 def test_beam_gets_the_number_of_workers(beam_args: list[str], workers: int) -> None:
     runner = make_runner(beam_args)

@@ -1,7 +1,5 @@
 """The progress of a job by the metrics of its runner."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

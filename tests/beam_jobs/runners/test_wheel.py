@@ -1,7 +1,5 @@
 """The wheel that workers get: complete and installable."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -25,7 +23,7 @@ STEM = f"tfpipe-{__version__}"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory) -> Path:
     return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
 
 
@@ -33,8 +31,7 @@ def test_the_wheel_holds_all_code_and_pins_packages(wheel: Path) -> None:
     assert wheel.name == f"{STEM}-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
-    code = {name: data for name, data in inside.items() if not name.startswith(STEM)}
-    assert code == {
+    assert {name: data for name, data in inside.items() if not name.startswith(STEM)} == {
         f"{package}/{name}": data
         for package in ("tfpipe", "beam_jobs")
         for name, data in read_tree(ROOT / package).items()
@@ -53,9 +50,7 @@ def make_elf(machine: int) -> bytes:
 
 
 @pytest.mark.parametrize("data", [None, make_elf(0xB7), b"\xcf\xfa\xed\xfe" + bytes(60)], ids=["none", "arm", "macOS"])
-def test_a_library_that_workers_cannot_load_is_refused(
-    data: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_workers_cannot_load_is_refused(data: bytes | None, tmp_path: Path, monkeypatch):
     package = tmp_path / "tfpipe"
     (package / "native").mkdir(parents=True)
     if data is not None:
@@ -105,7 +100,7 @@ build_wheel(sys.argv[1])
     assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-def test_code_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_that_is_not_installed_is_refused(monkeypatch, tmp_path: Path) -> None:
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 

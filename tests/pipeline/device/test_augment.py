@@ -42,15 +42,11 @@ def both(function: Callable[..., Any], *args: Any, **tolerance: float) -> Any:
 
 
 def random_images(batch: int, height: int, width: int) -> Any:
-    values = np.random.default_rng(0).integers(0, 256, (batch, height, width, 3))
-    return tf.constant(values.astype(np.uint8))
+    return tf.constant(np.random.default_rng(0).integers(0, 256, (batch, height, width, 3)).astype(np.uint8))
 
 
 def seeds_of(count: int, seed: int = 0) -> Any:
     return tf.constant(np.random.default_rng(seed).integers(-(2**31), 2**31, (count, 2)), tf.int32)
-
-
-# Numbers
 
 
 def test_generator_gives_the_published_answers():
@@ -96,9 +92,6 @@ def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha):
     for x in (0.001, 0.05, 0.3, 0.5, 0.9):
         expected = float(tf.math.betainc(alpha, alpha, x))
         assert abs((draws < x).mean() - expected) < 0.015, x
-
-
-# Normalization
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
@@ -172,9 +165,6 @@ def test_an_empty_box_is_black_not_nan():
     assert not crop_and_resize(random_images(1, 8, 8), tf.constant([[0.5, 0.5, 0.5, 0.5]]), None, 4).numpy().any()
 
 
-# Boxes
-
-
 def test_crops_keep_area_and_aspect_within_bounds_in_the_original():
     count = 4000
     rng = np.random.default_rng(1)
@@ -224,8 +214,7 @@ def test_half_are_flipped_whatever_the_crop():
     seeds = seeds_of(4000)
     flips = both(sample_flips, seeds).numpy()
     assert abs(flips.mean() - 0.5) < 0.03
-    crops = sample_crop_boxes(seeds, [300] * 4000, [300] * 4000).numpy()
-    assert abs(np.corrcoef(flips, crops[:, 1])[0, 1]) < 0.06
+    assert abs(np.corrcoef(flips, sample_crop_boxes(seeds, [300] * 4000, [300] * 4000).numpy()[:, 1])[0, 1]) < 0.06
 
 
 def test_center_crops_equal_resizing_the_short_side_and_cropping_the_middle():
@@ -235,9 +224,6 @@ def test_center_crops_equal_resizing_the_short_side_and_cropping_the_middle():
     np.testing.assert_allclose(boxes[2], [1 / 16, 0.5 - 7 / 32, 15 / 16, 0.5 + 7 / 32], atol=1e-6)
     wide = center_crop_boxes([300], [600], 1.0, aspect=1.5).numpy()[0]
     np.testing.assert_allclose(wide, [0, 0.125, 1, 0.875], atol=1e-6)  # 300 high, 450 wide
-
-
-# The whole
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -277,9 +263,6 @@ def test_wrong_options_are_named(wrong):
         AugmentOptions(**wrong)
 
 
-# The layer
-
-
 def test_layer_does_what_the_function_does():
     images, seeds = random_images(4, 32, 32), seeds_of(4)
     layer = AugmentLayer(16)
@@ -312,8 +295,7 @@ def test_layer_trains_evaluates_and_is_saved_inside_a_compiled_model(tmp_path):
     assert pixels.shape == (None, 8, 8, 3)
     pooled = tf.keras.layers.GlobalAveragePooling2D()(pixels)
     model = tf.keras.Model([image, height, width], tf.keras.layers.Dense(2)(pooled))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, jit_compile=True)
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
     inputs = [random_images(8, 16, 16), tf.range(20, 28), tf.range(30, 38)]
     model.fit(inputs, tf.range(8) % 2, batch_size=4, epochs=2, verbose=0)
     predicted = model.predict(inputs, verbose=0)
@@ -362,9 +344,6 @@ def test_two_replicas_draw_what_one_draws():
     assert done.stdout.strip().endswith("fine"), done.stderr
 
 
-# Mixtures
-
-
 @pytest.mark.parametrize("dtype", [pytest.param(tf.float32, marks=pytest.mark.slow), tf.bfloat16])
 def test_mixup_blends_images_as_labels(dtype):
     images = tf.cast(tf.reshape(tf.range(8.0), [8, 1, 1, 1]) * tf.ones([8, 4, 4, 3]), dtype)
@@ -387,8 +366,7 @@ def test_cutmix_weighs_labels_by_area():
     count = 64
     images = tf.reshape(tf.range(count), [count, 1, 1, 1]) * tf.ones([count, 20, 30, 3], tf.int32)
     images = tf.cast(images, tf.uint8)
-    labels = tf.one_hot(tf.range(count), count)
-    mixed, weights = both(cutmix, images, labels, tf.constant([4, 2]))
+    mixed, weights = both(cutmix, images, tf.one_hot(tf.range(count), count), tf.constant([4, 2]))
     assert mixed.dtype == tf.uint8
     assert mixed.shape == images.shape
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)
@@ -396,8 +374,7 @@ def test_cutmix_weighs_labels_by_area():
     partner = mixed.numpy()[..., 0] == np.arange(count)[::-1, None, None]
     assert (own ^ partner).all()
     np.testing.assert_allclose(np.diag(weights.numpy()), own.mean(axis=(1, 2)), atol=1e-6)
-    pasted = partner.mean(axis=(1, 2))
-    assert 0.2 < pasted.mean() < 0.5  # half as drawn, less what the border cuts off
+    assert 0.2 < partner.mean(axis=(1, 2)).mean() < 0.5  # half as drawn, less what the border cuts off
     # Each patch is one rectangle.
     for area in partner:
         rows, columns = area.any(axis=1), area.any(axis=0)

@@ -1,7 +1,5 @@
 """Augmentation on the host: each mode, and that its pixels agree with those of the device."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
@@ -17,13 +15,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages import _crop_box
 from tfpipe.pipeline.stages.augment import augment_on_host, convert_values, crop_for_host, resize_image
-from tfpipe.pipeline.stages.decode import (
-    decode_crop,
-    decode_for_device,
-    decode_for_host,
-    decode_image,
-    decode_whole,
-)
+from tfpipe.pipeline.stages.decode import decode_crop, decode_for_device, decode_for_host, decode_image, decode_whole
 
 JPEG, RAW = StoredImages(frozenset(["JPEG"])), StoredImages(frozenset(["RAW"]), (32, 32))
 OPTIONS = AugmentOptions()
@@ -117,8 +109,7 @@ def test_host_mode(dtype, training, flip) -> None:
 def test_what_is_converted_before_the_resize_comes_out_the_same(size: tuple[int, int], is_static: bool) -> None:
     image = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3), np.uint8)
     expected = tf.image.resize(tf.constant(image), (120, 101)).numpy()
-    shape = (*size, 3) if is_static else (None, None, 3)
-    spec = tf.TensorSpec(shape, tf.uint8)
+    spec = tf.TensorSpec((*size, 3) if is_static else (None, None, 3), tf.uint8)
     resize = tf.function(lambda pixels: resize_image(pixels, (120, 101)), [spec], autograph=False)
     np.testing.assert_array_equal(resize(image).numpy().view(np.int32), expected.view(np.int32))
 
@@ -140,8 +131,7 @@ def test_a_decoded_image_is_cropped_as_a_stored_one(training) -> None:
     assert (flip is None, again is None) == (not training, not training)
     if training:
         assert bool(flip) == bool(again) == bool(_crop_box.sample_flip(seed))
-    without = {"image/encoded": tf.constant(pixels.tobytes())}
-    alone, _, _ = decode_for_host(without, seed, RAW, run_config)
+    alone, _, _ = decode_for_host({"image/encoded": tf.constant(pixels.tobytes())}, seed, RAW, run_config)
     np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, run_config)[0])
 
 
@@ -155,8 +145,7 @@ def test_device_mode_hands_over_whole_images_of_one_size() -> None:
     np.testing.assert_array_equal(graph(), expected)
     # What is stored in that size is handed over as it is.
     raw = draw(32, 32)
-    same = decode_for_device(record(raw.tobytes(), 60, 90), RAW, run_config, (32, 32))
-    np.testing.assert_array_equal(same, raw)
+    np.testing.assert_array_equal(decode_for_device(record(raw.tobytes(), 60, 90), RAW, run_config, (32, 32)), raw)
     # Twice as large on both sides: reduced while decoding.
     half = decode_for_device(features, JPEG, run_config, (30, 45))
     np.testing.assert_array_equal(half, tf.io.decode_jpeg(encoded, ratio=2, channels=3))

@@ -1,7 +1,5 @@
 """Batches as a trainer gets them: labels, masks, and equally many batches on every host."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -42,38 +42,30 @@ ENCODED, CROP_BOX = tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32)
 
 @functools.cache
 def decoder(stored: StoredImages) -> Any:
-    """The graph of `decode_image`."""
     return tf.function(lambda e: decode_image(e, stored), [ENCODED], autograph=False)
 
 
 @functools.cache
 def cutter(out: tuple[int, int], stored: StoredImages, dct: bool) -> Any:
-    """The graph of `decode_crop`."""
 
     def cut(encoded: tf.Tensor, crop_box: tf.Tensor) -> tf.Tensor:
-        size = read_image_size({"image/encoded": encoded}, stored)
-        return decode_crop(encoded, crop_box, size, out, stored, dct)
+        return decode_crop(encoded, crop_box, read_image_size({"image/encoded": encoded}, stored), out, stored, dct)
 
     return tf.function(cut, [ENCODED, CROP_BOX], autograph=False)
 
 
 @functools.cache
 def measurer(stored: StoredImages, *sizes: int) -> Any:
-    """The graph of `read_image_size`."""
     return tf.function(lambda e: read_image_size(make_record(e, *sizes), stored), [ENCODED], autograph=False)
 
 
 def make_record(encoded: Any, *sizes: int) -> dict[str, Any]:
-    """Makes a record of an image, with a height and a width if they are given."""
     names = ("image/height", "image/width")
     return {"image/encoded": encoded, **{n: tf.constant(s, tf.int64) for n, s in zip(names, sizes, strict=False)}}
 
 
 def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
     return cutter(out, stored, dct)(encoded, np.int32(crop_box)).numpy()
-
-
-# Whole images
 
 
 @pytest.mark.parametrize(
@@ -91,8 +83,7 @@ def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored:
 @pytest.mark.parametrize("size", [(1, 1), (37, 53)])
 @pytest.mark.parametrize("gray", [False, True])
 def test_every_format_becomes_three_channels(kind, stored, size, gray):
-    pixels = draw(*size)[..., 0] if gray else draw(*size)
-    encoded = save(pixels, kind)
+    encoded = save(draw(*size)[..., 0] if gray else draw(*size), kind)
     expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
     whole = decoder(stored)(encoded).numpy()
     assert whole.dtype == np.uint8
@@ -149,9 +140,6 @@ def test_damage_and_wrong_sizes_are_errors():
         cut(encoded, (0, 1, 40, 40), (40, 40))
 
 
-# Windows
-
-
 @pytest.mark.parametrize("crop_box", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_a_crop_box_is_a_slice(crop_box, kind):
@@ -182,9 +170,6 @@ def test_colour_at_half_width_is_that_of_the_whole_image(subsampling, ratio, out
         crop_box = tuple(ratio * side for side in (top, left, height, width))
         expected = whole[top : top + height, left : left + width]
         np.testing.assert_array_equal(cut(encoded, crop_box, out), expected, str(crop_box))
-
-
-# Reductions
 
 
 @pytest.mark.parametrize("ratio", [2, 4, 8])
@@ -234,9 +219,6 @@ def test_only_reductions_that_can_occur_are_in_the_graph():
     assert StoredImages(size=(447, 900)).find_ratios((224, 224)) == ()
     assert StoredImages(short_side=256).find_ratios((224, 224)) == ()
     assert StoredImages(short_side=256).find_ratios((300, 64)) == (2, 4)
-
-
-# The facts of a manifest
 
 
 def test_what_a_manifest_says():

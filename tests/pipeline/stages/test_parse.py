@@ -1,7 +1,5 @@
 """Features: which ones come out of a record, and in what form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

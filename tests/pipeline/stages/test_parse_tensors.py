@@ -1,7 +1,5 @@
 """Tensors and text of records in a batch: every dtype, padded, ragged, one by one and many at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +84,7 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
             {"pad_to": {"frames": 3}},
             "`pad_to` must give 'frames' a size for each unknown axis, got 1 for float32 [?, ?, 3].",
         ),
-        (
-            {"pad_to": {"caption": 3}},
-            "`pad_to` must give 'caption' a size for each unknown axis, got 1 for text.",
-        ),
+        ({"pad_to": {"caption": 3}}, "`pad_to` must give 'caption' a size for each unknown axis, got 1 for text."),
         ({"pad_to": {"x": 3}}, "`pad_to` must name features of the batch, got 'x'; it has tokens, frames, caption."),
         ({"augment": "device"}, "`augment` device needs images, and 'train' of "),
         ({"cache": "decoded"}, "`cache` decoded needs images, and 'train' of "),

@@ -1,7 +1,5 @@
 """The station that limits the rate: hand-made figures, exact answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -19,8 +17,7 @@ def test_idle_time_is_the_time_that_is_not_compute() -> None:
     step = make_step(images_per_second=1000, required=4000)
     assert step.required_rate == 4000
     assert step.idle == pytest.approx(0.75)
-    measured_live = replace(step, method="monitor")
-    assert measured_live.idle == step.idle_fraction.median
+    assert replace(step, method="monitor").idle == step.idle_fraction.median
 
 
 def test_waits_that_come_in_bursts_count() -> None:
@@ -42,11 +39,7 @@ def test_the_demand_of_an_image_at_each_station() -> None:
 
 
 def test_threads_that_the_config_sets_are_a_limit() -> None:
-    stages = (
-        make_stage("read", 200, parallelism=3),
-        make_stage("decode", 2400, parallelism=1),
-        make_stage("batch", 1),
-    )
+    stages = (make_stage("read", 200, parallelism=3), make_stage("decode", 2400, parallelism=1), make_stage("batch", 1))
     demand = make_profile(stages=stages).demand
     assert (demand.threads["decode"], demand.threads["read"], demand.threads["batch"]) == (1, 3, 1)
     assert demand.get_stage_limit("decode") == pytest.approx(1 / 2.4e-3)
@@ -82,8 +75,7 @@ def test_a_budget_of_cores_is_the_limit() -> None:
     assert bottleneck.stage == "decode"
     assert bottleneck.reason.startswith("The pipeline takes the 2 of 4 cores that cpu_budget leaves it, ")
     assert bottleneck.limit_images_per_second == pytest.approx(2 / 3.5e-3)
-    idle = find(make_profile(host={"cpu_fraction": 0.3, "budget_cores": 2}))
-    assert "cpu_budget" not in idle.reason
+    assert "cpu_budget" not in find(make_profile(host={"cpu_fraction": 0.3, "budget_cores": 2})).reason
 
 
 def test_busy_storage_is_the_bottleneck() -> None:
@@ -98,8 +90,7 @@ def test_busy_storage_is_the_bottleneck() -> None:
 
 def test_slow_reads_are_the_bottleneck() -> None:
     read = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), config={"tf_data.cycle_length": 2}, host={"cpu_fraction": 0.1})
-    bottleneck = find(profile)
+    bottleneck = find(make_profile(stages=(read,), config={"tf_data.cycle_length": 2}, host={"cpu_fraction": 0.1}))
     assert bottleneck.stage == "read"
     assert bottleneck.reason == (
         "read takes 2,000 µs for each image, 95% of it waiting for storage, and 2 of its calls work at once: 1,000 "
@@ -118,8 +109,7 @@ def test_a_serial_decode_is_the_bottleneck() -> None:
 
 def test_without_prefetch_stages_and_accelerator_wait_for_each_other() -> None:
     config = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
-    profile = make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1})
-    bottleneck = find(profile)
+    bottleneck = find(make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1}))
     assert bottleneck.stage == "prefetch"
     assert bottleneck.reason == (
         "The cores are 10% busy, and no stage is at its limit: no batch is made while the accelerator works."
@@ -127,8 +117,7 @@ def test_without_prefetch_stages_and_accelerator_wait_for_each_other() -> None:
 
 
 def test_an_accelerator_that_never_waits_is_the_bottleneck() -> None:
-    profile = make_profile(step=make_step(1000, 1000))
-    bottleneck = find(profile)
+    bottleneck = find(make_profile(step=make_step(1000, 1000)))
     assert (bottleneck.stage, bottleneck.limit_images_per_second) == ("accelerator", 1000)
     assert bottleneck.reason.startswith("The accelerator is never idle: a step takes 100.0 ms")
 
@@ -137,9 +126,7 @@ def test_an_accelerator_that_never_waits_is_the_bottleneck() -> None:
     ("changes", "stage"),
     [({"first_batch_s": 8.0}, "first_batch"), ({"host": {"peak_memory_bytes": 15 * 10**9}}, "memory")],
 )
-def test_memory_and_a_slow_start_are_named_even_where_the_accelerator_is_busy(
-    changes: dict[str, object], stage: str
-) -> None:
+def test_memory_and_a_slow_start_are_named_even_where_the_accelerator_is_busy(changes: dict[str, object], stage: str):
     assert find(make_profile(step=make_step(1000, 1000), **changes)).stage == stage
 
 
@@ -180,8 +167,7 @@ def test_where_nothing_is_busy_all_the_time_the_busiest_station_counts(cores_bus
 def test_handing_over_that_takes_more_than_all_stages_is_named() -> None:
     """Of 2.8 ms of the cores for an image, the stages take 1 ms."""
     profile = make_profile(stages=(make_stage("augment", 1000, parallelism=8),), host={"cpu_fraction": 0.7})
-    textbook = replace(profile, dataset=replace(profile.dataset, by_engine=False))
-    bottleneck = find(textbook)
+    bottleneck = find(replace(profile, dataset=replace(profile.dataset, by_engine=False)))
     assert (bottleneck.stage, bottleneck.reason) == (
         "batch",
         "The cores are 70% busy, 64% of it in handing over batches: 180,000 µs of a core for each batch of 100.",
@@ -191,8 +177,7 @@ def test_handing_over_that_takes_more_than_all_stages_is_named() -> None:
 def test_a_python_function_that_holds_the_lock_has_one_core() -> None:
     own = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
     stages = (make_stage("decode", 500, parallelism=4), own)
-    bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": 0.4}))
-    assert bottleneck == Bottleneck(
+    assert find(make_profile(stages=stages, host={"cpu_fraction": 0.4})) == Bottleneck(
         "jitter",
         "jitter is a Python function that holds Python's lock: 1,000 µs for each image, 100% of the time. So it gives "
         "1,000 images/s with any number of threads, as a run with 1 and with 2 showed.",
@@ -211,14 +196,12 @@ def test_the_slowest_stage_is_named_beside_other_programs_too() -> None:
     """Others take most of the cores, and the function waits all the same."""
     own = make_stage("ask", 100, parallelism=2, wait_us_per_image=1900.0)
     stages = (make_stage("decode", 100, parallelism=4), own)
-    bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": 0.1, "other_cpu_fraction": 0.8}))
-    assert bottleneck.stage == "ask"
+    assert find(make_profile(stages=stages, host={"cpu_fraction": 0.1, "other_cpu_fraction": 0.8})).stage == "ask"
 
 
 def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
     python_stage = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
-    profile = make_profile(stages=(python_stage,), host={"cpu_fraction": 0.1})
-    bottleneck = find(profile)
+    bottleneck = find(make_profile(stages=(python_stage,), host={"cpu_fraction": 0.1}))
     assert bottleneck.stage == "lookup"
     assert bottleneck.reason.startswith(
         "lookup takes 3,900 µs for each image, 97% of it waiting for something else, and 4 of "
@@ -250,8 +233,7 @@ def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> N
     locked = replace(own, hold_us_per_image=3900.0)
     demand = replace(profile, stages=(stages[0], locked)).demand
     assert demand.limit == pytest.approx(1e6 / 3900)
-    freed = replace(demand, threads={"lookup": 4}, lock_bound=frozenset())
-    assert 4e6 / 5300 < freed.limit < 4e6 / 4800
+    assert 4e6 / 5300 < replace(demand, threads={"lookup": 4}, lock_bound=frozenset()).limit < 4e6 / 4800
 
 
 def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:

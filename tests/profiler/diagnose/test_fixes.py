@@ -1,7 +1,5 @@
 """The fixes of a profile: hand-made figures, exact predictions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -45,7 +43,6 @@ def predict_rate(stages_s: float) -> float:
 
 
 def make_shuffled() -> tuple[StageTiming, ...]:
-    """Returns the stages of `PROFILE` and a shuffle."""
     return (*PROFILE.stages, replace(PROFILE.stages[0], name="shuffle"))
 
 
@@ -61,9 +58,7 @@ def test_a_busy_accelerator_needs_no_fix() -> None:
         ({}, "device", {"augment": "device", "image_dtype": "uint8"}, 0.5),
     ],
 )
-def test_predictions_follow_the_demands(
-    config: dict[str, Any], change: str, changes: dict[str, OptionValue], left: float
-) -> None:
+def test_predictions_follow_the_demands(config, change, changes, left):
     """This share is left from `parse` to `batch`. The pipeline reached 95 % of its bound, and so it will again."""
     fix = get_fix(make_profile(config=config, option_costs={change: 4000 * left}), **changes)
     expected = predict_rate(STAGES_S - (1 - left) * MADE_S)
@@ -96,8 +91,7 @@ def test_a_cache_must_fit_into_memory() -> None:
     """A million images take 197 GB decoded and 100 GB encoded. Of the 15 GB that are free, a cache may take 12."""
     assert not any("cache" in changes for changes in list_changes(PROFILE))
     assert {"cache": "decoded"} in list_changes(make_profile(dataset={"records": 60_000}))
-    too_many = make_profile(dataset={"records": 100_000})
-    assert {"cache": "decoded"} not in list_changes(too_many)
+    assert {"cache": "decoded"} not in list_changes(make_profile(dataset={"records": 100_000}))
 
 
 def test_a_cache_of_decoded_images_saves_reading_too() -> None:
@@ -165,7 +159,6 @@ NO_PREFETCH: dict[str, Any] = {"prefetch_batches": 0, "tf_data.inject_prefetch":
 
 
 def make_own(name: str, us: float, busy: float, engine: bool = False, **stage: Any) -> Profile:
-    """Returns a pipeline of one stage of the user's own."""
     dataset = {"own_stages": (name,), **({} if engine else TEXTBOOK)}
     return make_profile(stages=(make_stage(name, us, **stage),), dataset=dataset, host={"cpu_fraction": busy})
 
@@ -247,20 +240,12 @@ def test_the_engine_has_no_option_for_reads_at_once() -> None:
     ("data", "order", "action", "changes", "instruction"),
     [
         ({"described": False, "records": None}, "auto", "write_data", {}, "tfpipe index /data/flowers"),
-        (
-            {"described": False, "records": None, "compression": "GZIP"},
-            "auto",
-            "write_data",
-            {},
-            INDEX_FIRST,
-        ),
+        ({"described": False, "records": None, "compression": "GZIP"}, "auto", "write_data", {}, INDEX_FIRST),
         ({"compression": "GZIP"}, "auto", "write_data", {}, "tfpipe reshard /data/flowers /data/flowers-new"),
         ({}, "throughput", "set_option", {"order": "auto"}, ""),
     ],
 )
-def test_an_evaluation_that_waits_for_one_file_goes_to_the_engine(
-    data: dict[str, Any], order: str, action: str, changes: dict[str, str], instruction: str
-) -> None:
+def test_an_evaluation_that_waits_for_one_file_goes_to_the_engine(data, order, action, changes, instruction):
     """A batch of 100 images has 10 MB, and 900 us become 900 x 2,097,152 / 10,000,000 of two threads."""
     read = make_stage("read", 100, wait_us_per_image=900.0)
     profile = make_profile(
@@ -292,9 +277,7 @@ def test_an_evaluation_that_the_engine_cannot_read_stays_as_it_is(data: dict[str
         ({"foreign": True, "described": False}, {}, {}, "tfpipe index /data/flowers"),
     ],
 )
-def test_training_by_the_engine(
-    data: dict[str, Any], config: dict[str, Any], changes: dict[str, OptionValue], instruction: str
-) -> None:
+def test_training_by_the_engine(data, config, changes, instruction):
     """Half of the time from `read` to `batch`, in which `read` has 0.2 ms."""
     profile = make_profile(dataset={**TEXTBOOK, **data}, config=config, option_costs={"engine_share": 0.5})
     fix = next(fix for fix in list_fixes(profile) if "engine" in fix.reason)
@@ -433,8 +416,7 @@ def test_memory_is_freed_where_most_is_held() -> None:
         Held("shuffle", "records", 8192, 0.82e9),
         Held("own", "elements", 1, 1),
     )
-    profile = make_profile(held=held, host={"peak_memory_bytes": 15 * 10**9})
-    first, second = list_fixes(profile)[:2]
+    first, second = list_fixes(make_profile(held=held, host={"peak_memory_bytes": 15 * 10**9}))[:2]
     assert first.changes == {"prefetch_batches": 2}
     assert second.changes == {"tf_data.shuffle_buffer_size": 2048}
     assert first.predicted_images_per_second == 1000
@@ -445,8 +427,7 @@ def test_a_shuffle_of_decoded_images_moves_in_front_of_decoding() -> None:
     profile = make_profile(held=held, dataset={"own_stages": ("mix",)}, first_batch_s=1.7)
     (fix,) = get_fixes(profile, "move_stage")
     assert (fix.stage, re.findall(r"[\d.]+ MB", fix.reason)) == ("mix", ["301.0 MB", "200.0 MB"])
-    small = replace(profile, held=(replace(held[0], num_bytes=1e6),))
-    assert get_fixes(small, "move_stage") == []
+    assert get_fixes(replace(profile, held=(replace(held[0], num_bytes=1e6),)), "move_stage") == []
 
 
 def test_a_stage_that_widens_values_goes_to_the_device() -> None:
@@ -510,8 +491,7 @@ def test_a_larger_batch_is_a_power_of_two_and_leaves_four_in_an_epoch() -> None:
         stages=stages, config={"batch_size": 2}, host={"trainer_us_per_step": 100e3}, dataset={"records": 1001}
     )
     assert {"batch_size": 64} in list_changes(profile)
-    few = replace(profile, dataset=replace(profile.dataset, records=21))
-    assert {"batch_size": 4} in list_changes(few)
+    assert {"batch_size": 4} in list_changes(replace(profile, dataset=replace(profile.dataset, records=21)))
     fewer = replace(profile, dataset=replace(profile.dataset, records=15))
     assert not any("batch_size" in changes for changes in list_changes(fewer))
 
@@ -546,9 +526,7 @@ def test_every_change_is_an_option() -> None:
         ({"training": False}, {"parallelism": 64}, "tf_data.deterministic"),
     ],
 )
-def test_what_the_engine_does_not_have_is_proposed_for_stages_only(
-    config: dict[str, Any], stage: dict[str, int], option: str
-) -> None:
+def test_what_the_engine_does_not_have_is_proposed_for_stages_only(config, stage, option):
     """The engine has its own threads, one call for a batch, and an order that costs nothing."""
     for by_engine in (True, False):
         profile = make_profile(
@@ -587,8 +565,7 @@ def make_blurred(
     """Returns a pipeline of 1,000 images/s on 4 cores with an own stage between `decode` and `augment`."""
     decode, augment = (make_stage(name, 300, parallelism=4) for name in ("decode", "augment"))
     blur = make_stage("blur", 3000, parallelism=4, bytes_out_per_image=150e3)
-    declared = {"blur": OwnStage(random, per_image)}
-    dataset = {"own_stages": ("blur",), "declared": declared, "records": 1000}
+    dataset = {"own_stages": ("blur",), "declared": {"blur": OwnStage(random, per_image)}, "records": 1000}
     return make_profile(stages=(decode, blur, augment), dataset=dataset, step=make_step(1000, required), **changes)
 
 
@@ -656,8 +633,7 @@ def test_a_map_that_waits_on_one_thread_needs_threads_of_its_own() -> None:
             host={"cpu_fraction": 0.2},
             images_per_second=1000.0 * threads,
         )
-        fix = list_fixes(replace(profile, step=make_step(1000.0 * threads, 40000)))[0]
-        assert fix.action == action
+        assert list_fixes(replace(profile, step=make_step(1000.0 * threads, 40000)))[0].action == action
 
 
 def test_an_own_stage_that_repeats_itself_is_cached() -> None:
@@ -678,13 +654,11 @@ def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
 
 def test_images_that_are_dropped_early_are_handed_over_less_often() -> None:
     """`read`, `parse`, `decode` and `augment` gave four each and the filter one: 17. Then it is 4 + 4 + 1 + 1 + 1."""
-    rate = 0.95 * 4 / 5e-3
-    first = list_fixes(make_filtered(0.25, images_per_second=rate, handover_us=1000.0))[0]
+    first = list_fixes(make_filtered(0.25, images_per_second=0.95 * 4 / 5e-3, handover_us=1000.0))[0]
     before_s = STAGES_S + 40e-6
     after_s = before_s - 0.75 * (2400 + 700) * 1e-6
     grows = (5e-3 - 1e-3 - before_s) / before_s
-    expected = 0.95 * 4 / ((1 + grows) * after_s + 1e-3 * 11 / 17)
-    assert first.predicted_images_per_second == pytest.approx(expected)
+    assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / ((1 + grows) * after_s + 1e-3 * 11 / 17))
 
 
 def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:

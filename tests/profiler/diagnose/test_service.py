@@ -1,7 +1,5 @@
 """A service's bottleneck, its fixes and its sentences, from figures that are easy to follow by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

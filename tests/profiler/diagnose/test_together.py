@@ -1,7 +1,5 @@
 """Fixes together and what it takes beyond them: hand-made figures, exact predictions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -131,8 +129,7 @@ def test_a_bound_beside_the_demand_grows_with_the_demand_of_the_other_fix() -> N
     assert DEMAND.limit == pytest.approx(1000)
     assert half.limit == pytest.approx(2000)
     assert predict_rate(500.0, DEMAND, prefetch) == pytest.approx(600)
-    both = combine(prefetch, make_fix(half), DEMAND)
-    assert predict_rate(500.0, DEMAND, both) == pytest.approx(1200)
+    assert predict_rate(500.0, DEMAND, combine(prefetch, make_fix(half), DEMAND)) == pytest.approx(1200)
 
 
 def test_the_shortfall_says_how_many_cores_or_machines_it_takes() -> None:

@@ -47,27 +47,7 @@ NO_SCALING = AugmentOptions(scale=(0.8, 1.0), dct_scaling=False)
 
 @dataclass(frozen=True)
 class Fault:
-    """A pipeline with one fault.
-
-    Attributes:
-        stage: The bottleneck that must be named.
-        fix: Changes that the first fix must have (any value where ... stands), the begin of its instruction, or None
-            where no fix may be named.
-        why: The fault, and why the stage and the fix are right.
-        config: The pipeline's options, by names such as "tf_data.cycle_length".
-        shards: The data.
-        required: Images per second that the accelerator takes.
-        own: Stages of the user's own.
-        transform: A function of an image in the engine.
-        batch_transform: A function of a batch in the engine.
-        foreign: Whether the shards are read as files that something else wrote.
-        indexed: Whether `tfpipe index` has described these files.
-        delay_us: Delay of each read of the storage, in microseconds.
-        memory_limit: Memory of the container that it runs in, in bytes; None for the machine's.
-        cure: The fields that the right fix changes beside the config.
-        num_threads: The threads of the reader without TensorFlow; None for as many as the cores.
-        also: The begin of the instruction of another fix that must be named.
-    """
+    """A pipeline with one fault."""
 
     stage: str
     fix: Mapping[str, Any] | str | None

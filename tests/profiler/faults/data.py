@@ -1,7 +1,5 @@
 """The data of the faults: photograph-like images, drawn once and sharded by the project's own job."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess
@@ -22,15 +20,7 @@ from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 
 @dataclass(frozen=True)
 class Images:
-    """A folder of JPEGs of one size.
-
-    Attributes:
-        name: The folder's name.
-        width: Width in pixels.
-        height: Height in pixels.
-        number: Number of images.
-        quality: Quality of the JPEGs.
-    """
+    """A folder of JPEGs of one size."""
 
     name: str
     width: int
@@ -41,18 +31,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Shards:
-    """A dataset of these images.
-
-    Attributes:
-        images: The images.
-        options: Options of `tfpipe shard`.
-        copies: Number of times that each shard is there under other names: a dataset that no cache can hold, in
-            little space.
-        joined: Whether the copies follow each other in the same file instead.
-        unread_bytes: The bytes of a feature "blob/unused" that each record has beside the others. Only for files that
-            are read as foreign ones: index and manifest are left out.
-        gzipped: Whether the files are compressed as a whole. Only for foreign ones, too.
-    """
+    """A dataset of these images."""
 
     images: Images
     options: tuple[str, ...] = ("--num-shards", "8")
@@ -63,7 +42,6 @@ class Shards:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, different for each dataset."""
         parts = [self.images.name, *(option.strip("-") for option in self.options)]
         parts += [f"blob{self.unread_bytes}"] * bool(self.unread_bytes) + ["gzip"] * self.gzipped
         return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts) + "-joined" * self.joined
@@ -104,7 +82,6 @@ def _rewrite(source: Path, output: Path, shards: Shards) -> None:
 
 
 def index_files(shards: Shards, folder: Path) -> Manifest:
-    """Returns the manifest of the files that make_files writes, from `tfpipe index`."""
     output = folder / f"{shards.folder}-index"
     if not output.exists():
         _run_tfpipe("index", make_files(shards, folder), "--output", str(output))
@@ -118,8 +95,7 @@ def make_shards(shards: Shards, folder: Path) -> Manifest:
         copy = join_copies if shards.joined else _copy
         copy(make_shards(replace(shards, copies=1, joined=False), folder), shards.copies, output)
     if not output.exists():
-        source = draw_images(shards.images, folder)
-        _run_tfpipe("shard", str(source), str(output), *shards.options)
+        _run_tfpipe("shard", str(draw_images(shards.images, folder)), str(output), *shards.options)
     return load_manifest(str(output))
 
 
@@ -198,5 +174,4 @@ def _draw_picture(rng: np.random.Generator, width: int, height: int) -> Image.Im
         w, h = rng.integers(width // 12, width // 3), rng.integers(height // 12, height // 3)
         pixels[y : y + h, x : x + w] *= rng.uniform(0.5, 1.4, 3).astype(np.float32)
     grain = rng.normal(0, 9, (height, width, 1)).astype(np.float32)
-    picture = Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8))
-    return picture.filter(ImageFilter.GaussianBlur(0.6))
+    return Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.6))

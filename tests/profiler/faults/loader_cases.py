@@ -4,8 +4,6 @@ FAULTS["zero_workers"].make()      the loader with the fault
 FAULTS["zero_workers"].cure        the loader without it; None where the first fix is a change of options
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import os
@@ -24,18 +22,7 @@ SIDE = 160
 
 @dataclass(frozen=True)
 class LoaderFault:
-    """A fault.
-
-    Attributes:
-        make: A function that makes the loader, of a folder with images.
-        walls: The names of the walls that are right.
-        fix: The beginning of the first fix that is right; "" for none.
-        cure: A function that makes the loader with that fix; None if it changes options.
-        step_s: The time of a step.
-        where: A part of the place that the wall must name.
-        delay_us: The time by which each read of a file is late.
-        needs: The library that the loader needs.
-    """
+    """A fault."""
 
     make: Callable[[Path], Any]
     walls: tuple[str, ...]
@@ -154,7 +141,6 @@ class CollatesInMain:
 
 
 def list_images(folder: Path, number: int = 60, size: tuple[int, int] = (1200, 900)) -> list[str]:
-    """Draws JPEGs once, and returns their paths."""
     folder = folder / f"jpegs-{size[0]}"
     if not folder.exists():
         rng = np.random.default_rng(0)

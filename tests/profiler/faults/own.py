@@ -29,7 +29,6 @@ def negate_red(image: Any, generator: Any = None) -> Any:
 
 
 def take(image: Any, generator: Any = None) -> Any:
-    """Returns the pixels as they are."""
     return np.asarray(image)
 
 
@@ -40,7 +39,6 @@ def blur_locked(image: Any, generator: Any = None) -> Any:
 
 
 def blur(image: Any, generator: Any = None) -> Any:
-    """Blurs a crop with Pillow."""
     picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image
     return np.asarray(picture.filter(ImageFilter.GaussianBlur(2)))
 
@@ -56,7 +54,6 @@ def wait(value: Any, seconds: float, lock: Any = None) -> Any:
 
 
 def shrink(image: Any, generator: Any = None, then: Callable[[Any], Any] | None = None) -> Any:
-    """Makes a whole image one of 224 x 224, and calls another function with it."""
     array = np.asarray(image.resize((224, 224), Image.Resampling.NEAREST))
     return array if then is None else then(array)
 
@@ -66,11 +63,7 @@ def sort_batch(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "image": np.sort(batch["image"].reshape(len(batch["image"]), -1), axis=1)}
 
 
-# Functions of an example in TensorFlow
-
-
 def call(features: Any, function: Callable[[Any], Any], key: str = "image") -> Any:
-    """Calls a Python function with one feature."""
     import tensorflow as tf
 
     value = features[key]
@@ -86,7 +79,6 @@ def negate(features: Any) -> Any:
 
 
 def keep(features: Any) -> Any:
-    """Returns an example as it is."""
     return features
 
 
@@ -109,7 +101,6 @@ def add_noise(features: Any) -> Any:
 
 
 def blur_widely(features: Any) -> Any:
-    """Blurs a crop with a kernel of 7 x 7."""
     import tensorflow as tf
 
     image = tf.cast(features["image"], tf.float32)[None]
@@ -118,30 +109,23 @@ def blur_widely(features: Any) -> Any:
 
 
 def shrink_and_blur(features: Any) -> Any:
-    """Blurs a whole image, made 256 x 256."""
     import tensorflow as tf
 
     small = tf.saturate_cast(tf.image.resize(features["image"], (256, 256)), tf.uint8)
     return blur_widely({**features, "image": tf.ensure_shape(small, [256, 256, 3])})
 
 
-# Stages
-
-
 def without(stages: Stages) -> Stages:
-    """Adds nothing."""
     return stages
 
 
 def add(stages: Stages, name: str, apply: Callable[[Any], Any], after: str = "augment", **declared: Any) -> Stages:
-    """Adds a stage."""
     from tfpipe.pipeline.stage import Stage
 
     return stages.insert_after(after, Stage(name, apply, **declared))
 
 
 def add_map(stages: Stages, name: str, function: Callable[[Any], Any], calls: int | None = -1, **place: Any) -> Stages:
-    """Adds a map of a function, with threads or without."""
     return add(stages, name, lambda dataset: dataset.map(function, num_parallel_calls=calls), **place)
 
 
@@ -164,7 +148,6 @@ def add_cache(stages: Stages, after: str = "augment", in_file: bool = False) -> 
 
 
 def add_filter(stages: Stages, after: str, **declared: Any) -> Stages:
-    """Drops two of three images, by the label."""
     apply: Callable[[Any], Any] = lambda dataset: dataset.filter(lambda features: features["label"] == 1)  # noqa: E731
     return add(stages, "dogs", apply, after, **declared)
 
@@ -197,8 +180,7 @@ def add_late_batches(stages: Stages) -> Stages:
         return number
 
     def own(number: tf.Tensor, batch: Any) -> Any:
-        done = tf.numpy_function(fetch, [number], tf.int64)
-        with tf.control_dependencies([done]):
+        with tf.control_dependencies([tf.numpy_function(fetch, [number], tf.int64)]):
             return {name: tf.identity(value) for name, value in batch.items()}
 
     return add(stages, "fetch", lambda dataset: dataset.enumerate().map(own), after="batch")

@@ -6,8 +6,6 @@ moves by a fifth within a minute, so the measured rate is the profiled one times
 python -m tests.profiler.faults.run_fault NAME FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -47,13 +45,7 @@ QUIET, TRIES = 0.05, 3
 
 
 def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
-    """Returns what the profiler says of a fault, and the gain of its first fix.
-
-    Args:
-        name: The fault's name.
-        folder: The folder that keeps images and shards.
-        follow: Whether to apply the first fix and measure again.
-    """
+    """Returns what the profiler says of a fault, and the gain of its first fix."""
     fault = FAULTS[name]
     config = replace_options(PipelineConfig(batch_size=BATCH), fault.config)
     if fault.memory_limit is not None:
@@ -98,7 +90,6 @@ def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile
 
 
 def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fix) -> Trial:
-    """Runs the pipeline in turns without and with the fix."""
     cured = replace(fault, **fault.cure) if fix.instruction else fault
     before = partial(run_turn, fault, *make_data(fault, folder), config)
     after = partial(run_turn, cured, *make_data(cured, folder), replace_options(config, fix.changes))
@@ -116,19 +107,16 @@ def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig)
 
 
 def make_data(fault: Fault, folder: Path) -> tuple[Any, str | None]:
-    """Returns the data of a fault, and the name of its split."""
     if fault.foreign and not fault.indexed:
         return tfrecord_files(make_files(fault.shards, folder)), None
     return index_files(fault.shards, folder) if fault.indexed else make_shards(fault.shards, folder), "train"
 
 
 def make_accelerator(fault: Fault, config: PipelineConfig) -> Accelerator:
-    """Returns the accelerator of a fault."""
     return Accelerator(config.batch_size / fault.required, config.batch_size)
 
 
 def is_right(fault: Fault, fix: Fix | None) -> bool:
-    """Returns whether the first fix is the one that the case names."""
     if fix is None or fault.fix is None:
         return fix is None and fault.fix is None
     if isinstance(fault.fix, str):
@@ -137,7 +125,6 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
 
 
 def _name_no_files(instruction: str) -> str:
-    """Returns an instruction with words in place of the paths of a command."""
     words = (
         (r"tfpipe index [^\s,]+", "tfpipe index FILES"),
         (r"--output [^\s,]+", "--output INDEX"),

@@ -1,7 +1,5 @@
 """Runs faults in processes of their own: slow storage is a library that is loaded before all others."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -27,12 +25,6 @@ def why_unavailable(name: str) -> str | None:
 
 
 def run_fault(name: str, folder: Path) -> dict[str, Any]:
-    """Returns the result of `run_fault.py` for a fault.
-
-    Args:
-        name: The fault's name.
-        folder: The folder that keeps images and shards.
-    """
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "100"}
     if FAULTS[name].delay_us:
         env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
@@ -55,13 +47,7 @@ def run_loader_fault(name: str, folder: Path) -> dict[str, Any]:
     if fault.delay_us:
         env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(fault.delay_us)}
     command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.profiler.faults.run_loader_fault",
-        name,
-        str(folder.resolve()),
+        *(sys.executable, "-W", "ignore", "-m", "tests.profiler.faults.run_loader_fault", name, str(folder.resolve())),
     ]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:

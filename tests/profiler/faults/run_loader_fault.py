@@ -3,8 +3,6 @@
 python -m tests.profiler.faults.run_loader_fault NAME FOLDER
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Faults planted in real pipelines: the right bottleneck, the right first fix, and the gain that it promised."""
 
-from __future__ import annotations
-
 import functools
 import os
 import statistics
@@ -29,7 +27,7 @@ needs_the_machine = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="session")
-def run_once(tmp_path_factory: pytest.TempPathFactory) -> RunFault:
+def run_once(tmp_path_factory) -> RunFault:
     """Returns a function that runs a fault in a process of its own, and keeps its result for the other tests."""
     folder = tmp_path_factory.mktemp("faults")
     return functools.cache(lambda name: run_in_process(name, folder))
@@ -42,7 +40,7 @@ def check(result: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch) -> None:
     """The fault runs in this process, with few images; processor time of other tests is not counted."""
     fault = FAULTS[name]
     shards = replace(fault.shards, images=replace(fault.shards.images, name="few", number=64), copies=1)

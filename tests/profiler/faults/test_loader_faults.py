@@ -1,7 +1,5 @@
 """Faults planted in loaders: the right bottleneck, the right first fix, and a gain."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -16,7 +14,7 @@ pytest.importorskip("torch")
 @pytest.mark.slow
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="needs the machine for itself: run it with -n 0")
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_planted_fault_is_found(name: str, tmp_path_factory) -> None:
     if FAULTS[name].delay_us and COMPILER is None:
         pytest.skip("slow storage needs a C compiler")
     folder = Path(tmp_path_factory.getbasetemp()) / "loader-faults"

@@ -1,7 +1,5 @@
 """Batches that take a known time to come."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -61,13 +61,11 @@ def test_the_clock_is_a_plain_variable_inside_a_strategy_too(make_batches: MakeB
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     with strategy.scope():
         clock = GraphClock()
-    dataset = strategy.distribute_datasets_from_function(lambda _: clock.watch(make_batches(count=5)))
-    assert len(list(dataset)) == 5
+    assert len(list(strategy.distribute_datasets_from_function(lambda _: clock.watch(make_batches(count=5))))) == 5
     assert len(take_all(clock)) == 5
 
 
 def write_clock(*deliveries: Delivery) -> GraphClock:
-    """A clock that has seen these."""
     clock = GraphClock()
     clock._rows = SimpleNamespace(numpy=lambda: np.array([[0, 0, 0, 0], *deliveries]))  # type: ignore[assignment]
     return clock

@@ -75,7 +75,7 @@ def test_it_loads_no_framework() -> None:
 class Loop:
     """A loop whose time moves only by the seconds that it is told: 8 images a step."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(time, "time", lambda: self.now)
 
@@ -95,14 +95,14 @@ class Loop:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+def loop(monkeypatch) -> Loop:
     return Loop(monkeypatch)
 
 
 class Device:
     """Stands for a device that works on steps whose calls have returned: 0.1 s are left when one waits for it."""
 
-    def __init__(self, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, loop: Loop, monkeypatch) -> None:
         self.waited_for: list[Any] = []
 
         def block(framework: str, result: Any) -> None:
@@ -146,9 +146,7 @@ def test_a_pause_is_left_out_and_each_epoch_has_its_own_figures(loop: Loop) -> N
     assert monitor.result().wall_s == 7.5
 
 
-def test_a_device_that_works_ahead_is_idle_only_while_it_has_no_batch(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_works_ahead_is_idle_only_while_it_has_no_batch(loop: Loop, monkeypatch):
     device = Device(loop, monkeypatch)
     monitor = IdleMonitor(every_steps=5, warm_up=1)
     loop.run(monitor, 6, wait_s=0.4, result=jnp.ones(2))
@@ -165,9 +163,7 @@ def test_a_device_that_works_ahead_is_idle_only_while_it_has_no_batch(
     assert monitor.reports[0].idle_fraction_estimate == pytest.approx(1 - 40 * 0.85 / (40 * 1.15 + 0.5))
 
 
-def test_a_probe_is_made_five_times_and_then_in_every_fiftieth_step(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_is_made_five_times_and_then_in_every_fiftieth_step(loop: Loop, monkeypatch):
     device = Device(loop, monkeypatch)
     probed = []
     monitor = IdleMonitor(warm_up=3)
@@ -262,7 +258,7 @@ def test_a_step_whose_end_nobody_saw_does_not_count(loop: Loop) -> None:
     assert monitor.result().steps == 2
 
 
-def test_a_training_without_steps_is_told(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_without_steps_is_told(loop: Loop, caplog) -> None:
     with pytest.raises(DataError) as caught:
         IdleMonitor(warm_up=1).result()
     assert str(caught.value) == "No step was seen after the 1 of the warm-up; 0 were made. Train for longer."

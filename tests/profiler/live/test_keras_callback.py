@@ -17,7 +17,7 @@ def small_model() -> tf.keras.Model:
     return model
 
 
-def test_keras_logs_the_wait_of_each_epoch(make_batches: MakeBatches, caplog: pytest.LogCaptureFixture) -> None:
+def test_keras_logs_the_wait_of_each_epoch(make_batches: MakeBatches, caplog) -> None:
     caplog.set_level(logging.INFO, logger="tfpipe")
     monitor = tfpipe.IdleMonitor(every_steps=10, warm_up=3)
     dataset = monitor.watch(make_batches(0.03, count=12))
@@ -49,7 +49,7 @@ def test_a_thread_that_asks_ahead_for_a_strategy_is_not_the_trainer(make_batches
     assert monitor.result().input_wait_fraction.median < 0.15
 
 
-def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog) -> None:
     monitor = tfpipe.IdleMonitor(warm_up=1)
     history = small_model().fit(make_batches(count=3), verbose=0, callbacks=[monitor.callback()])
     expected = (

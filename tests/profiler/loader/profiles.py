@@ -1,7 +1,5 @@
 """Profiles of loaders, written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

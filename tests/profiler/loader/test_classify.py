@@ -1,7 +1,5 @@
 """Which activity a stack shows, and at which line of the user's code."""
 
-from __future__ import annotations
-
 import sysconfig
 
 import pytest
@@ -54,10 +52,7 @@ STACKS = {
         False,
     ),
     "a function inside of a loader's batch": (
-        [
-            USER,
-            Frame(f"{SITE}/grain/transformations/batch.py", "__getitem__", 1, "self._parent[i]"),
-        ],
+        [USER, Frame(f"{SITE}/grain/transformations/batch.py", "__getitem__", 1, "self._parent[i]")],
         "functions",
         True,
     ),

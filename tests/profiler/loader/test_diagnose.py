@@ -1,7 +1,5 @@
 """The wall that holds a loader, and its fixes, from figures written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -111,8 +109,7 @@ def test_the_wall_and_the_first_fix(name: str) -> None:
 
 
 def test_the_sentence_of_a_wall() -> None:
-    wall = find_wall(CASES["zero workers"][0])
-    assert wall.reason == (
+    assert find_wall(CASES["zero workers"][0]).reason == (
         "No worker process makes batches: the loop does it itself, and the step waits meanwhile. 100 % of the time "
         "goes to decoding, most of it in train.py:5 load."
     )
@@ -164,8 +161,7 @@ def test_a_faster_way_of_pillow(draft_s: float | None, gain: float | None) -> No
         ("train.py:6 load", "functions", 2.0),
     )
     seconds = {"decoding": 5.0, "reading": 1.0, "functions": 4.0}
-    uses = [make_use(n, seconds=seconds, functions=places) for n in range(2)]
-    profile = make_profile(*uses)
+    profile = make_profile(*[make_use(n, seconds=seconds, functions=places) for n in range(2)])
     fixes = list_fixes(profile, find_wall(profile), draft_s=draft_s)
     drafts = [fix for fix in fixes if "image.draft" in fix.instruction]
     assert [fix.predicted_gain for fix in drafts] == ([] if gain is None else [pytest.approx(gain, rel=0.01)])

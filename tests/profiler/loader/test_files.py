@@ -1,7 +1,5 @@
 """What tfpipe finds out about the image files of a loader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,9 @@ from tfpipe.profiler.loader.files import measure_draft_s
 @pytest.mark.parametrize(
     ("size", "is_known"), [((25, 200), True), ((100, 800), False), ((25, 500), False), (None, False)]
 )
-def test_pillow_is_tried_where_a_smaller_size_is_enough(
-    size: tuple[int, int] | None, is_known: bool, tmp_path: Path
-) -> None:
+def test_pillow_is_tried_where_a_smaller_size_is_enough(size: tuple[int, int] | None, is_known: bool, tmp_path: Path):
     """The size is a height and a width."""
     Image.new("RGB", (800, 100), "red").save(tmp_path / "a.jpg")
     (tmp_path / "b.jpg").write_bytes(b"no image")
-    files = [str(tmp_path / name) for name in ("b.jpg", "a.jpg", "gone.jpg")]
-    seconds = measure_draft_s(files, size)
+    seconds = measure_draft_s([str(tmp_path / name) for name in ("b.jpg", "a.jpg", "gone.jpg")], size)
     assert (seconds is not None and 0 < seconds < 1) == is_known

@@ -1,7 +1,5 @@
 """Real loaders: what the probes see in the process of the trainer and in workers."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

@@ -1,7 +1,5 @@
 """The sampler of a process: what it must not do to the process."""
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing
@@ -17,7 +15,7 @@ from tfpipe.profiler.loader.probe import Probe, _list_frames, end_probes, timing
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_no_garbage_is_collected_while_python_lists_frames(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_no_garbage_is_collected_while_python_lists_frames(monkeypatch, enabled: bool) -> None:
     """Python 3.10 and 3.11 can deadlock otherwise. Whoever had switched the collector off finds it off."""
     seen, list_frames = [], sys._current_frames
     monkeypatch.setattr(sys, "_current_frames", lambda: (seen.append(gc.isenabled()), list_frames())[1])

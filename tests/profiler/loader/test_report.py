@@ -1,7 +1,5 @@
 """The report on a loader: what is said where threads starve, and where other programs take the cores."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -54,11 +52,7 @@ def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() ->
         (make_starving(torch_threads=1), "starving threads", "Give the library one thread"),
         (make_starving(replace(STARVING, pool_s=1.2)), "too few workers", "num_workers=2"),  # collating alone
         (make_starving(free=Drive(10, 2.0, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
-        (
-            make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})),
-            "too few workers",
-            "num_workers=2",
-        ),
+        (make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})), "too few workers", "num_workers=2"),
         (
             make_profile(*[make_use(n, cpu_s=5.0, pool_s=3.0, seconds={"no core": 8.0, "other": 2.0}) for n in (1, 2)]),
             "starving threads",

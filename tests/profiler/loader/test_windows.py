@@ -1,7 +1,5 @@
 """From the lines of a probe to what a process did."""
 
-from __future__ import annotations
-
 import json
 import sysconfig
 from pathlib import Path
@@ -98,7 +96,6 @@ def test_a_main_thread_that_waits_for_its_threads_does_nothing_itself() -> None:
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     lines = [make_line(0.0, 0.0), make_line(1.0, 1.0, records=[[0.5, "12"], [0.1, "3"]], files=["/a.jpg"], bytes=7)]
-    text = "\n".join(map(json.dumps, lines))
-    (tmp_path / "77.jsonl").write_text(text + '\n{"at": 2.0, "cp')
+    (tmp_path / "77.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"at": 2.0, "cp')
     use = read_uses(tmp_path, 0.0, 9.0)[77]
     assert (use.record_s, use.slowest, use.files, use.bytes) == ((0.5, 0.1), "12", ("/a.jpg",), 7)

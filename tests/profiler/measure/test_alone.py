@@ -1,7 +1,5 @@
 """Stages of tf.data that run alone on recorded elements."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any
@@ -17,7 +15,7 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch) -> None:
     monkeypatch.setattr(alone, "SECONDS", 0.02)
 
 
@@ -29,8 +27,7 @@ def elements() -> list[Any]:
 
 def test_the_first_elements_are_recorded_and_played_again_and_again(elements: list[Any]) -> None:
     assert len(elements) == 32
-    played = [int(element["label"]) for element in alone.play(elements).take(64)]
-    assert played == [*range(32), *range(32)]
+    assert [int(element["label"]) for element in alone.play(elements).take(64)] == [*range(32), *range(32)]
     assert alone.count_bytes(elements[0]) == 8 * 8 * 3 + 8 + 4
 
 

@@ -1,7 +1,5 @@
 """The facts about the data that the diagnosis needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

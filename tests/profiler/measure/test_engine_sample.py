@@ -1,7 +1,5 @@
 """The engine over a few records: the batches that it makes of them, and the records that it reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +48,7 @@ def test_damaged_images_are_an_error(source: Source) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", ["own", "indexed", "files"])
-def test_what_is_read_is_what_was_written(
-    source: Source, foreign: Any, tmp_path: Path, kind: str, training: bool
-) -> None:
+def test_what_is_read_is_what_was_written(source: Source, foreign: Any, tmp_path: Path, kind: str, training: bool):
     """Each of the 8 steps of an epoch has as many records as the sample; an epoch has each 8 times."""
     if kind != "own":
         foreign.imagenet(tmp_path / "files", base=1)

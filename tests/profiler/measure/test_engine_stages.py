@@ -1,7 +1,5 @@
 """The engine's clocks as stages: hand-made figures, exact answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.profiler.profiles import make_profile, make_stage

@@ -1,7 +1,5 @@
 """A function that computes, that waits, and that a lock lets through one call at a time."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -27,8 +25,7 @@ def test_a_computing_function_that_gains_nothing_is_locked() -> None:
 
 def test_a_function_that_gains_a_third_beside_another_program_is_not_locked() -> None:
     """Three threads share two cores: one alone has a core, and two have a third more."""
-    turns = [(Run(10, 1e-3, 1e-3, 0.0), Run(20, 0.75e-3, 1e-3, 0.5e-3))] * 3
-    assert judge(turns, 2) == CallTimes(1e-3, 0.0, None)
+    assert judge([(Run(10, 1e-3, 1e-3, 0.0), Run(20, 0.75e-3, 1e-3, 0.5e-3))] * 3, 2) == CallTimes(1e-3, 0.0, None)
 
 
 def test_turns_that_differ_show_no_lock_where_nobody_knows_the_waits_for_a_core() -> None:
@@ -57,9 +54,7 @@ def test_a_disturbed_turn_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(
-    locked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(locked: bool, monkeypatch):
     """Waiting takes no core, so other tests do not disturb it."""
     monkeypatch.setattr(functions, "SECONDS", 0.06)
     lock = threading.Lock()

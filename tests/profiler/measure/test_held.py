@@ -1,7 +1,5 @@
 """The memory that stages hold, by their buffers."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """The counters of the machine and of this process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
@@ -41,9 +39,7 @@ def test_a_thread_that_waits_for_a_core_is_ready(states: str, ready: bool, tmp_p
     assert not host_usage.has_ready_thread(str(tmp_path / "none"))
 
 
-def test_the_machine_counts_only_where_all_its_cores_are_usable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_machine_counts_only_where_all_its_cores_are_usable(tmp_path: Path, monkeypatch):
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 10 40 500 50 0 0 50 7 0\ncpu0 1 2 3\n")
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 3)

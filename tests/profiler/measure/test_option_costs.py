@@ -1,7 +1,5 @@
 """The costs of other options and of smaller images: the real engine and real stages over a few real records."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -34,18 +32,17 @@ def source(small_dataset: Path) -> Source:
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch) -> None:
     monkeypatch.setattr(turns, "_SECONDS", 0.01)
 
 
 def compute(us: float) -> None:
-    """Computes until the thread's own clock says that the time is over."""
     until = time.thread_time() + us / 1e6
     while time.thread_time() < until:
         pass
 
 
-def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeypatch) -> None:
     """For each decoded image 4 ms of work, and 4 ms for each value of 4 bytes; cached images are decoded no more.
 
     Compared with no work in the same places. A fixed cost, or one that is not of a single image, would fail.
@@ -62,8 +59,7 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
     share = 1.0
     costs = measure_option_costs(source, config, None)
     assert list(costs) == list(without)
-    planted_us = {"now": 8_000, "cached": 4_000, "uint8": 4_000, "device": 4_000}
-    for name, expected_us in planted_us.items():
+    for name, expected_us in {"now": 8_000, "cached": 4_000, "uint8": 4_000, "device": 4_000}.items():
         assert costs[name] - without[name] == pytest.approx(expected_us, rel=0.25), name
 
 
@@ -76,15 +72,12 @@ def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None
 
 
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
-    config = replace(CONFIG, order="throughput", image_dtype="float32")
-    costs = measure_option_costs(source, config, None)
+    costs = measure_option_costs(source, replace(CONFIG, order="throughput", image_dtype="float32"), None)
     assert set(costs) == {"now", "uint8", "device", "cached", "engine_share"}
     assert min(costs[name] for name in ("now", "uint8", "device", "cached")) > 1
 
 
-def test_what_reading_costs_is_that_of_the_records_which_are_read(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_reading_costs_is_that_of_the_records_which_are_read(source: Source, monkeypatch):
     """Large records take longer to read than smaller ones: their time must not count for both."""
     known = {"now": 1000.0, "device": 1100.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
     known |= {"reading smaller": 50.0, "engine": 250.0}
@@ -113,7 +106,7 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     assert smaller != payloads
 
 
-def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch) -> None:
     """They count only as a part of the bytes that smaller images leave."""
     tried: list[list[bytes]] = []
     monkeypatch.setattr(option_costs, "_try_engine", lambda trials: tried.append(trials["now"].payloads) or {})
@@ -129,8 +122,7 @@ def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch: py
 def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, encoding: Any) -> None:
     images, form = draw_images(tmp_path / "images"), ImageForm(encoding, square=40)
     shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "pets"), num_shards=2, workers=1, form=form))
-    source = Source.from_manifest(load_manifest(str(tmp_path / "pets")), "train")
-    costs = measure_option_costs(source, CONFIG, 20)
+    costs = measure_option_costs(Source.from_manifest(load_manifest(str(tmp_path / "pets")), "train"), CONFIG, 20)
     assert costs["smaller"] > 0
     assert (costs["smaller_bytes"] < 0.4) == (encoding == "raw")  # a small JPEG is mostly its header
 
@@ -147,7 +139,7 @@ def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None
     assert measure_option_costs(foreign, CONFIG, None)["engine_share"] > 0
 
 
-def test_an_engine_that_cannot_be_tried_leaves_the_other_costs(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_tried_leaves_the_other_costs(source: Source, monkeypatch) -> None:
     def refuse(*_: Any) -> Any:
         raise ConfigError("no")
 
@@ -160,7 +152,7 @@ def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source
 
 
 @pytest.mark.parametrize("order", ["auto", "throughput"])
-def test_a_damaged_image_is_left_to_the_pipeline(source: Source, monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
+def test_a_damaged_image_is_left_to_the_pipeline(source: Source, monkeypatch, order: Any) -> None:
     features: dict[str, Any] = dict(decode_example(sample_records(source)[0]))
     damaged = encode_example({**features, "image/encoded": [b"no image"]})
     monkeypatch.setattr(option_costs, "sample_records", lambda *_: [damaged] * RECORDS)

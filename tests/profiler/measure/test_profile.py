@@ -1,7 +1,5 @@
 """Real pipelines that run for seconds: their stages, their figures, and the command as a user runs it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -39,7 +37,7 @@ CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_f
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch) -> None:
     """Warms up briefly and tries stages and options briefly, so that half a second of a pipeline is enough."""
     monkeypatch.setattr(alone, "SECONDS", 0.01)
     monkeypatch.setattr(functions, "SECONDS", 0.05)
@@ -53,7 +51,7 @@ def manifest(small_dataset: Path) -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def long_manifest(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def long_manifest(manifest: Manifest, tmp_path_factory) -> Manifest:
     """Returns the small dataset with its records 500 times in each shard."""
     folder = tmp_path_factory.mktemp("long") / "pets"
     join_copies(manifest, 500, folder)
@@ -76,8 +74,7 @@ class Recorder(Observer):
 def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
     recorder = Recorder()
     profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 1.0), recorder)
-    names = [stage.name for stage in profile.stages]
-    assert names == ["read", "parse", "decode", "augment", "batch"]
+    assert [stage.name for stage in profile.stages] == ["read", "parse", "decode", "augment", "batch"]
     assert list(recorder.phases) == ["Warming up", "Measuring for 0.6 s", "Trying stages and options"]
     assert recorder.phases["Measuring for 0.6 s"] == Progress(1, 1, "s")
     assert profile.config is CONFIG
@@ -100,30 +97,23 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
 def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:
     config = replace(CONFIG, order="auto", tf_data=TfDataOptions())
     profile = profile_pipeline(manifest, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.6, 0.1))
-    stages = {stage.name: stage for stage in profile.stages}
-    assert list(stages) == ["read", "parse", "decode", "batch"]
+    assert list({stage.name: stage for stage in profile.stages}) == ["read", "parse", "decode", "batch"]
     assert min(stage.cpu_us_per_image.median for stage in profile.stages) > 0
     assert profile.handover_us is None
     assert (profile.dataset.by_engine, profile.records_per_image) == (True, 1.0)
     assert profile.host.storage_bytes_per_second == pytest.approx(
         profile.images_per_second * profile.dataset.record_bytes
     )
-    tried = set(profile.option_costs)
-    assert tried == {"now", "device", "cached", "read"}
+    assert set(profile.option_costs) == {"now", "device", "cached", "read"}
 
 
 @pytest.mark.slow
-def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(
-    manifest: Manifest, long_manifest: Manifest
-) -> None:
+def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest: Manifest, long_manifest: Manifest):
     config, fast = replace(CONFIG, cache="bytes"), Accelerator(0.002, 4)
     recorder = Recorder()
     filled = profile_pipeline(manifest, "train", config, fast, ProfileConfig(0.3, 0.1), recorder)
     assert list(recorder.phases) == [
-        "Filling the cache",
-        "Warming up",
-        "Measuring for 0.3 s",
-        "Trying stages and options",
+        *("Filling the cache", "Warming up", "Measuring for 0.3 s", "Trying stages and options"),
     ]
     assert recorder.phases["Filling the cache"] == Progress(3, 3, "steps")
     assert filled.fill_s == 0
@@ -279,13 +269,11 @@ def test_planted_idle_of_a_dataset_is_measured(truth: float) -> None:
 
     dataset = tf.data.Dataset.range(1, 10**6).map(lambda i: tf.numpy_function(wait, [i], tf.int64)).prefetch(2)
     run = drive(iter(dataset), Accelerator(step_s, 1, "fit"))
-    steps = [next(run) for _ in range(150)]
-    idle = compute_step_timing(steps[25:], Accelerator(step_s, 1)).idle
+    idle = compute_step_timing([next(run) for _ in range(150)][25:], Accelerator(step_s, 1)).idle
     assert idle == pytest.approx(truth, abs=0.02)
 
 
 def run_command(*args: object) -> subprocess.CompletedProcess[str]:
-    """Runs the real command in a process of its own."""
     line = [sys.executable, "-c", "from tfpipe.cli.main import main; main()", "profile", *map(str, args)]
     env = {**os.environ, "COLUMNS": "100"}
     return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -294,9 +282,7 @@ def run_command(*args: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("order", "stages"), [("auto", ["read", "parse", "decode", "batch"]), ("throughput", ["read", "decode"])]
 )
-def test_the_command_prints_json_and_fails_above_max_idle(
-    small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, order: str, stages: list[str]
-) -> None:
+def test_the_command_prints_json_and_fails_above_max_idle(small_dataset, tmp_path, tfpipe, order, stages):
     (tmp_path / "a.toml").write_text(f"order = '{order}'\nbatch_size = 4\n")
     options = ("--config", tmp_path / "a.toml", "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle")
     done = tfpipe("profile", small_dataset, *options, "0.1%")
@@ -312,8 +298,7 @@ def test_the_command_prints_json_and_fails_above_max_idle(
 
 
 def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> None:
-    example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
-    payload = encode_example(example)
+    payload = encode_example({"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]})
     (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
     done = run_command(tmp_path / "train-*", "--step-ms", 5, "--batch-size", 4)
     assert "\nError: The pipeline failed: " in "\n" + done.stderr  # libjpeg has written its own lines before

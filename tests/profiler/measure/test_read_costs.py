@@ -1,7 +1,5 @@
 """The cost of reading a few real records as they are, without what nobody reads, and unpacked."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +20,13 @@ CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch) -> None:
     """Measures briefly, and ends what earlier tests left: the clock of stock operations counts all threads."""
     monkeypatch.setattr(turns, "_SECONDS", 0.1)
     gc.collect()
 
 
 def open_files(foreign: Any, folder: Path, compression: str, described: bool) -> tuple[Manifest | Source, str | None]:
-    """Returns 16 records with 550 kB each that nobody reads."""
     records = [{**record, "blob": b"x" * 500_000, "more": b"y" * 50_000} for record in foreign.records(0, 16)]
     foreign.write(folder / "train-0.tfrecord", records, compression)
     if not described:
@@ -47,9 +44,7 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
         pytest.param("", True, "throughput", marks=pytest.mark.slow),  # reads as the one before it
     ],
 )
-def test_reading_less_is_measured_with_the_records(
-    foreign: Any, tmp_path: Path, compression: str, described: bool, order: Any
-) -> None:
+def test_reading_less_is_measured_with_the_records(foreign, tmp_path: Path, compression: str, described: bool, order):
     """Half a megabyte that nobody reads costs hundreds of microseconds, which a busy machine still shows."""
     config = replace(CONFIG, order=order)
     data, split = open_files(foreign, tmp_path, compression, described)
@@ -63,9 +58,7 @@ def test_reading_less_is_measured_with_the_records(
     assert costs.get("read_unpacked", 0.0) < costs["read"]
 
 
-def test_no_other_cost_is_measured_where_nothing_could_be_saved(
-    foreign: Any, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_cost_is_measured_where_nothing_could_be_saved(foreign, small_dataset, tmp_path, monkeypatch):
     own = load_manifest(str(small_dataset))
     facts = get_dataset_facts(own, "train", CONFIG, [])
     assert list(measure_read_costs(get_source(own, "train"), CONFIG, facts)) == ["read"]

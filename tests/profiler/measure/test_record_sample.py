@@ -1,7 +1,5 @@
 """A sample of records, the features in it that nobody reads, and the number of records that nobody counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ from tfpipe.profiler.measure.record_sample import sample_records as sample
 
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
-def source(request: pytest.FixtureRequest, foreign: Any, tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """Returns 40 records in 4 files, one of them empty."""
+def source(request, foreign: Any, tmp_path_factory) -> Source:
     folder = foreign.imagenet(tmp_path_factory.mktemp("files"), request.param)
     return tfrecord_files(f"{folder}/train-*")
 

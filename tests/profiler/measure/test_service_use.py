@@ -1,7 +1,5 @@
 """A service as the profiler measures it: by hand, and with a worker in a thread of this process."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -42,7 +40,7 @@ def test_rates_of_batches_become_rates_of_images() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypatch) -> None:
     monkeypatch.setattr(service_use, "_MEASURE_S", 0.2)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.2)
     monkeypatch.setattr(profile_module, "measure_storage_rate", lambda _: 1e9)

@@ -1,7 +1,5 @@
 """The simulated accelerator against two clocks that tell the truth: a made-up one, and the machine's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
@@ -138,8 +136,7 @@ def test_planted_idle_is_measured_on_a_real_clock(truth: float) -> None:
     """This machine is busy with other tests, so 3 points are allowed and not 1."""
     step_s = 0.02 * (1 - truth) if truth else 0.04
     run = drive(paced(0.02), Accelerator(step_s, 10, "fit"))
-    steps = [next(run) for _ in range(60)]
-    assert get_idle(steps, step_s) == pytest.approx(truth, abs=0.03)
+    assert get_idle([next(run) for _ in range(60)], step_s) == pytest.approx(truth, abs=0.03)
 
 
 def test_the_timeline_is_bounded_and_begins_with_measuring() -> None:

@@ -1,7 +1,5 @@
 """The textbook pipeline over a few records: what it reads, and the batches that it makes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +34,7 @@ def test_all_that_is_read_is_what_was_written(source: Source, tmp_path: Path, co
 
 
 @pytest.mark.parametrize("cache", ["none", "decoded"])
-def test_batches_have_the_records_and_other_crops(
-    source: Source, tmp_path: Path, cache: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path, cache: Any, caplog):
     payloads = sample_records(source)
     file = write_file(str(tmp_path / "few"), source, payloads)
     batches = [*make_batches(file, replace(CONFIG, cache=cache)).take(64).as_numpy_iterator()]
@@ -51,7 +47,7 @@ def test_batches_have_the_records_and_other_crops(
     assert caplog.records == []
 
 
-def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.profiler.measure.turns._SECONDS", 0.01)
     file = write_file(str(tmp_path / "few"), source, sample_records(source))
     datasets = {"read": list_sizes(file, CONFIG), "made": make_batches(file, CONFIG)}

@@ -1,7 +1,5 @@
 """Fixes that are tried: with rates that are known, and with a real pipeline."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
 
 
 @pytest.fixture
-def accelerators(monkeypatch: pytest.MonkeyPatch) -> list[Accelerator]:
+def accelerators(monkeypatch) -> list[Accelerator]:
     """Lets pipelines run at known rates, and returns their accelerators."""
     seen = []
 
@@ -88,7 +86,7 @@ def test_another_batch_size_computes_in_proportion(accelerators: list[Accelerato
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "throughput"])
-def test_a_cache_is_filled_in_each_turn(small_dataset: Path, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+def test_a_cache_is_filled_in_each_turn(small_dataset: Path, monkeypatch, order: str) -> None:
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.1)
     config = PipelineConfig(batch_size=4, image_size=16, cache="bytes", order=order)
     for _ in range(2):

@@ -1,7 +1,5 @@
 """Ways to make a batch that take turns: a made-up clock, and threads that never rest."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 
@@ -11,7 +9,7 @@ from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.turns import Rest, measure_costs_us
 
 
-def test_the_median_turn_of_each_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_median_turn_of_each_way_counts(monkeypatch) -> None:
     """A batch of 4 images takes 8 ms one way and 20 ms the other, and once 400 ms; a turn lasts at least 15 ms."""
     now_s, made = 0.0, []
 
@@ -22,8 +20,7 @@ def test_the_median_turn_of_each_way_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: now_s))
     ways = {"one": lambda: make("one", 0.008), "other": lambda: make("other", 0.02)}
-    costs_us = measure_costs_us(ways, 4, lambda: now_s)
-    assert costs_us == pytest.approx({"one": 2_000.0, "other": 5_000.0})
+    assert measure_costs_us(ways, 4, lambda: now_s) == pytest.approx({"one": 2_000.0, "other": 5_000.0})
     assert made[:6] == 2 * ["one", "one", "other"]  # the first turn of each is not counted
 
 
@@ -38,7 +35,7 @@ def test_work_of_the_calling_thread_is_measured() -> None:
     assert costs_us["sleep"] < 200
 
 
-def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch) -> None:
     """The clock goes on while the test sleeps, and all of its time is processor time."""
     now_s = 0.0
 
@@ -53,11 +50,10 @@ def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.Monkey
         began_s = now_s
         rest.wait()
         waited_s.append(now_s - began_s)
-    limits = [turns._MAX_REST_S, *2 * [turns._SHORT_REST_S]]
-    assert waited_s == pytest.approx(limits, abs=turns._REST_S)
+    assert waited_s == pytest.approx([turns._MAX_REST_S, *2 * [turns._SHORT_REST_S]], abs=turns._REST_S)
 
 
-def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch) -> None:
     """It computes in the second pause, a thread waits for a core in the third, and the fourth is a rest."""
     now_s, spent_s, computes, waits = 0.0, 0.0, [0, 1, 0, 0, 0], [True, True, False, False]
 
@@ -74,7 +70,7 @@ def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch: py
     assert (computes, waits) == ([0], [False])
 
 
-def test_looking_at_threads_is_never_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_at_threads_is_never_counted(monkeypatch) -> None:
     """Each look takes 1 ms of the processor, and nothing else does."""
     now_s, spent_s = 0.0, 0.0
 

@@ -1,7 +1,5 @@
 """The page: its content for every kind of report, and text from outside that must not become a part of it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -55,13 +53,11 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
     def bars(self, color: str = "") -> list[float]:
-        """Returns the lengths of the bars, in percent."""
         styles = [str(attrs.get("style")) for tag, attrs in self.elements if tag == "i"]
         found = [re.fullmatch(r"width: ([\d.e-]+)%; background: var\(--(\w+)\)", style) for style in styles]
         return [float(match[1]) for match in found if match and color in match[2]]
 
     def count(self, name: str) -> int:
-        """Counts the elements with this class or id."""
         return sum(name in (attrs.get("class"), attrs.get("id")) for _, attrs in self.elements)
 
 
@@ -97,14 +93,9 @@ def test_the_budget_is_the_headline(report: Report) -> None:
 def test_key_figures_have_their_units(report: Report) -> None:
     text = parse_page(report).text
     for figure in (
-        "Required 4,000 images/s",
-        "This pipeline 1,000 images/s",
-        "CPU allows 1,053 images/s on 4 cores",
-        "Storage allows 10,000 images/s",
-        "First batch 0.5 s",
-        "Memory 1.0 GB at most, of 16.0 GB",
-        "Price of idle time 72.00 a day",
-        "The first 100 of 100 measured steps.",
+        *("Required 4,000 images/s", "This pipeline 1,000 images/s", "CPU allows 1,053 images/s on 4 cores"),
+        *("Storage allows 10,000 images/s", "First batch 0.5 s", "Memory 1.0 GB at most, of 16.0 GB"),
+        *("Price of idle time 72.00 a day", "The first 100 of 100 measured steps."),
     ):
         assert figure in text
 
@@ -131,8 +122,7 @@ def test_a_stage_that_changes_the_number_says_by_how_much(report: Report) -> Non
 def test_the_timeline_has_a_column_for_each_step(report: Report) -> None:
     """A step computes for 25 ms after 20 ms without a batch, and waits for 70 ms, which is the height."""
     html = render(report)
-    column = '<i style="--compute: 35.71%; --whole: 64.29%; --wait: 100%; "></i>'
-    assert html.count(column) == 100
+    assert html.count('<i style="--compute: 35.71%; --whole: 64.29%; --wait: 100%; "></i>') == 100
     assert "step 1 height: 70 ms step 100" in Page(html).text
     assert 'aria-label="100 steps in a row; the accelerator stood idle before 100 of them."' in html
 
@@ -167,8 +157,7 @@ def test_fixes_show_what_they_give(report: Report) -> None:
 
 def test_options_of_the_textbook_pipeline_are_named_with_dots(report: Report, tmp_path: Path) -> None:
     changes: dict[str, OptionValue] = {"tf_data.cycle_length": 16, "tf_data.num_parallel_calls": None, "order": "auto"}
-    fix = make_fix(changes, "More.", 3000.0, 0.25)
-    text = parse_page(replace(report, fixes=(fix,))).text
+    text = parse_page(replace(report, fixes=(make_fix(changes, "More.", 3000.0, 0.25),))).text
     given = 'tf_data.cycle_length = 16 order = "auto" # tf_data.num_parallel_calls: leave it out'
     assert given in text
     assert "tf_data.cycle_length – tf_data.block_length 16 tf_data.read_parallel_calls – " in text
@@ -251,8 +240,7 @@ def test_infinite_limits_are_words() -> None:
     report = report_with(make_profile(stages=(), host={"cpu_fraction": 0.0}))
     assert report.profile.cpu_limit == INFINITE
     assert "CPU allows any rate" in parse_page(report).text
-    html = render(report)
-    assert not re.search(r"\b(inf|nan)\b", html)
+    assert not re.search(r"\b(inf|nan)\b", render(report))
 
 
 @pytest.mark.parametrize(("rate", "text"), [(1.0, "100 %"), (3999.0, "under 1 %"), (4000.0, "0 %")])

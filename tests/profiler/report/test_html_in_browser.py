@@ -1,7 +1,5 @@
 """The page as a real browser shows it: Debian's Chromium, without a screen and without the network."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report as sentences, as a screen of text, and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields, replace
@@ -50,8 +48,7 @@ def test_the_rates_stand_side_by_side() -> None:
 def test_memory_and_the_first_batch_name_the_stage_that_causes_them() -> None:
     held = (Held("mix", "elements", 2000, 301e6, 1.4), Held("prefetch", "batches", 2, 20e6))
     profile = make_profile(held=held, first_batch_s=1.7)
-    line = to_text(make_report(profile)).splitlines()[5]
-    assert line == (
+    assert to_text(make_report(profile)).splitlines()[5] == (
         "4 cores 95 % busy; memory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); reads 100.0 MB/s; first "
         "batch after 1.7 s, about 1.4 s of it to fill mix."
     )
@@ -144,8 +141,7 @@ def test_the_json_has_the_figures() -> None:
     assert document["bottleneck"]["stage"] == "decode"
     decode = document["stages"][3]
     assert (decode["name"], decode["cpu_us_per_image"], decode["parallelism"]) == ("decode", 2400, 4)
-    fix = document["fixes"][-1]
-    assert set(fix) == {
+    assert set(document["fixes"][-1]) == {
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
         *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
         "effort",
@@ -191,14 +187,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
-        *(
-            "decoded_size",
-            "cycle_length",
-            "exact",
-            "by_engine",
-            "shuffled_records",
-            "own_stages",
-        ),
+        *("decoded_size", "cycle_length", "exact", "by_engine", "shuffled_records", "own_stages"),
         *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),
         *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit", "address"),
     ]
@@ -356,5 +345,4 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
     assert half.shortfall is not None
     assert (half.shortfall.best_images_per_second, half.shortfall.machines, half.shortfall.cores) == (2000.0, 2, None)
     assert "No fix here reaches 4,000 images/s; what was kept gives 2,000." in to_text(half)
-    untried = add_measured(report, report.fixes, 1000.0)
-    assert untried.shortfall == report.shortfall
+    assert add_measured(report, report.fixes, 1000.0).shortfall == report.shortfall

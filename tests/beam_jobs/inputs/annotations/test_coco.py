@@ -1,7 +1,5 @@
 """COCO's annotation files: boxes, classes, captions and splits, the rules for odd annotations, and every mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from beam_jobs.inputs.annotations.coco import is_coco
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK, FeatureSpec
 from tfpipe.images.masks import read_mask
@@ -45,9 +44,7 @@ def list_coco(source: Path, *annotations: Path, **options: Any) -> Listing:
 
 
 def refuse(source: Path, *annotations: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
-    with pytest.raises(kind) as caught:
-        list_coco(source, *annotations, **options)
-    return str(caught.value)
+    return refusal(kind, list_coco, source, *annotations, **options)
 
 
 def write_coco(folder: Path) -> Path:
@@ -107,8 +104,7 @@ def test_files_can_be_named(tmp_path: Path) -> None:
         annotations=[{"image_id": 10, "caption": "one"}],
         images=make_images("a.jpg", "c/b.jpg"),
     )
-    listing = list_coco(images, boxes, captions)
-    assert [(ref.path, ref.split, ref.boxes, ref.extra) for ref in listing.images] == [
+    assert [(ref.path, ref.split, ref.boxes, ref.extra) for ref in list_coco(images, boxes, captions).images] == [
         ("a.jpg", "", (), (["one"],)),
         ("c/b.jpg", "", ((0.0, 0.0, 0.5, 1.0),), ([],)),
     ]
@@ -159,9 +155,7 @@ def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_missing_images_are_named_before_anything_is_written(tmp_path: Path) -> None:
     source = write_coco(tmp_path / "in")
     (source / "val2017/2.jpg").unlink()
-    with pytest.raises(DataError) as caught:
-        make_dataset(source, tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(DataError, make_dataset, source, tmp_path / "out") == (
         f"{source} names 4 images, and 1 of their files does not exist: {source}/val2017/2.jpg. Correct the paths, or "
         "leave these images out with `allow_missing`."
     )
@@ -235,7 +229,7 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_limits_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9))
     monkeypatch.setattr(coco, "_MAX_ANNOTATIONS", 1)
     assert refuse(tmp_path, path) == (
@@ -261,8 +255,7 @@ def test_the_layout_is_recognized(tmp_path: Path) -> None:
 
 def test_many_boxes_stay_in_their_order(tmp_path: Path) -> None:
     """Annotations of an image may lie anywhere in the file."""
-    rng = np.random.default_rng(0)
-    owners = rng.integers(0, 3, 60)
+    owners = np.random.default_rng(0).integers(0, 3, 60)
     boxes = [make_box(10 + int(k), 0, 0, 1 + i % 39, 10) for i, k in enumerate(owners)]
     listing = list_coco(tmp_path, write_instances(tmp_path / "a.json", *boxes, names=("a", "b", "c")))
     for k, ref in enumerate(listing.images):
@@ -273,7 +266,6 @@ SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]
 
 
 def write_shapes(folder: Path, *annotations: dict[str, Any]) -> Path:
-    """Writes two images and their annotations."""
     write_files(folder, {name: make_jpeg(k, size=(40, 20)) for k, name in enumerate(("a.jpg", "b.jpg"))})
     return write_instances(folder / "a.json", *annotations)
 
@@ -342,8 +334,7 @@ def test_an_image_of_another_size_than_its_file_says_is_quarantined(tmp_path: Pa
 
 
 def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
-    folder = write_coco(tmp_path / "coco")
-    assert refuse(folder, segmentation_masks=True) == (
+    assert refuse(write_coco(tmp_path / "coco"), segmentation_masks=True) == (
         "`segmentation_masks` needs a 'segmentation' in the annotations of train2017, but none has one."
     )
     shape = {"image_id": 1, "category_id": 1, "segmentation": SQUARE}

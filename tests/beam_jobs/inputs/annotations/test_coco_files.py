@@ -1,7 +1,5 @@
 """The names, numbers and places in the files that annotation tools write in COCO's form."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ CAT, DOG = {"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}
 
 
 def write_coco(path: Path, names: list[str], *boxes: tuple[int, int], categories: Any = (CAT, DOG)) -> str:
-    """Writes images of 40 by 20 pixels, the first with id 1, and boxes: each the id of an image and of a category."""
     images = [{"id": k, "file_name": name, "width": 40, "height": 20} for k, name in enumerate(names, start=1)]
     annotations = [{"image_id": image, "category_id": number, "bbox": [0, 0, 20, 10]} for image, number in boxes]
     data = {"images": images, "annotations": annotations, "categories": list(categories)}

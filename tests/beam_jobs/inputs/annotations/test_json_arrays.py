@@ -1,7 +1,5 @@
 """Objects of large JSON files, one by one, against Python's own parser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ OBJECTS = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=5)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_reads(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def small_reads(tmp_path_factory) -> Any:
     """Lets a value lie across many reads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_arrays, "_READ_CHARS", 7)
@@ -31,15 +29,13 @@ def small_reads(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("json") / "a.json"
 
 
 @settings(max_examples=25)
 @given(OBJECTS, OBJECTS, VALUES, st.sampled_from([None, 1]), st.booleans())
-def test_elements_are_those_of_the_parser(
-    path: Path, first: list[Any], second: list[Any], other: Any, indent: int | None, is_ascii: bool
-) -> None:
+def test_elements_are_those_of_the_parser(path, first, second, other, indent, is_ascii):
     value = {"x": first, "other": other, "more": [1, "2", [3]], "y": second, "number": 1234567}
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=is_ascii), encoding="utf-8")
     expected = [Element(name, number, values) for name in "xy" for number, values in enumerate(value[name], start=1)]
@@ -80,7 +76,7 @@ def test_a_damaged_file_is_refused(path: Path, data: bytes, reason: str) -> None
     assert str(caught.value) == f"{path} is not a valid JSON object in UTF-8 ({reason})."
 
 
-def test_limits_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_kept(path: Path, monkeypatch) -> None:
     monkeypatch.setattr(json_arrays, "_MAX_CHARS", 100)
     path.write_text(json.dumps({"x": [{"a": "b" * 200}]}))
     with pytest.raises(DataError, match=r"\(a value is longer than 16 MiB, or damaged\)\.$"):

@@ -3,8 +3,6 @@
 The expected pixels and packed texts were made by pycocotools 2.0.11 (`frPyObjects` and `decode`).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -101,8 +99,7 @@ def test_small_shapes_lie_on_large_ones_and_crowds_below_all() -> None:
 
 
 def test_the_parts_of_a_shape_have_one_class() -> None:
-    classes = draw([*make_square(0, 0, 2), *make_square(4, 4, 2)])
-    assert np.bincount(classes.ravel()).tolist() == [100, 8]
+    assert np.bincount(draw([*make_square(0, 0, 2), *make_square(4, 4, 2)]).ravel()).tolist() == [100, 8]
 
 
 def test_many_classes_take_16_bits() -> None:
@@ -150,7 +147,7 @@ def test_a_wrong_segmentation_is_refused(value: Any, message: str) -> None:
     assert caught.value.reason.startswith(f"the segmentation of annotation 2 {message}")
 
 
-def test_what_would_take_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_take_much_memory_is_refused(monkeypatch) -> None:
     with pytest.raises(BadImage, match="200 x 100 pixels, more than 10000"):
         draw(size=(100, 200))
     monkeypatch.setattr(segmentation, "_MAX_BORDER", 100)

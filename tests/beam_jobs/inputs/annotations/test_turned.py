@@ -1,7 +1,5 @@
 """Boxes and masks of photos that EXIF turns: whatever size the annotation declares, they lie where the object is."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -74,8 +72,7 @@ def write_coco(folder: Path, photos: dict[int, tuple[Size, tuple[float, ...]]]) 
         images.append({"id": k, "file_name": f"{k}.png", **dict(zip(("width", "height"), size or (), strict=False))})
         box = {"bbox": [left, top, right - left, bottom - top], "category_id": 1, "image_id": k}
         annotations.append({**box, "segmentation": [[left, top, right, top, right, bottom, left, bottom]]})
-    categories = [{"id": 1, "name": "cat"}]
-    text = json.dumps({"images": images, "annotations": annotations, "categories": categories})
+    text = json.dumps({"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "cat"}]})
     write_files(folder, {"annotations/instances_all.json": text.encode()})
     return {"segmentation_masks": all(size for size, _ in photos.values())}
 

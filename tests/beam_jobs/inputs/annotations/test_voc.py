@@ -1,7 +1,5 @@
 """The layout of Pascal VOC: boxes, classes and splits, and every mistake in an XML file."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ def make_xml(*objects: str, size: str = "<size><width>40</width><height>20</heig
 
 
 def write_voc(folder: Path, annotations: dict[str, bytes], **lists: str) -> Path:
-    """Writes images of 40 by 20 pixels with their annotations, and lists of them."""
     write_files(folder, {f"Annotations/{key}.xml": xml for key, xml in annotations.items()})
     write_files(folder, {f"JPEGImages/{key}.jpg": make_jpeg(k, size=(40, 20)) for k, key in enumerate(annotations)})
     return write_files(folder, {f"ImageSets/Main/{name}.txt": text.encode() for name, text in lists.items()})
