@@ -110,8 +110,7 @@ def test_profile_measures_the_pipeline(made: Path, tfpipe: Tfpipe) -> None:
 def test_train_says_what_it_needs(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     refused = tfpipe("train", made, "--output", tmp_path / "run", "--epochs", "1")
     assert refused.code == 1
-    assert "A classifier needs images, and " in refused.err
-    assert " has none. Read it with `tfpipe.build_dataset`." in refused.err
+    assert f"A classifier needs images and labels, and {made} lacks one. Shard a folder for each class." in refused.err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""--stages on real runs: a function of the user's changes the pipeline that a command trains, tunes or checks."""
+"""--stages on real runs: a function of the user's changes the pipeline that a command profiles or checks."""
 
 import json
 import os
@@ -88,22 +88,8 @@ def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path,
     assert "Not ready: " in broken.out
 
 
-def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
-    """The run notes its stages, so that it cannot go on without them."""
-    options = ("train", small_dataset, "--batch-size", 4, "--image-size", 16, "--epochs", 1, "--output", "run")
-    options = (*options, "--model", "user_stages:linear")
-    done = run(*options, "--stages", "user_stages:blacken")
-    assert done.code == 0, done.err
-    assert count_processes(tmp_path) == 1
-    without = run(*options)
-    assert without.code == 2
-    assert "The run in run was begun with stages user_stages:blacken, got None." in without.err
-
-
-@pytest.mark.parametrize("command", ["train", "profile"])
-def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset: Path, run: Tfpipe) -> None:
-    more = {"train": ("--image-size", 16, "--output", "run"), "profile": ("--step-ms", 5)}[command]
-    options = (command, small_dataset, "--batch-size", 4, *more)
+def test_an_error_of_the_users_stages_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
+    options = ("profile", small_dataset, "--batch-size", 4, "--step-ms", 5)
     done = run(*options, "--stages", "user_stages:raise_error")
     assert done.code == 1
     assert "Error: The pipeline failed: " in done.err
