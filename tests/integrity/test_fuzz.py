@@ -77,17 +77,22 @@ def _is_at_its_place(file: DamagedFile, one: Damage) -> bool:
     return low <= one.offset <= min((at for n, at in intact.items() if n > one.number), default=len(file.data))
 
 
-def test_without_an_index_too(seed: int) -> None:
+def test_without_an_index_reading_goes_on_at_the_next_header(seed: int) -> None:
     for k in range(FILES):
         rng = random.Random(f"{seed}-{k}")
         kind = KINDS[k % len(KINDS)]
-        # Bytes inserted in a header leave nothing of it: what its payload holds looks like the next records then.
-        file = random_file(rng, nested=kind in ("length", "length_crc", "payload", "payload_crc"))
+        # What the payload of a record holds looks like the next records where its header is lost.
+        file = random_file(rng, nested=kind in ("payload", "payload_crc"))
         damage(file, kind, rng)
         found = list(scan(HashedReader(io.BytesIO(bytes(file.data)))))
         what = f"file {k}: {file.edits} of {len(file.original)}"
         intact = {(one.offset, one.size) for one in found if isinstance(one, Intact)}
-        assert intact == {(at, file.sizes[number]) for number, at in file.intact().items()}, what
+        expected = {(at, file.sizes[number]) for number, at in file.intact().items()}
+        if kind == "remove":  # by chance a later record now stands where the damaged one claims its end
+            first = min(file.damaged(), default=len(file.payloads))
+            assert {(file.begins[number], file.sizes[number]) for number in range(first)} <= intact <= expected, what
+        else:
+            assert intact == expected, what
         damaged = [one for one in found if isinstance(one, Damage)]
         covered = [range(one.offset, one.offset + one.size) for one in damaged]
         for number in file.damaged():

@@ -65,12 +65,6 @@ def mask_crc(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def unmask_crc(masked: int) -> int:
-    """Inverts `mask_crc`."""
-    rotated = masked - _MASK_DELTA & 0xFFFFFFFF
-    return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
-
-
 def decode_header(header: bytes) -> int | None:
     """Returns the length in the 12 bytes of a header, or None if its checksum does not hold."""
     length, masked = _HEADER.unpack(header)

@@ -8,7 +8,7 @@ Kind = Literal[
     "length_crc",  # the checksum of a record's length is wrong
     "payload_crc",  # the checksum of a record's payload is wrong, or bytes were inserted or removed in it
     "truncated",  # the file ends before the record does
-    "garbage",  # bytes belong to no record, or no record can be found in them
+    "garbage",  # bytes belong to no record, by the index
     "missing",  # a record that the index knows, or a file that the manifest promises, does not exist
     "example",  # a payload is not a tf.train.Example
     "schema",  # a feature is missing, is unknown, or has another kind or number of values than the schema says

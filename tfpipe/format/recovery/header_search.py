@@ -1,4 +1,4 @@
-"""Finds record headers in any bytes by the checksum of their length, and a length by its checksum.
+"""Finds record headers in any bytes by the checksum of their length.
 
 A header has 8 bytes of length and 4 bytes of checksum. Random bytes look like a header with a chance of 1 in 2**32:
 about once in 4 GB, and less often because the length must also fit in the file. So a header alone proves little.
@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, mask_crc, masked_crc32c, unmask_crc
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, mask_crc, masked_crc32c
 
 _LENGTH_BYTES = 8
 _FIRST_BYTES = 1 << 15
-_ALL_ONES = 0xFFFFFFFF
 _ZERO_LENGTH_CRC = masked_crc32c(bytes(_LENGTH_BYTES))
 
 
@@ -55,20 +54,6 @@ def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
     return [(at, int(lengths[at])) for at in small[right].tolist()]
 
 
-def length_by_crc(masked: int) -> int:
-    """Returns the one length below 2**32 that has this checksum.
-
-    Over all 32-bit messages a CRC of 32 bits takes every value exactly once. The four zero bytes above the length do
-    not change that. So the CRC can be run backwards, over 8 zero bytes, to the message that it began with.
-    """
-    state = unmask_crc(masked) ^ _ALL_ONES
-    table, by_top = _byte_table()
-    for _ in range(_LENGTH_BYTES):
-        index = by_top[state >> 24]
-        state = ((state ^ table[index]) << 8 | index) & _ALL_ONES
-    return state ^ _ALL_ONES
-
-
 def _masked_crcs(lengths: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Returns the checksum of each length: the checksum of zeros, changed by each byte in turn."""
     crcs = np.full(lengths.size, google_crc32c.value(bytes(_LENGTH_BYTES)), np.uint32)
@@ -88,13 +73,3 @@ def _position_tables() -> list[NDArray[np.uint32]]:
         changes = [google_crc32c.value(before + bytes((value,)) + after) ^ zeros for value in range(256)]
         tables.append(np.array(changes, np.uint32))
     return tables
-
-
-@cache
-def _byte_table() -> tuple[list[int], list[int]]:
-    """Returns the CRC's table of 256 numbers, and for each top byte the position of the number that has it."""
-    table = [google_crc32c.value(bytes((255 - index,))) ^ 0xFF000000 for index in range(256)]
-    by_top = [0] * 256
-    for index, entry in enumerate(table):
-        by_top[entry >> 24] = index
-    return table, by_top

@@ -24,8 +24,7 @@ class Intact(NamedTuple):
     """A record whose checksums hold.
 
     Attributes:
-        number: The record's number in its file, from 0. Without an index, records that were lost in `garbage` are not
-            counted.
+        number: The record's number in its file, from 0. Without an index, each damage counts as one record.
         offset: The offset of its frame in bytes.
         size: The size in bytes, framing included.
     """
