@@ -123,7 +123,7 @@ HEAVY = {
         "beam_jobs.plan.image_table",
         "tfpipe.columns.join_table",
         "tfpipe.export.parquet",
-        "tfpipe.views.find_facts",
+        "tfpipe.views.choose",
         "tfpipe.writer.record_facts",
     ),
     "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),

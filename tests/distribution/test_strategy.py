@@ -14,8 +14,7 @@ from tfpipe.errors import ConfigError
 tf = pytest.importorskip("tensorflow")
 
 from tfpipe import distribution  # noqa: E402
-from tfpipe.distribution import strategy as strategy_module  # noqa: E402
-from tfpipe.distribution import tpu  # noqa: E402
+from tfpipe.distribution import strategy as strategies  # noqa: E402
 from tfpipe.readers.numpy import NumpyBatches  # noqa: E402
 
 # Processes of their own
@@ -26,7 +25,7 @@ import json, logging, sys, time
 sys.modules.update(keras=None, jax=None)
 import tensorflow as tf
 from tfpipe import distribution
-from tfpipe.distribution import tpu
+from tfpipe.distribution import strategy as strategies
 from tfpipe.errors import ConfigError
 lines = []
 handler = logging.Handler()
@@ -37,7 +36,7 @@ began = time.perf_counter()
 """
 
 SILENT_TPU = """
-tpu._CONNECT_S = 0.5
+strategies._CONNECT_S = 0.5
 began = time.perf_counter()
 try:
     distribution.resolve_strategy(sys.argv[1])
@@ -114,7 +113,7 @@ def test_a_tpu_address_that_refuses_is_an_error_in_time(processes) -> None:
 
 def test_no_tpu_is_decided_at_once() -> None:
     began = time.perf_counter()
-    assert tpu.connect_tpu(None) is None
+    assert strategies._connect_tpu(None) is None
     assert time.perf_counter() - began < 1
 
 
@@ -191,7 +190,7 @@ def test_a_node_that_nobody_knows(machine, monkeypatch, by_environment: bool) ->
     def never(*_: object, **__: object) -> None:
         time.sleep(30)
 
-    monkeypatch.setattr(tpu, "_RESOLVE_S", 0.2)
+    monkeypatch.setattr(strategies, "_RESOLVE_S", 0.2)
     monkeypatch.setattr("urllib.request.urlopen", never)
     if by_environment:
         monkeypatch.setenv("TPU_NAME", "node-1")
@@ -243,7 +242,7 @@ TWO = {"worker": ["a:1", "b:1"]}
     ],
 )
 def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict, strategy_name: str) -> None:
-    monkeypatch.setattr(strategy_module, "describe_strategy", lambda _: "")
+    monkeypatch.setattr(strategies, "describe_strategy", lambda _: "")
     monkeypatch.setenv("TF_CONFIG", json.dumps(value))
     distribution.resolve_strategy()
     assert [name for name, _ in machine.calls] == [strategy_name]

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from tests.integrity.made import payload, write_dataset
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
-from tfpipe.export import write_shard
+from tfpipe.export import run
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 
@@ -44,7 +44,7 @@ def get_error(kind: type[TfpipeError], dataset: Path, output: Path, to: Format =
 @pytest.mark.parametrize("to", FORMATS)
 def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch, to: Format) -> None:
     write(made, tmp_path / "expected", to)
-    real, written = write_shard._write, []
+    real, written = run._write, []
 
     def write_two(*args: Any) -> int:
         if len(written) == 2:
@@ -52,11 +52,11 @@ def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch, to:
         written.append(args[-1].name)
         return real(*args)
 
-    monkeypatch.setattr(write_shard, "_write", write_two)
+    monkeypatch.setattr(run, "_write", write_two)
     with pytest.raises(KeyboardInterrupt):
         write(made, tmp_path / "out", to)
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(write_shard, "_write", lambda *args: written.append(args[-1].name) or real(*args))
+    monkeypatch.setattr(run, "_write", lambda *args: written.append(args[-1].name) or real(*args))
     write(made, tmp_path / "out", to)
     assert sorted(written) == ["test-00000-of-00001", *(f"train-{k:05d}-of-00004" for k in range(4))]
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "expected")

@@ -13,7 +13,8 @@ from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.azure_server import ACCOUNT, AzureServer
 from tfpipe import load_manifest
 from tfpipe.errors import DataError
-from tfpipe.storage import stores, upload
+from tfpipe.storage import store as object_store
+from tfpipe.storage import stores
 from tfpipe.storage.store import Store
 
 
@@ -35,7 +36,7 @@ def azure(monkeypatch, tmp_path: Path) -> Iterator[AzureServer]:
 
 
 def test_objects(azure: AzureServer, monkeypatch) -> None:
-    monkeypatch.setattr(upload, "PART_BYTES", 2**18)
+    monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     store = Store("az")
     store.check("az://data/x")
     store.write("az://data/x/a", b"0123456789")

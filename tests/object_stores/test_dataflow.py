@@ -20,7 +20,7 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
-from beam_jobs.runners.wheel import build_wheel
+from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files

@@ -11,7 +11,8 @@ from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tests.object_stores.proxy import now_and_then
 from tfpipe.errors import DataError
-from tfpipe.storage import file_io, upload
+from tfpipe.storage import file_io
+from tfpipe.storage import store as object_store
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
 from tfpipe.storage.store import Store
@@ -67,7 +68,7 @@ def test_faults_that_pass_are_survived(cloud, source, photos, tmp_path, faults):
 @pytest.mark.usefixtures("willing")
 def test_large_objects_survive_faults(cloud: Cloud, monkeypatch) -> None:
     """The shard is sent in several parts."""
-    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
     data = bytes(range(256)) * (17 * 2**20 // 256)
     url = f"{cloud.new()}/large"
     cloud.proxy.harm = now_and_then(503, "drop", "lost", every=3)
@@ -82,7 +83,7 @@ def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch) -> None:
     """Neither the sent bytes nor the buffered ones become an object."""
     import gc
 
-    monkeypatch.setattr(upload, "PART_BYTES", 2**18)
+    monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     url = f"{cloud.new()}/half"
 
     def fail() -> None:

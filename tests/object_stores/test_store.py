@@ -8,7 +8,8 @@ import pytest
 
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.storage import buckets, file_io, stores, upload
+from tfpipe.storage import buckets, file_io, stores
+from tfpipe.storage import store as object_store
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
 from tfpipe.storage.store import Store
@@ -70,7 +71,7 @@ def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, fol
 
 def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(amazon: Amazon, monkeypatch) -> None:
     """Amazon refuses to copy more than 5 GiB at once."""
-    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
     folder, data = amazon.new(), bytes(range(256)) * (6 * 2**20 // 256)
     amazon.put(folder, {"large": data})
     amazon.proxy.harm = lambda seen: 400 if seen.method == "PUT" and "partNumber" not in seen.path else None
@@ -80,7 +81,7 @@ def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(amazon: A
 
 @pytest.mark.parametrize("size", [0, 3, 6 * 2**20], ids=["empty", "small", "in parts"])
 def test_a_new_object_appears_when_the_block_ends(cloud: Cloud, store: Store, size: int, monkeypatch) -> None:
-    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
     folder = cloud.new()
     with store.create(f"{folder}/a") as file:
         for begin in range(0, size, 2**20):
@@ -90,7 +91,7 @@ def test_a_new_object_appears_when_the_block_ends(cloud: Cloud, store: Store, si
 
 
 def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(upload, "PART_BYTES", 2**18)
+    monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     folder = cloud.new()
 
     def write() -> None:
@@ -185,8 +186,8 @@ def test_credentials_that_cannot_be_renewed_are_one_sentence(google: Google, mon
 
 def test_parts_grow_with_the_object_and_have_an_end(cloud: Cloud, store: Store, monkeypatch) -> None:
     """No store takes more than 10,000 parts; here it is 10, each of 5 MiB at least."""
-    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
-    monkeypatch.setattr(upload, "_MOST_PARTS", 10)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "_MOST_PARTS", 10)
     url, piece = f"{cloud.new()}/large", bytes(2**20)
     cloud.proxy.log.clear()
     with store.create(url, expected_bytes=30 * 2**20) as file:  # so parts have 6 MiB
@@ -195,7 +196,7 @@ def test_parts_grow_with_the_object_and_have_an_end(cloud: Cloud, store: Store, 
         assert file.tell() == 26 * 2**20
     assert sum("partNumber=" in seen.path for seen in cloud.proxy.log) == 5
     assert store.size(url) == 26 * 2**20
-    monkeypatch.setattr(upload, "_MOST_PARTS", 2)
+    monkeypatch.setattr(object_store, "_MOST_PARTS", 2)
     with pytest.raises(DataError) as error, store.create(f"{url}r") as file:
         file.write(11 * piece)
     assert str(error.value) == f"{url}r would have more than 0 GiB. Write more shards, each smaller."

@@ -26,9 +26,8 @@ from tfpipe.readers.grain import GrainBatches
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches
-from tfpipe.views.choose import _to_units, make_view, write_view
+from tfpipe.views.choose import _to_units, find_facts, make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.views.find_facts import find_facts
 from tfpipe.writer.record_facts import RecordFacts, list_columns
 
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))

@@ -16,7 +16,7 @@ from tfpipe.export.run import export
 from tfpipe.format.example import encode_example
 from tfpipe.integrity.repair import repair
 from tfpipe.system.file_lock import hold_lock
-from tfpipe.views.find_facts import find_facts
+from tfpipe.views.choose import find_facts
 from tfpipe.writer.fields import RecordForm
 from tfpipe.writer.shard_file import hash_key
 

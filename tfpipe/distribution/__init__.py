@@ -6,8 +6,7 @@ dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "tr
 
 from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
 from tfpipe.distribution.mesh import MeshBatches, distribute_over_mesh
-from tfpipe.distribution.precision import Precision, set_precision
-from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
+from tfpipe.distribution.strategy import Precision, describe_strategy, resolve_strategy, set_precision
 
 __all__ = [
     "MeshBatches",

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
+from tfpipe.distribution.strategy import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.engine.check_plan import check_shares, list_text
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host

@@ -14,20 +14,20 @@ from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import ConfigError
-from tfpipe.export import array_record, webdataset
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.samples import ShardJob, list_columns
-from tfpipe.export.write_shard import Workshop, Written, export_shard
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.export import array_record, parquet, webdataset
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.check_file import Counters, FileReport, Progress
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
-from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.working_folder import WorkingFolder, check_output
 
 REPORT = "export.json"
 """The file of every export that says what it holds."""
@@ -36,10 +36,41 @@ LABELS = "labels.txt"
 """The file with the names of the classes, one a line, in the order of their numbers."""
 
 _WORKERS = Workers(
-    preload=["tfpipe.export.write_shard", "tfpipe.images.decode"],
+    preload=["tfpipe.export.run", "tfpipe.images.decode"],
     death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
     "kept. `workers` 1 needs the least memory.",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The part of an export that came from one shard.
+
+    Attributes:
+        split: The split.
+        records: The number of records.
+        files: The number of files.
+        bytes: The size of the files.
+    """
+
+    split: str
+    records: int
+    files: int
+    bytes: int
+
+
+class Workshop(WorkingFolder):
+    """The working folder of an unfinished export. Besides what every job keeps it has `parts/`: unfinished files."""
+
+    ending = ".tfpipe-export"
+    parts = ("parts", "rows", "data")
+
+    def load(self, job: ShardJob) -> Written | None:
+        """Reads the description of what a shard became; None if it is not finished."""
+        try:
+            return Written(**json.loads(file_io.read_whole(self.path("rows", f"{job.name}.json"))))
+        except FileNotFoundError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +118,7 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     with workshop.open(identity, f"exports into {config.output}"):
         sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
         shared = (config.to, manifest, workshop)
-        run_on_files(_WORKERS, export_shard, sized, shared, workers=config.workers, observer=observer)
+        run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
         _finish(config, manifest, jobs, workshop, identity)
         workshop.publish()
     report = _read_report(output, identity)
@@ -197,3 +228,34 @@ def _read_report(output: str, identity: str) -> ExportReport | None:
         raise ConfigError(f"{output} holds another export; choose another name.")
     splits = {name: Written(**sums) for name, sums in document["splits"].items()}
     return ExportReport(document["to"], splits, tuple(document["notes"]))
+
+
+def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> None:
+    """Writes a shard and then its description, unless an earlier run did."""
+    progress = Progress(counters)
+    shard = job.file.shard
+    assert shard is not None
+    if workshop.load(job) is not None:
+        progress.done(FileReport(job.file, shard.records, shard.bytes))
+        return
+    try:
+        num_bytes = _write(to, manifest, workshop, progress, job)
+        written = Written(job.file.split, job.num_records, 1, num_bytes)
+        file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
+    except OSError as error:
+        raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
+
+
+def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:
+    """Writes a shard, and returns the bytes of its file."""
+    shard = job.file.shard
+    assert shard is not None
+    endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
+    target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
+    with file_io.create(target, temporary, expected_bytes=shard.bytes) as file:
+        if to == "arrayrecord":
+            array_record.write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
+        else:
+            write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
+            write(file, read_samples(job, manifest, progress), manifest)
+        return file.tell()

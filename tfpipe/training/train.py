@@ -12,7 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tfpipe.distribution import distribute_dataset, set_precision, steps_per_epoch
-from tfpipe.distribution.devices import get_host_index, list_workers
+from tfpipe.distribution.strategy import get_host_index, list_workers
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.data_lock import lock_data

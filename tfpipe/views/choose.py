@@ -15,8 +15,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,18 +27,21 @@ from numpy.typing import NDArray
 from tfpipe.dataset.parts import check_links, check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, first_line
-from tfpipe.format.manifest import Manifest
+from tfpipe.format import file_names
+from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit, view_file
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
-from tfpipe.views.find_facts import find_facts, list_left_out
 from tfpipe.writer import record_facts as facts
+from tfpipe.writer.record_facts import RecordFacts, is_of_shard
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
 _AT_ONCE = 2**20  # records whose sizes are looked up
+
+_ROWS_AT_ONCE = 256
 
 
 def make_view(manifest: Manifest, config: ViewConfig) -> View:
@@ -147,7 +152,7 @@ class FactsTable:
             f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({every!r}, filename = true, "
             f"file_row_number = true) JOIN shards USING (filename)){joins}"
         )
-        connection.register("left_out", list_left_out(manifest))
+        connection.register("left_out", _list_left_out(manifest))
         connection.execute(
             "CREATE VIEW numbered AS SELECT * FROM stored ANTI JOIN left_out USING (split, row_number_)"
             if any(info.chosen is not None for info in manifest.splits.values())
@@ -315,3 +320,47 @@ def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
 def quote(name: str) -> str:
     """Returns a name as SQL writes that of a column."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
+    """Returns the file with the facts of each shard of a split, and makes those that are missing."""
+    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"):
+        import pyarrow.parquet  # noqa: F401
+    reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
+    shards = manifest.splits[split].shards
+    starts = np.concatenate([[0], np.cumsum([shard.records for shard in shards])]).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(partial(_find_shard_facts, reader, folder), shards, starts[:-1]))
+
+
+def _list_left_out(manifest: Manifest) -> Any:
+    """Returns the records that are not chosen: a `pyarrow.Table` with their `split` and their `row_number_`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = pa.schema([("split", pa.string()), ("row_number_", pa.int64())])
+    tables = []
+    for name, info in manifest.splits.items():
+        left_out = np.ones(info.stored_records, np.bool_)
+        left_out[slice(None) if info.chosen is None else info.chosen.numbers] = False
+        # Memory of Arrow's own: its threads may free it when the interpreter is gone.
+        numbers = pc.indices_nonzero(pa.array(left_out)).cast(pa.int64())
+        tables.append(pa.table([pa.array([name] * len(numbers), pa.string()), numbers], schema))
+    return pa.concat_tables(tables)
+
+
+def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start: int) -> str:
+    path = file_io.join(reader.directory, file_names.facts_name(shard.file))
+    if is_of_shard(path, shard.sha256, shard.records):
+        return path
+    facts = RecordFacts(reader.manifest)
+    for begin in range(start, start + shard.records, _ROWS_AT_ONCE):
+        for features in reader.iterate(np.arange(begin, min(begin + _ROWS_AT_ONCE, start + shard.records))):
+            facts.add(features)
+    data = facts.encode(shard.sha256)
+    try:
+        file_io.write_file(path, data)
+    except OSError:  # of a dataset that may only be read
+        path = os.path.join(folder, file_names.facts_name(shard.file).replace("/", "-"))
+        file_io.write_file(path, data)
+    return path

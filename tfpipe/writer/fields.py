@@ -7,11 +7,15 @@ schema = {"views": Images(3), "tags": Labels(("red", "round", "small"))}
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tfpipe.errors import ConfigError
+from tfpipe.format import schema as keys
 from tfpipe.format.example import FeatureLike
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import (
@@ -31,7 +35,8 @@ from tfpipe.format.schema import (
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.system.units import shorten
-from tfpipe.writer.image_values import make_image_values, make_list_values
+
+_MAX_CLASS = 65_535
 
 
 @dataclass(frozen=True)
@@ -205,11 +210,11 @@ class RecordForm:
         if self._image is not None:
             assert self.image_form is not None
             mask = None if self._mask is None else (self._mask, values.pop(self._mask))
-            made |= make_image_values(f"Image {self._image!r}", values.pop(self._image), mask, self.image_form)
+            made |= _make_image_values(f"Image {self._image!r}", values.pop(self._image), mask, self.image_form)
         if self._images is not None:
             assert self.image_form is not None
             images = values.pop(self._images)
-            made |= make_list_values(self._images, images, self.schema[IMAGE_ENCODED].shape, self.image_form)
+            made |= _make_list_values(self._images, images, self.schema[IMAGE_ENCODED].shape, self.image_form)
         return self.schema.check(values | made)
 
     def _find_class(self, label: Any) -> int:
@@ -280,3 +285,70 @@ def _check_names(name: str, field: Label | Labels) -> tuple[str, ...]:
     if not is_list or not names or not all(isinstance(each, str) and each for each in names):
         raise ConfigError(f"{name!r}: the names of classes must be texts, and at least one, got {names!r:.80}.")
     return tuple(names)
+
+
+def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form: ImageForm) -> dict[str, Any]:
+    """Makes the features of an image."""
+    from tfpipe.images.normalize import BadImage, prepare_image  # Pillow loads only for records with images
+
+    data = _encode_image(name, image)
+    mask_data = None if mask is None else _encode_mask(*mask)
+    try:
+        prepared = prepare_image(data, form, mask=mask_data)
+    except BadImage as error:
+        raise ConfigError(f"{name} cannot be stored: {error.reason}.") from None
+    values: dict[str, Any] = {
+        keys.IMAGE_ENCODED: prepared.encoded,
+        keys.IMAGE_FORMAT: prepared.format,
+        keys.IMAGE_HEIGHT: prepared.height,
+        keys.IMAGE_WIDTH: prepared.width,
+        keys.IMAGE_CHANNELS: prepared.channels,
+        keys.IMAGE_COLORSPACE: prepared.colorspace,
+        keys.IMAGE_FILENAME: "",
+        keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest(),
+    }
+    return values if mask is None else values | {keys.IMAGE_MASK: prepared.mask}
+
+
+def _make_list_values(name: str, images: Any, shape: tuple[int, ...] | None, form: ImageForm) -> dict[str, list[Any]]:
+    """Makes the features of several images: lists with one value for each."""
+    must = f"Images {name!r} must be a list of {f'1 to {MAX_IMAGES:,}' if shape is None else shape[0]} images"
+    if not isinstance(images, list | tuple) and not (isinstance(images, np.ndarray) and images.ndim):
+        raise ConfigError(f"{must}, got a {type(images).__name__}.")
+    if not 1 <= len(images) <= MAX_IMAGES or shape not in (None, (len(images),)):
+        raise ConfigError(f"{must}, got {len(images):,}.")
+    rows = [_make_image_values(f"Image {k} of {name!r}", image, None, form) for k, image in enumerate(images)]
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def _encode_image(name: str, image: Any) -> bytes:
+    from tfpipe.images.decode import make_image
+    from tfpipe.images.transcode import encode
+
+    if isinstance(image, bytes):
+        return image
+    pixels = np.asarray(image)
+    is_gray, is_color = pixels.ndim == 2, pixels.ndim == 3 and pixels.shape[-1] == 3
+    if pixels.dtype != np.uint8 or not (is_gray or is_color) or not pixels.size:
+        got = f"{pixels.dtype} {list(pixels.shape)}" if pixels.dtype.kind in "biuf" else f"a {type(image).__name__}"
+        raise ConfigError(
+            f"{name} must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got {got}."
+        )
+    return encode(make_image(np.ascontiguousarray(pixels)), "png", ImageForm())
+
+
+def _encode_mask(name: str, mask: Any) -> bytes:
+    from tfpipe.images.masks import encode_mask
+
+    if isinstance(mask, bytes):
+        return mask
+    classes = np.asarray(mask)
+    if classes.dtype.kind not in "biu" or classes.ndim != 2 or not classes.size:
+        got = f"{classes.dtype} {list(classes.shape)}" if classes.dtype.kind in "biuf" else f"a {type(mask).__name__}"
+        raise ConfigError(f"Mask {name!r} must be the bytes of a PNG, or whole numbers [height, width], got {got}.")
+    low, high = int(classes.min()), int(classes.max())
+    if low < 0 or high > _MAX_CLASS:
+        raise ConfigError(f"Mask {name!r} must hold classes from 0 to {_MAX_CLASS:,}, got {low if low < 0 else high}.")
+    if classes.dtype != np.uint16:
+        classes = classes.astype(np.uint8 if high < 256 else np.uint16)
+    return encode_mask(classes)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -19,20 +21,39 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
+from tfpipe.format.example import encode_example
+from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.process_pool import Workers
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
-from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards
+from tfpipe.writer.shard_file import check_new, name_records, naming
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
+
+_WORKERS = Workers(
+    preload=["tfpipe.writer.write"],
+    death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
+    "is written is kept.",
+)
+
+
+@dataclass(frozen=True)
+class _NewSplit:
+    """A split that a function makes."""
+
+    job: WriteJob
+    name: str
+    num_shards: int
+    records: Callable[[int], Iterable[Any]]
 
 
 def write(
@@ -117,7 +138,7 @@ def write_split(job: WriteJob, split: str, num_shards: int, records: Records) ->
         DataError: The user's code raised an error, or there is no record.
     """
     if callable(records):
-        written = write_from_function(job, split, num_shards, records)
+        written = _write_from_function(job, split, num_shards, records)
     else:
         written = write_from_iterable(job, split, num_shards, records)
     if not any(shard.info.records for shard in written):
@@ -146,3 +167,39 @@ def put_together(
     manifest = replace(make_manifest(name, job.form, splits), stands_on=dict(stands_on))
     for file, data in make_dataset_files(manifest).items():
         file_io.write_file(job.folder.result(file), data, makes_folders=True)
+
+
+def _write_from_function(
+    job: WriteJob, split: str, num_shards: int, records: Callable[[int], Iterable[Any]]
+) -> list[WrittenShard]:
+    """Writes all shards of a split, and keeps those that an earlier run finished."""
+    whole = _NewSplit(job, split, num_shards, records)
+    workers = min(job.workers, num_shards)
+    if not workers:
+        return [_write_shard(whole, number)[1] for number in range(num_shards)]
+    try:
+        pickle.dumps(records)
+    except Exception as error:
+        raise ConfigError(
+            "A function of a shard must stand at the top of a module, where worker processes find it, got "
+            f"{getattr(records, '__qualname__', records)!s:.80}. Move it there, or use workers=0."
+        ) from error
+    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=(whole,)))
+    return [results[number] for number in range(num_shards)]
+
+
+def _write_shard(split: _NewSplit, number: int) -> tuple[int, WrittenShard]:
+    """Writes a shard, or keeps the one that an earlier run finished; returns its number and its description."""
+    job, name = split.job, shard_name(split.name, number, split.num_shards)
+    finished = job.folder.find_finished(name)
+    if finished is not None:
+        return number, finished
+    keys: set[bytes] = set()
+    with job.folder.new_shard(name, job.count, job.new_facts()) as writer:
+        for place, record in name_records(f"shard {number} of {split.name!r}", partial(split.records, number)):
+            with naming(place):
+                checked = job.form.check(record)
+                if job.key is not None:
+                    check_new(keys, checked[job.key], job.key)
+                writer.add(checked, encode_example(checked))
+    return number, writer.describe_shard(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.runners.wheel import build_wheel
+from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import read_tree
 from tfpipe._version import __version__
@@ -90,7 +90,7 @@ def test_an_installed_wheel_makes_itself_again(wheel: Path, tmp_path: Path) -> N
     code = """
 import sys
 import beam_jobs.shards.write_shard, tfpipe
-from beam_jobs.runners.wheel import build_wheel
+from beam_jobs.runners.dataflow import build_wheel
 assert "venv" in tfpipe.__file__ and "venv" in beam_jobs.shards.write_shard.__file__
 assert "tensorflow" not in sys.modules
 build_wheel(sys.argv[1])

@@ -1,15 +1,15 @@
 """The common part of `shard`, `reshard` and `merge`: options, the run of the job, and its output."""
 
+import shlex
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.command import show
-from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.config_option import Command, Size, config_option
 from tfpipe.cli.shared.params import CountOrShare, all_options
 from tfpipe.cli.shared.progress import ShardDisplay
@@ -22,6 +22,10 @@ from tfpipe.system.interrupts import restore_interrupts
 if TYPE_CHECKING:
     from beam_jobs.append_job import Append
     from beam_jobs.plan.plan import Plan
+
+# Every other option has the name of its field.
+_OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
+_NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels", "known_images")
 
 
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
@@ -162,3 +166,35 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None") ->
         estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
     facts = describe_plan(config, plan, estimate)
     show(facts, format_plan(facts), run_args.as_json)
+
+
+def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
+    """Returns the command that runs a job; options that have their default are left out."""
+    if len(config.datasets) > 1:
+        words = ["merge", *config.datasets, config.output]
+    elif config.datasets:
+        words = ["reshard", *config.datasets, config.output]
+    else:
+        words = ["shard", config.input, config.output]
+    values = _changed_fields(config, ShardConfig(config.input, config.output))
+    form_values = _changed_fields(config.form, ImageForm()) | dict(config.form_changes)
+    options = [
+        _format_option(name, value)
+        for name, given in {**values, **form_values}.items()
+        for value in (given if isinstance(given, tuple) else (given,))
+    ]
+    return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
+
+
+def _changed_fields(config: Any, default: Any) -> dict[str, Any]:
+    names = [field.name for field in fields(config) if field.name not in _NOT_OPTIONS]
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+
+
+def _format_option(name: str, value: Any) -> str:
+    option = _OPTIONS.get(name, name).replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={share}" for key, share in value.items())
+    return f"--{option}={value}"

@@ -4,15 +4,17 @@ Every file is read from end to end, because the manifest vouches for its SHA-256
 and for the formats of the images. Headers alone do not tell any of these.
 """
 
+import contextlib
 import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, get_args
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.compressed import detect_compression
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
@@ -34,7 +36,6 @@ from tfpipe.integrity.foreign.scan_file import (
     iterate_payloads,
     scan_file,
 )
-from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -47,8 +48,49 @@ WORKERS = Workers(
     death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Nothing was "
     "written; run the same command again.",
 )
-
 _ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
+
+Export: TypeAlias = Literal["dali", "vahidk"]
+"""The readers that need an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
+
+_SUFFIX = {"dali": ".idx", "vahidk": ".index"}
+
+
+@dataclass(frozen=True)
+class _IndexOutput:
+    """An output directory that is being filled."""
+
+    directory: str
+    old: Manifest | None
+
+    @property
+    def work(self) -> str:
+        """The folder in which files are written first, on the same disk."""
+        return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
+
+    def get_root(self, files: ForeignFiles) -> str:
+        """Returns the directory of the shards, as the manifest names it."""
+        return "." if file_io.resolve_links(self.directory) == file_io.resolve_links(files.root) else files.root
+
+    def commit(self, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]) -> None:
+        """Writes the indexes, by the names of their shards, and the manifest."""
+        text = manifest_json.dumps(manifest).encode()
+        if self.old is not None:
+            if manifest_json.dumps(self.old).encode() != text:  # else it would stand beside new indexes after a crash
+                file_io.remove(file_io.join(self.directory, file_names.MANIFEST))
+            names = {shard.file for split in self.old.splits.values() for shard in split.shards}
+            for name in names - indexes.keys():
+                file_io.remove(file_io.join(self.directory, file_names.index_name(name)))
+        for name, index in indexes.items():
+            for reader in exports:
+                self._write(f"{reader}/{name}{_SUFFIX[reader]}", index)
+            self._write(file_names.index_name(name), index)
+        self._write(file_names.MANIFEST, text)
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = file_io.join(self.directory, name)
+        file_io.make_folder(path.rpartition("/")[0])
+        file_io.write_file(path, data, file_io.join(self.work, "file"))
 
 
 @dataclass(frozen=True)
@@ -118,7 +160,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
     metadata = read_metadata(files.root)
     splits = group_by_split(files, metadata.file_splits, options.split)
     notes = [*metadata.notes, *describe_missing_files(files.names)]
-    with open_output(options.output or files.root) as output:
+    with _open_output(options.output or files.root) as output:
         starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
         heads = dict(zip(files.names, starts, strict=True))
         compression = _compression(files, heads)
@@ -186,7 +228,7 @@ class _ScannedFiles:
     compression: Compression
 
 
-def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> Manifest:
+def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) -> Manifest:
     total, keys, options = FileScan(), scanned.keys, scanned.options
     for _, scan in scanned.scans:
         total.merge(scan)
@@ -238,3 +280,44 @@ def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
 
 def _list_formats(formats: Counter[str]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
+
+
+@contextlib.contextmanager
+def _open_output(directory: str) -> Iterator[_IndexOutput]:
+    """Opens the output directory and makes it if needed. If the block fails, nothing of its work is left."""
+    file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
+    output = _IndexOutput(directory, _old_manifest(directory))
+    is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
+    try:
+        file_io.remove_tree(output.work)
+        file_io.make_folder(output.work)
+        try:
+            yield output
+        finally:
+            file_io.remove_tree(output.work)
+            if is_new:
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)  # only an empty one
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or directory} cannot be written: {error.strerror or error}. Choose another place with "
+            "`output`."
+        ) from error
+
+
+def _old_manifest(directory: str) -> Manifest | None:
+    path = file_io.join(directory, file_names.MANIFEST)
+    try:
+        old = manifest_json.loads(file_io.read_bytes(path, manifest_json.MAX_BYTES).decode(), path)
+    except FileNotFoundError:
+        return None
+    except (FormatError, UnicodeDecodeError):
+        raise ConfigError(
+            f"{path} is not a manifest that can be replaced. Remove it, or choose another place with `output`."
+        ) from None
+    if old.foreign is None:
+        raise ConfigError(
+            f"{directory} is a dataset that `tfpipe shard` wrote, and it has an index already: {file_names.INDEX_DIR}/ "
+            f"has the form that {' and '.join(get_args(Export))} read."
+        )
+    return replace(old, directory=directory)
