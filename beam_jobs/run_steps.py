@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from beam_jobs.plan.step import Step, StepSettings, run_here
-from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.runners.local import LocalRunner
+from beam_jobs.runners.base import Job, LocalRunner, Runner, ShardObserver
 from tfpipe.storage import file_io
 
 

@@ -9,10 +9,9 @@ from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
 from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.shards.job_steps import JobSettings, list_job_steps
+from beam_jobs.shards.job_steps import JobSettings, WorkerCheck, list_job_steps
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import count_search_tasks
-from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json

@@ -14,7 +14,9 @@ from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from beam_jobs.shards.progress import read_progress
 from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
 from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress, poll_progress
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
 LOCAL = "local"
+
 BEAM_RUNNERS = {"direct": "FnApiRunner", "dataflow": "DataflowRunner"}
 """Beam's name of each runner but the local one, which needs no Beam."""
 
@@ -229,3 +232,21 @@ class Runner:
             with contextlib.suppress(Exception):  # each runner has its own client library
                 self._result.cancel()
             raise
+
+
+class LocalRunner(Runner):
+    """A job in a pool of processes of this machine."""
+
+    explains_all = False
+
+    def check(self, config: "ShardConfig") -> None:
+        """Checks nothing: workers on this machine reach all that it reaches."""
+
+    def get_pool_workers(self, workers: int) -> int:
+        """Returns the size of the pool: one process for each core by default."""
+        return workers or usable_cpus()
+
+    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+        """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
+        assert job.header is not None
+        return partial(read_progress, job.work, job.header), POLL_EVERY_S

@@ -1,14 +1,58 @@
-"""Chooses a runner by its name in Beam's options."""
+"""Chooses a runner by its name in Beam's options: that of Dataflow, or Beam's own of this machine, `FnApiRunner`.
 
+Since Beam 2.68 the default runner first tries to download a Go program, and waits forever behind a proxy that
+does not answer. `FnApiRunner` is the same local runner without that. Its own worker processes
+(`--direct_running_mode=multi_processing`) log to the terminal, and it waits forever when one of them is killed.
+"""
+
+import logging
+import os
+import shlex
+import sys
 from collections.abc import Sequence
+from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.runners.runner import create_runner
+from apache_beam.transforms import environments
+from google.protobuf import json_format, struct_pb2
 
-from beam_jobs.runners.base import Runner
+from beam_jobs.runners.base import Job, LocalRunner, Runner
 from beam_jobs.runners.dataflow import DataflowRunner
-from beam_jobs.runners.direct import DirectRunner
 from tfpipe.errors import ConfigError, first_line
+from tfpipe.system.host_limits import usable_cpus
+
+_SILENT = str(logging.CRITICAL + 1)  # an interrupted worker would print its traceback as critical
+
+
+class DirectRunner(LocalRunner):
+    """A graph on this machine. A pool of processes writes the shards, unless Beam's options ask for workers of Beam."""
+
+    def __init__(self, options: PipelineOptions) -> None:
+        super().__init__(options)
+        self._in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
+
+    def get_pool_workers(self, workers: int) -> int:
+        """Returns the size of the pool: one process for each core by default, 0 if Beam starts workers."""
+        return super().get_pool_workers(workers) if self._in_memory else 0
+
+    def make_beam_runner(self, job: Job) -> Any:
+        """Returns a runner that uses no network."""
+        direct = self.options.view_as(DirectOptions)
+        if not self._in_memory and direct.direct_num_workers == 1:
+            direct.direct_num_workers = job.config.workers or usable_cpus()
+        environment = None
+        if direct.direct_running_mode == "multi_processing":
+            # The mode itself would set this environment, but with another command.
+            environment = environments.SubprocessSDKEnvironment.from_command_string(_worker_command())
+            direct.direct_running_mode = "in_memory"
+        harness_options = struct_pb2.Struct()
+        json_format.ParseDict({"default_sdk_harness_log_level": _SILENT}, harness_options)
+        info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness_options)
+        return FnApiRunner(environment, provision_info=ExtendedProvisionInfo(info))
+
 
 _RUNNERS: dict[str | None, type[Runner]] = {
     None: DirectRunner,
@@ -39,3 +83,11 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
     if unknown_options:  # Beam itself would ignore it
         raise ConfigError(f"Options after -- must be known to Beam, got --{min(unknown_options)}.")
     return runner_class(options)
+
+
+def _worker_command() -> str:
+    """Returns the command of a worker process.
+
+    Beam gives it to a shell. "exec" replaces that shell: Ctrl-C would kill it, which would look like a dead worker.
+    """
+    return "exec " + shlex.join([sys.executable, "-m", "beam_jobs.runners.direct_worker", str(os.getpid())])

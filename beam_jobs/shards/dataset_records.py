@@ -1,33 +1,47 @@
 """The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
 
 An image or a feature that need not change is copied byte for byte. Of records that another program wrote, new ones are
-made, see `foreign_records`. TensorFlow is not needed.
+made: the image and the class get tfpipe's own features, and classes count from 0; other features keep name and values.
+The pixels are those that a plain decoder gives, so a pipeline reads what it read before.
 """
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import isqrt
+from functools import lru_cache, partial
+from itertools import accumulate
+from math import isqrt, prod
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
-from beam_jobs.shards.stored_records import read_columns, read_payload
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from tfpipe.errors import FormatError
+from tfpipe.dataset.load import load_manifest
+from tfpipe.errors import DataError, FormatError
+from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Foreign, Manifest, ShardInfo
+from tfpipe.format.record_index import decode_index
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
 from tfpipe.storage import file_io
 
 _DIGEST_BYTES = 32
+_MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from
+
+NO_CLASS = -1
+"""The label of an image without a class in a dataset that has classes. Its class text is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ class DatasetRecords:
         header = self.header
         source, payload, features = _read_features(self.records, planned, header.unpacked)
         if source.foreign is not None:
-            return make_record(header, source, planned, features)
+            return _make_record(header, source, planned, features)
         has_image = keys.IMAGE_ENCODED in header.schema
         several = header.schema.has_several_images
         old_images = images = _get_images(features, several) if has_image else ()
@@ -140,7 +154,7 @@ def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
     """
     source, _, features = _read_features(datasets, planned, {})
     if source.foreign is not None:
-        return identify_foreign(source, features)
+        return _identify_foreign(source, features)
     label = _get_new_label(source, features) if source.labels else -1
     return _get_digest(features), label
 
@@ -158,13 +172,13 @@ def _read_features(
     location = planned.location
     source, file_name = datasets.locate(location.file)
     path = unpacked.get(location.file) or file_io.join(source.directory, file_name)
-    payload = read_payload(path, file_name, location.offset, planned.size)
+    payload = _read_payload(path, file_name, location.offset, planned.size)
     try:
         features = decode_example(payload)
     except FormatError as error:
         raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error
     if source.columns:
-        features |= read_columns(source.columns, planned.path)
+        features |= _read_columns(source.columns, planned.path)
         payload = encode_example(features)
     return source, payload, features
 
@@ -280,3 +294,135 @@ def _get_bytes(features: Mapping[str, Feature], name: str) -> bytes:
 def _get_text(features: Mapping[str, Feature], name: str) -> str:
     """Returns a text; bytes that are not UTF-8 are escaped."""
     return _get_bytes(features, name).decode("utf-8", "surrogateescape")
+
+
+def _read_payload(path: str, name: str, offset: int, size: int) -> bytes:
+    """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
+    try:
+        if not file_io.is_url(path):
+            with file_io.open_file(path) as file:
+                return read_record(file, offset, size)
+        data = file_io.read_range(path, offset, size)
+        return read_record_at(
+            lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size
+        )
+    except FormatError as error:
+        raise UnreadableError(f"{name}: {str(error).rstrip('.')}") from error
+    except OSError as error:
+        raise UnreadableError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def _read_columns(columns: Iterable[tuple[str, str]], place: str) -> dict[str, Feature]:
+    """Reads the features that columns have of a record."""
+    split, _, number = place.partition("/")[2].rpartition(":")
+    features: dict[str, Feature] = {}
+    for address, name in columns:
+        try:
+            column = _open(address, name)
+            directory, shards = column.directory, column.splits[split].shards
+            ends = list(accumulate(shard.records for shard in shards))
+            place_in = bisect_right(ends, int(number))
+            shard = shards[place_in]
+            path = file_io.join(directory, shard.file)
+            offset, size = _load_index(directory, shard)[int(number) - ends[place_in] + shard.records].tolist()
+            features |= decode_example(_read_payload(path, shard.file, offset, size))
+        except (FormatError, DataError, OSError) as error:
+            raise UnreadableError(f"the column {name} cannot be read: {str(error).rstrip('.')}") from error
+    return features
+
+
+@lru_cache(maxsize=_MAX_COLUMNS)
+def _open(address: str, name: str) -> Manifest:
+    return next(column for column in load_manifest(address).columns if column.name == name)
+
+
+@lru_cache(maxsize=_MAX_INDEXES)
+def _load_index(directory: str, shard: ShardInfo) -> NDArray[np.int64]:
+    data = file_io.read_whole(file_io.join(directory, file_names.index_name(shard.file)))
+    return decode_index(data, shard.bytes, shard.records)
+
+
+def _make_record(
+    header: PlanHeader, source: SourceDataset, planned: PlannedImage, old: Mapping[str, Feature]
+) -> Record:
+    """Makes the record of the new dataset."""
+    assert source.foreign is not None
+    name, values = _get_name(old, planned), dict[str, Any]()
+    images: tuple[PreparedImage, ...] = ()
+    digest = _hash_foreign(old, source.foreign)
+    if source.foreign.image_key is not None:
+        image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
+        images = (image,)
+        values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
+    label = NO_CLASS
+    if header.label_names:
+        label = _get_foreign_label(old, source)
+        text = header.label_names[label] if label != NO_CLASS else ""
+        values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
+    made = values.keys() | header.schema.sizes_keys
+    values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in made}
+    features = header.schema.check(values)
+    return Record(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
+
+
+def _identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple[bytes, int]:
+    """Returns the SHA-256 of a foreign record's image and the new label of its class, or -1."""
+    assert source.foreign is not None
+    digest = _hash_foreign(old, source.foreign)
+    return digest, _get_foreign_label(old, source) if source.labels else NO_CLASS
+
+
+def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int:
+    """Returns the new label of a foreign record. A stored number below 0 stands for no class."""
+    assert source.foreign is not None
+    assert source.foreign.label_key is not None
+    key = source.foreign.label_key
+    value = old.get(key)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "i" or len(value) != 1:
+        raise BadImage(f"its record must have one whole number as {key}")
+    stored = int(value[0])
+    if stored < 0:
+        return NO_CLASS
+    label = stored - source.foreign.label_base
+    if not 0 <= label < len(source.labels):
+        raise BadImage(f"its label {stored} is not one of the {len(source.labels)} classes")
+    return source.labels[label]
+
+
+def _hash_foreign(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
+    """Returns the SHA-256 of the image; of a record without one that of all its features."""
+    content = encode_example(old) if foreign.image_key is None else _get_encoded(old, foreign)
+    return hashlib.sha256(content).digest()
+
+
+def _get_encoded(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
+    value = old.get(foreign.image_key) if foreign.image_key is not None else None
+    if not isinstance(value, list) or len(value) != 1:
+        raise BadImage(f"its record must have one image as {foreign.image_key}")
+    return value[0]
+
+
+def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> bytes:
+    """Returns the file name in the record or, if it has none, the record's place."""
+    value = old.get(keys.IMAGE_FILENAME)
+    if isinstance(value, list) and len(value) == 1 and value[0]:
+        return value[0]
+    return planned.path.encode("utf-8", "surrogateescape")
+
+
+def _get_values(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
+    """Returns a feature's values for the encoder. A list that a record lacks is empty."""
+    if spec.tensor is not None and spec.tensor.encoding == "raw":  # of a column
+        return spec.decode(old)
+    value = old.get(spec.name)
+    if value is None or not len(value):
+        if spec.shape is not None:
+            raise BadImage(f"its record has no {spec.name}")
+        return []
+    kind = "bytes" if isinstance(value, list) else "float" if value.dtype.kind == "f" else "int64"
+    if kind != spec.dtype or (spec.shape is not None and len(value) != prod(spec.shape)):
+        expected = "a list of" if spec.shape is None else str(prod(spec.shape))
+        raise BadImage(f"its {spec.name} must be {expected} {spec.dtype}, got {len(value)} {kind}")
+    if spec.shape != ():
+        return value
+    return value[0] if isinstance(value, list) else value[0].item()

@@ -1,20 +1,47 @@
 """Makes a dataset complete once its shards are written: quarantine, duplicates, TFDS files, and the manifest last."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
 
 from beam_jobs.plan.scratch import LocalScratch
-from beam_jobs.plan.step import run_here
-from beam_jobs.shards.lists import encode_quarantine, list_end_steps, write_list, write_lists
+from beam_jobs.plan.split_and_shard import cut_parts
+from beam_jobs.plan.step import Step, do_nothing, run_here
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.search_steps import OpenJob, save_rows
+from beam_jobs.shards.search_steps import (
+    Found,
+    OpenJob,
+    count_buckets,
+    encode_piece,
+    find_paths,
+    load_rows,
+    load_sizes,
+    save_rows,
+    search_bucket,
+)
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format.digest_groups import GroupCounts
 from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
+
+_READS_AT_ONCE, _SHARDS_AT_ONCE = 16, 256
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """The pieces in which the list of duplicates is put together. A line belongs to the shard of its first record."""
+
+    shards: tuple[range, ...] = ()
+    counts: GroupCounts = field(default_factory=GroupCounts)
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
@@ -32,7 +59,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
     num_bad = sum(shard.num_left_out for shard in shards)
     if num_bad <= max_bad:
         return
-    write_list(work, file_names.QUARANTINE, encode_quarantine(work, shards))
+    _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, shards))
     num_images = sum(shard.images for shard in header.shards)
     first = next(line for shard in shards if shard.num_left_out for line in work.read_left_out(shard.info.file))
     raise DataError(
@@ -191,3 +218,57 @@ def _make_manifest(
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )
+
+
+def list_end_steps() -> list[Step[OpenJob]]:
+    """Returns the steps at the end of a job whose shards are written, in their order."""
+    return [
+        Step("Search duplicates", count_buckets, search_bucket, _save_cuts),
+        Step("Find paths", count_buckets, _find_paths, do_nothing),
+    ]
+
+
+def _save_cuts(job: OpenJob, found: Found | None) -> None:
+    """Saves which shards' lines each piece of the list of duplicates has. Of a complete dataset no list is written."""
+    cuts = _Cuts()
+    if found is not None and not load_sizes(job).is_complete:
+        cuts = _Cuts(tuple(cut_parts(found.members.tolist())), found.counts)
+    job.scratch.save("cuts", cuts)
+
+
+def _find_paths(job: OpenJob, task: int) -> None:
+    cuts: _Cuts = job.scratch.load("cuts")
+    find_paths(job, task, np.array([piece.stop for piece in cuts.shards], np.int64))
+
+
+def write_lists(job: OpenJob) -> Duplicates:
+    """Writes both lists, and returns the counts of the duplicates."""
+    cuts: _Cuts = job.scratch.load("cuts")
+    pieces = (encode_piece(job, number, len(cuts.shards)) for number in range(len(cuts.shards)))
+    _write_list(job.work, file_names.QUARANTINE, _encode_quarantine(job.work, load_rows(job)))
+    _write_list(job.work, file_names.DUPLICATES, chain.from_iterable(pieces))
+    return cuts.counts.describe(job.header.dropped)
+
+
+def _encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterator[bytes]:
+    """Yields the line about each bad image of some shards. Several are read at once, since a store answers late."""
+    files = [shard.info.file for shard in shards if shard.num_left_out]
+    with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+        for begin in range(0, len(files), _SHARDS_AT_ONCE):
+            for lines in threads.map(work.read_left_out, files[begin : begin + _SHARDS_AT_ONCE]):
+                yield from (json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def _write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
+    """Writes a list of lines, in parts if it is large, and removes the parts that a longer list of another run left."""
+    num_parts = 0
+    for part in file_names.cut_list(lines):
+        part_name = file_names.list_part_name(name, num_parts)
+        with file_io.create(work.target(part_name), work.temporary(part_name), makes_folders=True) as out:
+            out.writelines(part)
+        num_parts += 1
+    folder, _, base = name.rpartition("/")
+    for file in file_io.list_names(work.target(folder) if folder else work.output):
+        stale = file_names.parse_list_part(base, file)
+        if stale is not None and stale >= num_parts:
+            file_io.remove(work.target(folder, file) if folder else work.target(file))

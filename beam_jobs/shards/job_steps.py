@@ -7,20 +7,66 @@ write shards -> [search duplicates -> find paths] -> write manifest
 Those in brackets are for many images. Of fewer, the process that writes the manifest does their work, too.
 """
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs.plan.scratch import Scratch
 from beam_jobs.plan.step import Step, do_nothing
-from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
-from beam_jobs.shards.lists import list_end_steps
+from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset, list_end_steps
 from beam_jobs.shards.search_steps import GatheredShards, OpenJob, load_shards, save_rows, save_shard
-from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.worker_check import WorkerCheck
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import job_stores
+from tfpipe._version import __version__
+from tfpipe.errors import DataError
+from tfpipe.images.normalize import get_codec_versions
 from tfpipe.writer.written_shard import WrittenShard
+
+_SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
+
+
+@dataclass(frozen=True)
+class WorkerCheck:
+    """The check that the process that planned a job hands to its workers.
+
+    Attributes:
+        fingerprint: The fingerprint of the plan. A disk that is not shared may hold another plan under the same path.
+        versions: The version of each package that decides the bytes of a shard.
+    """
+
+    fingerprint: str
+    versions: Mapping[str, str]
+
+    @classmethod
+    def make(cls, header: PlanHeader, *, codecs: bool = True) -> "WorkerCheck":
+        """Returns the check for a plan that was made in this process.
+
+        Args:
+            header: The header of the plan.
+            codecs: Whether workers must have the image libraries of this process. This is not needed if all of them
+                have the same ones anyway.
+        """
+        return cls(header.fingerprint, _get_versions() if codecs else _get_planner_versions())
+
+    def open_plan(self, work: WorkDir) -> PlanHeader:
+        """Returns the header of the plan, in a worker.
+
+        Raises:
+            DataError: The worker has other versions, or does not see this plan.
+        """
+        _check_versions(self.versions)
+        host = socket.gethostname()
+        try:
+            header = work.read_header()
+        except OSError as error:
+            raise DataError(
+                f"The worker on {host} does not find the plan in {work.base}: {error.strerror or error}. {_SHARE}"
+            ) from error
+        if header.fingerprint != self.fingerprint:
+            raise DataError(f"The worker on {host} finds another job's plan in {work.base}. {_SHARE}")
+        return header
 
 
 @dataclass(frozen=True)
@@ -118,3 +164,23 @@ def _finish(job: OpenJob, shards: Sequence[WrittenShard], searched: OpenJob | No
     check_present(job.work, job.header.files, shards)
     job.work.save_kept(shard.info.file for shard in shards if shard.kept)
     finish_dataset(job.work, job.header, shards, job.max_bad, searched)
+
+
+def _check_versions(versions: Mapping[str, str]) -> None:
+    """Checks that this worker has the packages of the process that started the job."""
+    worker_versions = _get_versions()
+    for name, version in versions.items():
+        if worker_versions.get(name) != version:
+            raise DataError(
+                f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
+                f"{socket.gethostname()} has {worker_versions.get(name, 'none')}. Install the same versions there."
+            )
+
+
+def _get_planner_versions() -> dict[str, str]:
+    """Returns the version of each package that decides the plan."""
+    return {"tfpipe": __version__}
+
+
+def _get_versions() -> dict[str, str]:
+    return {**_get_planner_versions(), **get_codec_versions()}

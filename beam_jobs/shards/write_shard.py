@@ -24,7 +24,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
-from tfpipe.writer.shard_writer import ShardWriter
+from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
 Meter = Callable[[int, float, str | None], None]

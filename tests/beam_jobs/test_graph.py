@@ -13,11 +13,10 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import add_steps
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.shards.job_steps import JobSettings, list_job_steps
+from beam_jobs.shards.job_steps import JobSettings, WorkerCheck, list_job_steps
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import GatheredShards
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files

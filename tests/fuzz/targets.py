@@ -22,8 +22,7 @@ from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
-from tfpipe.format.tensors.tensor_proto import read_tensor_proto
-from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES, read_record, scan_records
 from tfpipe.integrity.foreign.metadata_files import read_metadata
 

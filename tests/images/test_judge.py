@@ -11,8 +11,7 @@ from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.decode import decode_pixels
-from tfpipe.images.judge import judge
-from tfpipe.images.normalize import BadImage, prepare_image
+from tfpipe.images.normalize import BadImage, judge, prepare_image
 from tfpipe.images.verify import check_stored
 from tfpipe.native import jpeg as native_jpeg
 

@@ -14,7 +14,7 @@ from beam_jobs.storage import job_stores
 from tests.beam_jobs.commands import ROOT
 from tests.object_stores.google_xml import GoogleProxy
 from tests.object_stores.proxy import Proxy
-from tfpipe.storage.urls import split_url
+from tfpipe.storage.file_store import split_url
 
 _numbers = count()
 

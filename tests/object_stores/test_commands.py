@@ -23,7 +23,7 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage import stores
 from tfpipe.storage.buckets import StoreOptions
-from tfpipe.storage.retries import RetryConfig
+from tfpipe.storage.failures import RetryConfig
 from tfpipe.storage.store import Store
 
 ONCE = RetryConfig(first_attempts=1, attempts=1)

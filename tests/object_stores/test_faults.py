@@ -14,9 +14,9 @@ from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 from tfpipe.storage import store as object_store
 from tfpipe.storage.buckets import StoreOptions
-from tfpipe.storage.retries import RetryConfig
+from tfpipe.storage.failures import RetryConfig
+from tfpipe.storage.file_store import split_url
 from tfpipe.storage.store import Store
-from tfpipe.storage.urls import split_url
 
 HASTY = RetryConfig(
     first_s=0.2, retry_s=0.2, first_attempts=2, attempts=4, connect_s=5.0, read_s=5.0, first_pause_s=0.02

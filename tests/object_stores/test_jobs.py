@@ -18,7 +18,7 @@ from tests.beam_jobs.records.records import write as write_records
 from tests.object_stores.conftest import Cloud
 from tfpipe import ConfigError, data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.storage.urls import split_url
+from tfpipe.storage.file_store import split_url
 
 # Is it done? Its lines of the plan; the shard, its index, facts, digests and row; the digests again, which tell
 # duplicates.

@@ -11,9 +11,9 @@ from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.storage import buckets, file_io, stores
 from tfpipe.storage import store as object_store
 from tfpipe.storage.buckets import StoreOptions
-from tfpipe.storage.retries import RetryConfig
+from tfpipe.storage.failures import RetryConfig
+from tfpipe.storage.file_store import split_url
 from tfpipe.storage.store import Store
-from tfpipe.storage.urls import split_url
 
 HASTY = RetryConfig(first_s=1, retry_s=1, first_attempts=2, attempts=3, first_pause_s=0.02)
 OBJECTS = {"a": b"0123456789", "x/b": b"bb", "x/[odd] *?%41.jpg": b"odd", "x/läufer": b"", "y/c": b"c"}

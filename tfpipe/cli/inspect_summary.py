@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.console import clean_line, new_console
-from tfpipe.cli.shared.dataset_facts import list_columns
+from tfpipe.cli.shared.shard_output import list_columns
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import mixing_score
 from tfpipe.engine.plan import plan_batches

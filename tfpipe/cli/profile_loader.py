@@ -4,9 +4,9 @@ import threading
 from dataclasses import replace
 
 from tfpipe.cli.profile_run import Output, ProfileArgs
-from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.console import status_line
+from tfpipe.cli.shared.inputs import load_function
 from tfpipe.cli.shared.outputs import check_target
-from tfpipe.cli.shared.status import status_line
 from tfpipe.engine.config import toml_json
 
 

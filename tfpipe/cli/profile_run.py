@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
-from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.command import require_tensorflow
+from tfpipe.cli.shared.console import status_line
+from tfpipe.cli.shared.inputs import load_function, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target
-from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.cli.shared.status import status_line
 
 if TYPE_CHECKING:
     from tfpipe.profiler.types import Report, Trainer

@@ -8,13 +8,11 @@ from typing import Any
 
 import click
 
-from tfpipe.cli.shared.command import command
+from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import config_option, take
-from tfpipe.cli.shared.inputs import open_data, quiet_start, read_config
-from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.console import status_line
+from tfpipe.cli.shared.inputs import load_function, open_data, quiet_start, read_config
 from tfpipe.cli.shared.params import config_file_option
-from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.cli.shared.status import status_line
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.storage.file_io import is_url

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfpipe.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
 # TensorFlow itself waits forever, both for a name that does not resolve and for an address that refuses.
 _RESOLVE_S = 10.0
 _PORT_S = 3.0
@@ -159,9 +160,7 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
     chosen = "local" if name == "local" else tpu
     make_resolver = tf.distribute.cluster_resolver.TPUClusterResolver
     try:
-        resolver = _run_within(
-            _RESOLVE_S, "finding its address", lambda: make_resolver("local" if name == "local" else tpu)
-        )
+        resolver = _run_within(_RESOLVE_S, "finding its address", lambda: make_resolver(chosen))
         if name != "local":
             cluster = _run_within(_RESOLVE_S, "finding its address", lambda: resolver.cluster_spec().as_dict())
             for address in chain.from_iterable(cluster.values()):

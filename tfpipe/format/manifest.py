@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
-from tfpipe.format.tensors.mask_stats import MaskStats
-from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.view import ViewSplit
 from tfpipe.system import notebook
 from tfpipe.system.units import human_bytes, human_count

@@ -23,8 +23,7 @@ from tfpipe.format.manifest import (
     SplitInfo,
 )
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_KEYS, DType, Schema
-from tfpipe.format.tensors.mask_stats import MaskStats
-from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.tfrecord import FRAME_BYTES
 
 MAX_BYTES = 32 << 20

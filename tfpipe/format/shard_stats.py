@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from tfpipe.format.json_reader import Node
 from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
 from tfpipe.format.schema import Schema, find_tensors
-from tfpipe.format.tensors.mask_stats import MaskStats
-from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage, Surplus
 from tfpipe.images.exif import Box, get_upright_size, place_boxes, swaps_sides, turn_image
-from tfpipe.images.judge import drop_surplus, judge
 from tfpipe.images.sniff import name_differs, sniff_format
+from tfpipe.native import jpeg as native_jpeg
 
 __all__ = ["BadImage", "Box", "PreparedImage", "get_codec_versions", "prepare_image"]
 
@@ -225,7 +225,7 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
     except OSError:
         return judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form))
     except Surplus:
-        return judge(_mend(source, drop_surplus(source.data, source.header), "surplus_dropped", form))
+        return judge(_mend(source, _drop_surplus(source.data, source.header), "surplus_dropped", form))
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
@@ -319,3 +319,56 @@ def _make_result(source: _InputImage, encoded: bytes, kind: str, size: tuple[int
         noticed=source.noticed,
         boxes=source.boxes,
     )
+
+
+def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
+    """Checks that every reader makes all pixels of an image. No pixel is computed.
+
+    Returns:
+        Whether the bytes may be stored. Of a JPEG of a rare kind, which only some decoders read, just its pixels may.
+
+    Raises:
+        Surplus: The image is whole, and a JPEG's last scan goes on behind it.
+        BadImage: The image is damaged.
+        OSError: The end marker of a JPEG is missing; or Pillow finds damage.
+    """
+    if isinstance(header, png.PngHeader):
+        png.verify_png(header)
+        return True
+    if not header.arithmetic:
+        jpeg.open_jpeg(header)
+        try:
+            native_jpeg.check(header.decodable, header.width * header.height)
+            return True
+        except native_jpeg.UnsupportedJpeg:
+            pass
+        except native_jpeg.SurplusJpeg as error:
+            raise Surplus(f"damaged JPEG: {error}") from error
+        except native_jpeg.BadJpeg as error:
+            raise BadImage(f"damaged JPEG: {error}") from error
+    jpeg.verify_by_pillow(header)
+    return False
+
+
+def _drop_surplus(data: bytes, header: jpeg.JpegHeader) -> bytes:
+    """Drops zeros between the last block of a JPEG and the marker behind it, with which some cameras pad their files.
+
+    Decoders pass over them, so the pixels stay. The end of the last block is the place up to which `check` finds no
+    surplus.
+    """
+    tail, begin, end = header.decodable, *jpeg.find_last_scan(header)
+    low, high = begin, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            native_jpeg.check(tail[:middle] + jpeg.EOI, header.width * header.height)
+            low = middle
+        except native_jpeg.SurplusJpeg:
+            high = middle
+        except native_jpeg.BadJpeg:
+            low = middle
+    surplus = tail[low:end]
+    if surplus.strip(b"\0"):
+        raise Surplus("damaged JPEG: it has more data than blocks")
+    kept = len(data) - len(tail)  # both have the same scans at their ends
+    return data[: kept + low] + data[kept + end :]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png
 from tfpipe.images.errors import BadImage
-from tfpipe.images.judge import judge
-from tfpipe.images.normalize import prepare_image
+from tfpipe.images.normalize import judge, prepare_image
 from tfpipe.images.sniff import TITLES, sniff_format
 
 _MAX_PIXELS = 2**31

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tfpipe.errors import DataError
 from tfpipe.storage import failures
-from tfpipe.storage.retries import RETRIES, RetryConfig, make_client_options, make_retry_options
+from tfpipe.storage.failures import RETRIES, RetryConfig, make_client_options, make_retry_options
 from tfpipe.system.extras import importing
 
 SCHEMES = ("gs", "s3", "az")

@@ -1,8 +1,42 @@
 """The calls that any place with files by URL answers."""
 
-from collections.abc import Iterable, Iterator
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import IO, BinaryIO
+
+_READ_AHEAD_BYTES = 8 * 2**20  # a request costs as much as some megabytes
+
+
+class _RangedObject(io.RawIOBase):
+    """An object that is read by one ranged request for each read."""
+
+    def __init__(self, read: Callable[[int, int], bytes], num_bytes: int) -> None:
+        super().__init__()
+        self._read, self._size, self._position = read, num_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]  # BufferedReader passes no other
+        num_bytes = min(len(buffer), self._size - self._position)
+        if num_bytes <= 0:
+            return 0
+        data = self._read(self._position, num_bytes)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 class FileStore:
@@ -65,3 +99,24 @@ class FileStore:
     def delete(self, urls: Iterable[str]) -> None:
         """Removes files; one that does not exist is ignored."""
         raise NotImplementedError
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Splits `gs://bucket/a/b` into `bucket` and `a/b`."""
+    bucket, _, name = url.partition("://")[2].partition("/")
+    return bucket, name
+
+
+def get_bucket_url(url: str) -> str:
+    """Returns `gs://bucket` for `gs://bucket/a/b`."""
+    return url[: url.index("://") + 3] + split_url(url)[0]
+
+
+def open_seekable(read: Callable[[int, int], bytes], num_bytes: int) -> BinaryIO:
+    """Opens an object for reading at any place; each request reads some megabytes ahead.
+
+    Args:
+        read: The function that reads a range, given by its first byte and its size.
+        num_bytes: The size of the object.
+    """
+    return io.BufferedReader(_RangedObject(read, num_bytes), _READ_AHEAD_BYTES)

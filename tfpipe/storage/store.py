@@ -18,11 +18,8 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 from tfpipe.errors import DataError
 from tfpipe.storage import failures
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
-from tfpipe.storage.failures import explain
-from tfpipe.storage.file_store import FileStore
-from tfpipe.storage.retries import RETRIES, RetryConfig, repeat
-from tfpipe.storage.seekable import open_seekable
-from tfpipe.storage.urls import get_bucket_url, split_url
+from tfpipe.storage.failures import RETRIES, RetryConfig, explain, repeat
+from tfpipe.storage.file_store import FileStore, get_bucket_url, open_seekable, split_url
 from tfpipe.system.extras import check_installed
 from tfpipe.system.fork_lock import ForkLock
 

@@ -9,8 +9,7 @@ from typing import IO, Any, BinaryIO
 
 from tfpipe.errors import DataError, first_line
 from tfpipe.storage import buckets
-from tfpipe.storage.file_store import FileStore
-from tfpipe.storage.seekable import open_seekable
+from tfpipe.storage.file_store import FileStore, open_seekable
 from tfpipe.system.extras import importing
 
 

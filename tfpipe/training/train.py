@@ -15,8 +15,7 @@ from tfpipe.distribution import distribute_dataset, set_precision, steps_per_epo
 from tfpipe.distribution.strategy import get_host_index, list_workers
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
-from tfpipe.lookups.data_lock import lock_data
-from tfpipe.lookups.held_layer import HeldLayer, find_held
+from tfpipe.lookups.data_lock import HeldLayer, find_held, lock_data
 from tfpipe.pipeline.stages.batch import masked_sum
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.storage import file_io

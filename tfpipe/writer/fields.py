@@ -32,8 +32,7 @@ from tfpipe.format.schema import (
     image_schema,
     make_tensor_specs,
 )
-from tfpipe.format.tensors.tensor_proto import TensorDType
-from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.format.tensors.tensor_type import TensorDType, TensorType
 from tfpipe.system.units import shorten
 
 _MAX_CLASS = 65_535

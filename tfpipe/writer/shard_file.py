@@ -15,11 +15,12 @@ from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_writer import ShardWriter
+from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
 _BUFFER_BYTES = 1 << 20
 _KEY_BYTES = 16
+
 FLUSH_S = 1.0
 """The seconds of work on slow records that a killed run may lose."""
 

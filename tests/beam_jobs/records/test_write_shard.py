@@ -16,7 +16,7 @@ from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.writer.shard_file import hash_key
-from tfpipe.writer.shard_writer import ShardWriter
+from tfpipe.writer.shard_folder import ShardWriter
 
 FILE = "train-00000-of-00001.tfrecord"
 

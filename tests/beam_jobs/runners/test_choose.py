@@ -3,10 +3,9 @@
 import pytest
 
 from beam_jobs.run_steps import make_runner
-from beam_jobs.runners.base import Runner
+from beam_jobs.runners.base import LocalRunner, Runner
+from beam_jobs.runners.choose import DirectRunner
 from beam_jobs.runners.dataflow import DataflowRunner
-from beam_jobs.runners.direct import DirectRunner
-from beam_jobs.runners.local import LocalRunner
 from tfpipe.errors import ConfigError
 
 

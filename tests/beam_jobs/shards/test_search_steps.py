@@ -14,8 +14,7 @@ from beam_jobs.plan import split_and_shard
 from beam_jobs.plan.scratch import LocalScratch, Scratch
 from beam_jobs.plan.step import add_results
 from beam_jobs.shards import search_steps
-from beam_jobs.shards.finish_dataset import finish_dataset
-from beam_jobs.shards.lists import list_end_steps, write_lists
+from beam_jobs.shards.finish_dataset import finish_dataset, list_end_steps, write_lists
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import (
     GatheredShards,

@@ -9,9 +9,9 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
+from beam_jobs.shards.job_steps import WorkerCheck
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
 from tfpipe.errors import DataError

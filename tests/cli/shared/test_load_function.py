@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.inputs import load_function
 from tfpipe.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import time
-from tfpipe.cli.shared.status import status_line
+from tfpipe.cli.shared.console import status_line
 with status_line("Starting") as status:
     status.phase("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
     time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""`tfpipe.format.recovery.header_search`: headers in bytes of any kind."""
+"""`tfpipe.format.recovery.resync`: headers in bytes of any kind."""
 
 import io
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
-from tfpipe.format.recovery.header_search import find_headers, iterate_headers
+from tfpipe.format.recovery.resync import find_headers, iterate_headers
 from tfpipe.format.tfrecord import HEADER_BYTES, decode_header, record_header
 
 

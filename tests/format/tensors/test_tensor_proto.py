@@ -1,12 +1,11 @@
-"""`tfpipe.format.tensors.tensor_proto`, compared with the bytes that TensorFlow writes."""
+"""`tfpipe.format.tensors.tensor_type`, compared with the bytes that TensorFlow writes."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfpipe.errors import FormatError
-from tfpipe.format.tensors.tensor_proto import read_tensor_proto
-from tfpipe.format.tensors.tensor_type import DTYPES, TensorType
+from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, read_tensor_proto
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

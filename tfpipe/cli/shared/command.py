@@ -15,6 +15,7 @@ import click
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option
+from tfpipe.system.extras import check_installed
 
 _FIELD = re.compile(r"`(\w+)`")
 _OF_A_FILE = re.compile(r"[^`]*\.(toml|json): ")  # such a message speaks of the fields in that file
@@ -55,3 +56,17 @@ def name_options(message: str, running: click.Command) -> str:
         return message
     options = {option.name: max(option.opts, key=len) for option in running.params if isinstance(option, click.Option)}
     return _FIELD.sub(lambda match: options.get(match[1], match[0]), message)
+
+
+def require_tensorflow(command: str) -> None:
+    """Checks that TensorFlow is installed."""
+    check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
+
+
+def require_beam(what: str) -> None:
+    """Checks that Apache Beam is installed.
+
+    Args:
+        what: The option that needs it, as the subject of a sentence.
+    """
+    check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")

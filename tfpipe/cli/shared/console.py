@@ -1,9 +1,64 @@
-"""The console that commands print on, and text that is safe to print."""
+"""What commands print on: the console, text that is safe to print, and one line that says what is done at the moment."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
+
+from tfpipe.system.progress import Observer, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class _StatusLine(Observer):
+    """An observer that shows the phase in one line, with the progress behind it."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._phase = show, ""
+
+    def phase(self, text: str) -> None:
+        """Shows what the job does from now on."""
+        self._phase = text
+        self._show(text)
+
+    def progress(self, progress: Progress) -> None:
+        """Shows the phase with the units that are done."""
+        self._show(f"{self._phase}: {progress.done:,} {progress.unit}")
+
+    def note(self, text: str) -> None:
+        """Prints a sentence."""
+        click.echo(clean_line(text), err=True)
+
+
+@contextmanager
+def status_line(first: str) -> Iterator[_StatusLine]:
+    """Shows a line on a terminal, with the time that has passed; a log gets nothing.
+
+    Args:
+        first: The text at the beginning.
+
+    Yields:
+        The observer that changes the text.
+    """
+    if not sys.stderr.isatty():
+        yield _StatusLine(lambda _: None)
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    rest_of_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # a long text is cut, not the clock
+    columns = (
+        SpinnerColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False, table_column=rest_of_line),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
+        task = progress.add_task(clean_line(first), total=None)
+        yield _StatusLine(lambda text: progress.update(task, description=clean_line(text)))
 
 
 def new_console() -> "Console":

@@ -1,6 +1,7 @@
 """The first steps of commands that run a pipeline: open the data, read the options, start TensorFlow."""
 
 import glob
+import importlib
 import os
 import re
 import sys
@@ -8,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import BATCH_SIZE
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
@@ -106,3 +106,30 @@ def load_stages(stages: str | None) -> "Customize | None":
         import tfpipe.pipeline.stage  # noqa: F401
     customize: Customize = load_function(stages, "--stages")
     return customize
+
+
+def load_function(text: str, option: str) -> Any:
+    """Returns the function that `module:function` names; the module may lie in the current directory.
+
+    Raises:
+        ConfigError: There is no such module or function, or the module cannot be imported.
+    """
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name.isidentifier()):
+        raise ConfigError(f"{option} must be module:function, got {text!r}.")
+    if "" not in sys.path:  # an installed command does not look for modules in the current directory
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{option}: {module_name} imports {error.name}, which is not installed.") from error
+        raise ConfigError(
+            f"{option}: there is no module {module_name}. Run the command in the folder of the module, or install it."
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"{option}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"{option}: {module_name} has no function {name}.")
+    return function

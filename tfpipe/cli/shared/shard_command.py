@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.command import show
+from tfpipe.cli.shared.command import require_beam, show
 from tfpipe.cli.shared.config_option import Command, Size, config_option
 from tfpipe.cli.shared.params import CountOrShare, all_options
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs, print_command_option, runner_options
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
 from tfpipe.format.image_form import ImageForm

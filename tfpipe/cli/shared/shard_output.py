@@ -10,15 +10,16 @@ quarantined: 1, listed in quarantine/quarantined.jsonl
 ```
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
 from tfpipe.cli.shared.progress import format_duration
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 _MAX_CLASSES = 5  # in one line
 _MAX_BARS = 12
 _HEAD_BYTES = 1 << 16
+
+_MAX_REASONS = 3
+_OURS = frozenset((*keys.IMAGE_KEYS, *keys.class_schema().names, *keys.BOX_COLUMNS, keys.BBOX_TEXT, keys.IMAGE_MASK))
 
 
 def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
@@ -181,3 +185,28 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
     path = file_io.join(file_io.resolve_links(config.output), file_names.QUARANTINE)
     return read_quarantined(file_io.read_range(path, 0, _HEAD_BYTES))
+
+
+def list_columns(manifest: Manifest) -> list[str]:
+    """Returns the features that are kept beside the image, the class, the boxes and the mask."""
+    schema = manifest.full_schema
+    return [name for name in schema.names if name not in _OURS | schema.sizes_keys]
+
+
+def read_quarantined(head: bytes) -> list[dict[str, str]]:
+    """Returns the first images that were set aside for different reasons, each with its path and the reason.
+
+    Args:
+        head: The beginning of the list in the dataset. Lines that are damaged or cut off are left out.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for row in _read_rows(head):
+        rows.setdefault(row["reason"], row)
+    return list(rows.values())[:_MAX_REASONS]
+
+
+def _read_rows(head: bytes) -> Iterator[dict[str, str]]:
+    for line in head.split(b"\n"):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            row = json.loads(line)
+            yield {"path": str(row["path"]), "reason": str(row["reason"])}

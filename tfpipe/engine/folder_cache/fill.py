@@ -33,7 +33,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
-from tfpipe.format.record_writer import RecordWriter
+from tfpipe.format.record_index import RecordWriter
 from tfpipe.storage import file_io, local
 from tfpipe.system import host_limits
 from tfpipe.system.hash_permutation import IntArray

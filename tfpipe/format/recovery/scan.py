@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.header_search import iterate_headers
-from tfpipe.format.recovery.resync import Damage, Search
+from tfpipe.format.recovery.resync import Damage, Search, iterate_headers
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_header
 
 _TRIED = 64  # the number of records of one size whose neighbors are compared

@@ -9,8 +9,7 @@ import numpy as np
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
-from tfpipe.format.tensors.tensor_proto import read_tensor_proto
-from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata

@@ -14,9 +14,8 @@ from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tensors.tensor_proto import read_tensor_proto
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header

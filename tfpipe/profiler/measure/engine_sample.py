@@ -29,13 +29,14 @@ from tfpipe.format import file_names
 from tfpipe.format.example import decode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.record_writer import RecordWriter
+from tfpipe.format.record_index import RecordWriter
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.profiler.measure.record_sample import sample_records
 
 _SHARDS = 8
 """How often the file of a sample is listed, so that an epoch has several steps and a step records from all over."""
+
 _SPLIT = "train"
 
 

@@ -1,0 +1,193 @@
+"""The PNG file of a mask: its classes, as an array and back.
+
+A mask is stored as a gray PNG of 8 or 16 bits, whose values are the classes. So every decoder gives the classes. What
+comes with a palette or with fewer bits is encoded anew, with the same classes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tfpipe.format.schema import Schema
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.images import png
+from tfpipe.images.errors import BadImage
+from tfpipe.images.exif import find_turn, get_upright_size, swaps_sides, turn_image
+
+Classes: TypeAlias = NDArray[np.integer[Any]]
+"""The class of each pixel: uint8 or uint16 [height, width]."""
+
+_GRAY, _PALETTE = 0, 3
+_COLORS = {2: "red, green and blue", 4: "gray and alpha", 6: "red, green, blue and alpha"}
+_PNG_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPlace:
+    """The place of a mask: what was done to the image that it belongs to.
+
+    Attributes:
+        width: The width of the image in its file, before it was turned.
+        height: The height of the image in its file.
+        orientation: The EXIF orientation by which the image was turned, 1 to 8.
+        size: The width and the height of the stored image.
+        frame: The width and the height of the image that an annotation is for, as for boxes; empty without one.
+    """
+
+    width: int
+    height: int
+    orientation: int
+    size: tuple[int, int]
+    frame: Sequence[float] = ()
+
+    def find_turn(self, mask: tuple[int, int]) -> int | None:
+        """Returns the orientation by which a mask of this size must be turned; None if it does not fit."""
+        stored = self.width, self.height
+        if mask not in (stored, get_upright_size(stored, self.orientation), tuple(self.frame)):
+            return None
+        return find_turn(mask, stored, self.orientation, is_upright=bool(self.frame))
+
+
+def read_mask(data: bytes, max_pixels: int) -> Classes:
+    """Reads the classes of a mask.
+
+    Args:
+        data: The PNG. Of a gray one the values are the classes, of one with a palette the indices.
+        max_pixels: The largest number of pixels.
+
+    Returns:
+        uint8 [height, width], or uint16 for 16 bits.
+
+    Raises:
+        BadImage: The file is not a PNG with one channel, or it is damaged or too large.
+    """
+    return _decode_mask(_read_mask_header(data, max_pixels))
+
+
+def encode_mask(classes: Classes) -> bytes:
+    """Encodes classes, uint8 or uint16 [height, width], as the PNG that is stored."""
+    buffer = io.BytesIO()
+    _make_mask_image(classes).save(buffer, "PNG", compress_level=_PNG_LEVEL)
+    return buffer.getvalue()
+
+
+def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], max_pixels: int) -> None:
+    """Adds the masks of a record that was checked or decoded.
+
+    Raises:
+        BadImage: A mask is damaged.
+    """
+    for spec in schema.masks:
+        value = features.get(spec.name)
+        data = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(data, bytes):
+            stats.add_mask(spec.name, read_mask(data, max_pixels))
+
+
+def check_mask(data: bytes, max_pixels: int) -> tuple[int, int]:
+    """Decodes a stored mask; returns its width and height.
+
+    Raises:
+        BadImage: It is not a gray PNG of 8 or 16 bits, or it is damaged.
+    """
+    header = _read_mask_header(data, max_pixels)
+    if not _is_plain(header):
+        raise BadImage("it is not a gray PNG of 8 or 16 bits")
+    _decode_mask(header)
+    return header.width, header.height
+
+
+def _read_mask_header(data: bytes, max_pixels: int) -> png.PngHeader:
+    """Reads the header of a mask."""
+    if not data.startswith(png.SIGNATURE):
+        raise BadImage("it is not a PNG")
+    header = png.read_header(data, max_pixels)
+    if header.color_type not in (_GRAY, _PALETTE):
+        raise BadImage(f"a mask must have one channel, and this PNG has {_COLORS[header.color_type]}")
+    return header
+
+
+def _is_plain(header: png.PngHeader) -> bool:
+    """Returns whether every decoder gives the classes."""
+    return header.color_type == _GRAY and header.depth >= 8 and not header.transparent and not header.animated
+
+
+def _decode_mask(header: png.PngHeader) -> Classes:
+    """Decodes the mask of a header; the result is that of `read_mask`."""
+    png.verify_png(header)
+    try:
+        image = png.open_png(header.decodable)
+        image.load()
+        values: Classes = np.asarray(image)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise BadImage(f"damaged PNG: {error}") from error
+    if header.depth == 16:
+        return values.astype(np.uint16)
+    if header.color_type == _GRAY and header.depth in (2, 4):  # Pillow scales them to 8 bits
+        values = values // (255 // (2**header.depth - 1))
+    return values.astype(np.uint8)  # one bit comes as bool
+
+
+def _make_mask_image(classes: Classes) -> Image.Image:
+    """Converts classes to Pillow's image of 8 or 16 bits."""
+    return Image.fromarray(np.ascontiguousarray(classes))
+
+
+def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
+    """Checks a mask and does to it what was done to its image. A mask that fits as it is keeps its bytes.
+
+    Args:
+        data: The PNG, for the pixels of the image as they lie in its file or, if its size says so, for the upright
+            ones.
+        place: The place of the mask.
+        max_pixels: The largest number of pixels.
+
+    Raises:
+        BadImage: The mask cannot be read, or it has another size than the image. The reason names the mask.
+    """
+    try:
+        header = _read_mask_header(data, max_pixels)
+        classes = _decode_mask(header)
+    except BadImage as error:
+        raise BadImage(f"its mask: {error.reason}") from error
+    size = header.width, header.height
+    turn = place.find_turn(size)
+    if turn is None:
+        turned = ", before EXIF turns it" if swaps_sides(place.orientation) else ""
+        raise BadImage(
+            f"its mask has {header.width} x {header.height} pixels, the image {place.width} x {place.height}{turned}"
+        )
+    if place.size == size and turn == 1 and _is_plain(header):
+        return data
+    classes = np.asarray(turn_image(_make_mask_image(classes), turn))
+    return encode_mask(resize_nearest(classes, place.size[::-1]))
+
+
+def resize_nearest(classes: Classes, size: tuple[int, int]) -> Classes:
+    """Resizes classes to a height and a width: each pixel takes the class under its center."""
+    height, width = classes.shape
+    return crop_nearest(classes, (0, 0, height, width), size)
+
+
+def crop_nearest(classes: Classes, crop_box: tuple[int, int, int, int], size: tuple[int, int]) -> Classes:
+    """Cuts a box out of classes and resizes it: each pixel takes the class under its center.
+
+    Args:
+        classes: uint8 or uint16 [height, width].
+        crop_box: The y, x, height and width of the box, inside and not empty.
+        size: The height and width of the result.
+
+    Returns:
+        The dtype of `classes`, of this size.
+    """
+    y, x, height, width = crop_box
+    rows = y + (2 * np.arange(size[0]) + 1) * height // (2 * size[0])
+    columns = x + (2 * np.arange(size[1]) + 1) * width // (2 * size[1])
+    return classes[rows[:, None], columns]
