@@ -11,7 +11,7 @@ import click
 
 from tfpipe.cli.main import CONTEXT_SETTINGS, Commands, main
 from tfpipe.cli.shard import merge, reshard, shard
-from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.config_option import debug_option
 
 
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)

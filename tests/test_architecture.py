@@ -98,7 +98,7 @@ HEAVY = {
         "tfpipe.pipeline.textbook",
         "tfpipe.profiler.live",
         "tfpipe.profiler.measure",
-        "tfpipe.storage.tensorflow_store",
+        "tfpipe.storage.stores",
         "tfpipe.training",
     ),
     "keras": ("tfpipe.readers.keras",),

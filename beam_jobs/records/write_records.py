@@ -29,8 +29,7 @@ from tfpipe.format.file_names import check_split_name, shard_name
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
-from tfpipe.writer.job import check_key, count_shards
-from tfpipe.writer.shard_file import hash_key, naming
+from tfpipe.writer.job import check_key, count_shards, hash_key, naming
 from tfpipe.writer.written_shard import WrittenShard
 
 _NO_DIGEST = b""

@@ -15,7 +15,7 @@ from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
-from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.storage.stores import TensorFlowStore
 from tfpipe.system.extras import importing
 
 

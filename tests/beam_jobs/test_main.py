@@ -16,8 +16,7 @@ from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Ran, Tfpipe
 from tfpipe.cli.main import main
-from tfpipe.cli.shared.runner_options import RunArgs
-from tfpipe.cli.shared.shard_command import format_command
+from tfpipe.cli.shared.shard_command import RunArgs, format_command
 from tfpipe.format.image_form import ImageForm
 
 BeamJobs = Callable[..., Ran]

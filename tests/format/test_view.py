@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.headed_file import encode_headed
-from tfpipe.format.view import View, ViewSplit, check_view_name, decode_view, view_file
+from tfpipe.format.view import View, ViewSplit, check_view_name, decode_view, encode_headed, view_file
 
 
 def make_split(numbers: list[int], weights: list[int] | None = None, stored: int = 10) -> ViewSplit:

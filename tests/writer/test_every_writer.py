@@ -18,7 +18,7 @@ from tfpipe.integrity.repair import repair
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.views.choose import find_facts
 from tfpipe.writer.fields import RecordForm
-from tfpipe.writer.shard_file import hash_key
+from tfpipe.writer.job import hash_key
 
 SCHEMA = {"id": tfpipe.Values("int64")}
 

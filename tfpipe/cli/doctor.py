@@ -9,9 +9,16 @@ import click
 from tfpipe.cli.doctor_checks import TPU_VARIABLES, TargetConfig
 from tfpipe.cli.shared.checks import Check, show_checks
 from tfpipe.cli.shared.command import command, name_options, require_tensorflow
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import (
+    batch_option,
+    config_file_option,
+    config_option,
+    drop_missing,
+    size_option,
+    split_option,
+    stages_option,
+)
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
-from tfpipe.cli.shared.params import batch_option, config_file_option, size_option, split_option, stages_option
 
 
 @command("Check data, options and machine before a run.")

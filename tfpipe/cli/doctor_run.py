@@ -38,7 +38,7 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_records_ahead, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.system import host_limits, versions
+from tfpipe.system import extras, host_limits
 from tfpipe.system.units import human_bytes, human_count
 
 # The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses.
@@ -165,7 +165,7 @@ def _name_parts(element: Any) -> dict[str, Any]:
 
 
 def _check_versions(facts: _Facts) -> Check:
-    return doctor_checks.check_versions(tf.__version__, versions.get_versions(versions.TENSORFLOW), facts.target)
+    return doctor_checks.check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), facts.target)
 
 
 def _check_tpu_host(facts: _Facts) -> Check:
@@ -179,7 +179,7 @@ def _check_tpu_host(facts: _Facts) -> Check:
 
 
 def _check_jax(_: _Facts) -> Check:
-    return doctor_checks.check_jax(versions.get_versions(("jax", "jaxlib", "libtpu")))
+    return doctor_checks.check_jax(extras.get_versions(("jax", "jaxlib", "libtpu")))
 
 
 def _check_batch(facts: _Facts) -> Check:

@@ -24,7 +24,7 @@ from tfpipe.cli.profile import profile
 from tfpipe.cli.serve import serve, serve_check
 from tfpipe.cli.shard import append, merge, reshard, shard
 from tfpipe.cli.shared.command import name_options
-from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.config_option import debug_option
 from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.verify import repair, verify

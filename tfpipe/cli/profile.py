@@ -6,9 +6,7 @@ from typing import Any
 import click
 
 from tfpipe.cli.profile_run import ProfileArgs, run
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.outputs import check_target, write_file
-from tfpipe.cli.shared.params import (
+from tfpipe.cli.shared.config_option import (
     Percent,
     batch_option,
     budget_option,
@@ -19,6 +17,8 @@ from tfpipe.cli.shared.params import (
     split_option,
     stages_option,
 )
+from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
 from tfpipe.system.extras import check_installed
 

@@ -7,17 +7,17 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.config_option import config_option, drop_missing, take
+from tfpipe.cli.shared.config_option import Shares, all_options, config_option, drop_missing, take
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.params import Shares, all_options
-from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
+    RunArgs,
     drop_duplicates_option,
     drop_features_option,
     job_options,
     layout_options,
     max_bad_option,
     refuse_nan_option,
+    refuse_path,
     run_job,
     run_options,
     seekable_option,

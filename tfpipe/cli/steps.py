@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_option
+from tfpipe.cli.shared.config_option import batch_option, config_file_option, config_option, split_option
 from tfpipe.cli.shared.inputs import read_config
 from tfpipe.cli.shared.outputs import write_file
-from tfpipe.cli.shared.params import batch_option, config_file_option, split_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.system.units import human_count

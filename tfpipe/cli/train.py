@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
-from tfpipe.cli.shared.config_option import config_option, take
+from tfpipe.cli.shared.config_option import config_file_option, config_option, take
 from tfpipe.cli.shared.console import status_line
 from tfpipe.cli.shared.inputs import load_function, open_data, quiet_start, read_config
-from tfpipe.cli.shared.params import config_file_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.storage.file_io import is_url

@@ -57,7 +57,7 @@ def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _get_versions() -> dict[str, str]:
-    from tfpipe.system import versions
+    from tfpipe.system import extras
 
     found = {"tfpipe": __version__, "Python": platform.python_version()}
-    return {**found, **versions.get_versions(versions.LIBRARIES)}
+    return {**found, **extras.get_versions(extras.LIBRARIES)}

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format import file_names
-from tfpipe.format.headed_file import MAX_RECORDS, decode_headed, encode_headed, inflate
 from tfpipe.format.json_reader import Node
-from tfpipe.format.view import Hidden
+from tfpipe.format.view import MAX_RECORDS, Hidden, decode_headed, encode_headed, inflate
 
 Kind = Literal["append", "delete"]
 """The change that a layer makes to the state below it."""

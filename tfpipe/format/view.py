@@ -13,31 +13,36 @@ view as it reads a dataset. The file says which shards it was made for, so a vie
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError
-from tfpipe.format.headed_file import MAX_RECORDS, decode_headed, encode_headed, inflate
-from tfpipe.format.json_reader import Node
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.json_reader import Node, parse_json
 
 VIEWS_DIR = "views"
 VIEW_SUFFIX = ".view"
+
 WEIGHT_UNITS = 1 << 16
 """A weight of 1. Weights are stored as whole multiples of 1/65,536, so that every machine draws the same records."""
 
 MAX_WEIGHT = 1000
 MAX_VIEW_BYTES = 1 << 34
-
 _Bytes: TypeAlias = bytes  # also in a class whose field has that name
 _LEVEL = 4  # of zlib: a third of the time of its default, and a tenth more bytes
 _MAGIC = "tfpipe view 1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+MAX_RECORDS = 1 << 33
+"""The most records of a split that a header may name: a bitmap of so many takes 1 GB."""
+
+_MAX_HEADER_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,3 +245,60 @@ def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *f
         raise ValueError(f"it has {len(numbers)} records and not {records}")
     table = np.frombuffer(inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
     return ViewSplit(numbers, table, stored_records, *facts)
+
+
+def encode_headed(magic: str, header: Mapping[str, object], blocks: Iterable[bytes]) -> bytes:
+    """Returns the content of a file.
+
+    Args:
+        magic: The name and the version of the format, such as "tfpipe view 1".
+        header: The values of the line, which JSON knows.
+        blocks: The bytes behind it. The header says how long each is.
+    """
+    body, line = b"".join(blocks), {"format": magic, **header}
+    return _dump(line | {"sha256": _hash(line, body)}) + b"\n" + body
+
+
+def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Node, bytes]:
+    """Returns the header of a file, and the bytes behind it.
+
+    Args:
+        data: The content of the file.
+        where: The name of the file, for messages.
+        magic: The name and the version of the format.
+        advice: The sentence that says what to do with a damaged file.
+
+    Raises:
+        FormatError: It is damaged, or has another format.
+    """
+    text, newline, _ = data[:_MAX_HEADER_BYTES].partition(b"\n")
+    body = data[len(text) + 1 :]
+    try:
+        node = parse_json(text.decode(), where)
+    except UnicodeDecodeError:
+        newline = b""
+    if not newline:
+        raise FormatError(f"{where} is not a {magic.split()[1]} of tfpipe, or is damaged.")
+    if node.field("format").text() != magic:
+        raise node.field("format").error(f"{magic!r}")
+    line = json.loads(text)
+    if line.pop("sha256", None) != _hash(line, body):
+        raise FormatError(f"{where} is damaged: its bytes have another checksum. {advice}")
+    return node, body
+
+
+def inflate(data: bytes, size: int) -> bytes:
+    """Decompresses as many bytes as there must be, and never more. Raises ValueError or zlib.error for any others."""
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(data, size + 1)
+    if len(plain) != size or not inflater.eof:
+        raise ValueError(f"it does not decompress to {size} bytes")
+    return plain
+
+
+def _dump(line: Mapping[str, object]) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode()
+
+
+def _hash(line: Mapping[str, object], body: bytes) -> str:
+    return hashlib.sha256(_dump(line) + b"\n" + body).hexdigest()

@@ -23,8 +23,7 @@ from tfpipe.format.tfrecord import read_record
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.repair_shard import RepairFolder
 from tfpipe.storage import file_io
-from tfpipe.writer.describe import make_dataset_files
-from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
 _MAX_QUARANTINE_BYTES = 1 << 30
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]

@@ -13,7 +13,7 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import file_io, stores
-from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.storage.stores import TensorFlowStore
 from tfpipe.system.options import list_changes
 
 

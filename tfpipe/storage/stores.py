@@ -4,20 +4,123 @@ store = get_store("gs://data/photos/a.jpg")
 store.read("gs://data/photos/a.jpg")
 """
 
+import contextlib
+import errno
 import importlib.util
 import os
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from typing import IO, Any, BinaryIO
 
+from tfpipe.errors import DataError, first_line
+from tfpipe.storage import buckets
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
-from tfpipe.storage.file_store import FileStore
+from tfpipe.storage.file_store import FileStore, open_seekable
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
-from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.system.extras import importing
 from tfpipe.system.fork_lock import ForkLock
 
 Opener = Callable[[str, str], FileStore]
 """A function of a scheme and a URL of it that opens their store."""
+
+
+class TensorFlowStore(FileStore):
+    """A `FileStore` by `tf.io.gfile`; `FileStore` describes the methods.
+
+    Args:
+        url: A URL of the file system.
+
+    Raises:
+        DataError: TensorFlow does not know the scheme.
+        MissingDependencyError: TensorFlow is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        with importing(f"Reading {url}", "TensorFlow", "tfpipe[tensorflow]"):
+            import tensorflow
+        scheme = url.partition("://")[0]
+        if scheme not in tensorflow.io.gfile.get_registered_schemes():
+            install = f"install {buckets.REQUIREMENT}, " if scheme in buckets.SCHEMES else ""
+            raise DataError(
+                f"TensorFlow cannot read {scheme}:// URLs, got {url}. Copy the dataset to a local disk or to gs://, "
+                f"{install}or mount the bucket as a folder and name that."
+            )
+        self._tf: Any = tensorflow
+
+    def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Implements `FileStore.read`."""
+        with self._explain(url), self._tf.io.gfile.GFile(url, "rb") as file:
+            file.seek(offset)
+            data: bytes = file.read(-1 if size is None else size)
+            return data
+
+    def open(self, url: str) -> BinaryIO:
+        """Implements `FileStore.open`."""
+        with self._explain(url):
+            size = self._tf.io.gfile.stat(url).length
+        return open_seekable(partial(self.read, url), size)
+
+    @contextlib.contextmanager
+    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
+        """Opens a new file; one that is cut off by an error is removed."""
+        with self._explain(url):
+            try:
+                with self._tf.io.gfile.GFile(url, "wb") as file:
+                    yield file
+            except BaseException:
+                with contextlib.suppress(self._tf.errors.OpError):
+                    self._tf.io.gfile.remove(url)
+                raise
+
+    def size(self, url: str) -> int:
+        """Implements `FileStore.size`."""
+        try:
+            with self._explain(url):
+                status = self._tf.io.gfile.stat(url)
+        except FileNotFoundError:
+            return -1
+        return -1 if self._tf.io.gfile.isdir(url) else int(status.length)
+
+    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
+        """Implements `FileStore.list`."""
+        base = folder.rstrip("/")
+        with self._explain(folder):
+            names = self._tf.io.gfile.listdir(base) if self._tf.io.gfile.isdir(base) else []
+        for name in sorted(name.rstrip("/") for name in names):
+            size = self.size(f"{base}/{name}")
+            if size >= 0:
+                yield f"{base}/{name}", size
+            elif recursive:
+                yield from self.list(f"{base}/{name}")
+            else:
+                yield f"{base}/{name}/", -1
+
+    def make_folder(self, url: str) -> None:
+        """Implements `FileStore.make_folder`."""
+        with self._explain(url):
+            self._tf.io.gfile.makedirs(url)
+
+    def rename(self, source: str, target: str) -> None:
+        """Implements `FileStore.rename`."""
+        with self._explain(source):
+            self._tf.io.gfile.rename(source, target, overwrite=True)
+
+    def delete(self, urls: Iterable[str]) -> None:
+        """Implements `FileStore.delete`."""
+        for url in urls:
+            with contextlib.suppress(FileNotFoundError), self._explain(url):
+                self._tf.io.gfile.remove(url)
+
+    @contextlib.contextmanager
+    def _explain(self, url: str) -> Iterator[None]:
+        """Turns TensorFlow's errors into those of the system."""
+        try:
+            yield
+        except self._tf.errors.NotFoundError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
+        except self._tf.errors.OpError as error:
+            raise OSError(first_line(error)) from error
 
 
 def can_read(url: str) -> bool:

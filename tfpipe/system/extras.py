@@ -8,12 +8,23 @@ raises "A plan needs pyarrow. Install it with: pip install '.[shard]' in a check
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 
 from tfpipe.errors import MissingDependencyError
 
 _PLACE, _WHERE = ".", " in a checkout of tfpipe"
 """The words for what pip installs, and where: "tfpipe" and "" from the first release on. A test compares the pages."""
+
+TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
+"""The packages that hold TensorFlow or belong to it."""
+
+LIBRARIES = (
+    *TENSORFLOW,
+    *("apache-beam", "pyarrow", "obstore", "boto3"),
+    *("torch", "jax", "jaxlib", "numpy", "pillow", "google-crc32c"),
+)
+"""The packages whose version may change what tfpipe does."""
 
 
 @contextlib.contextmanager
@@ -50,3 +61,17 @@ def name_install(requirement: str) -> str:
 
 def _missing(user: str, package: str, requirement: str) -> MissingDependencyError:
     return MissingDependencyError(f"{user} needs {package}. Install it with: {name_install(requirement)}.")
+
+
+def get_version(package: str) -> str | None:
+    """Returns the version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def get_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the version of each of the packages that is installed."""
+    versions = {package: get_version(package) for package in packages}
+    return {package: version for package, version in versions.items() if version is not None}

@@ -13,8 +13,7 @@ from tfpipe.errors import DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.tfrecord import record_footer
-from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, name_records, naming
+from tfpipe.writer.job import FLUSH_S, ShardFile, WriteJob, check_new, name_records, naming
 from tfpipe.writer.written_shard import WrittenShard
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us

@@ -1,18 +1,33 @@
-"""The settings of a run of `tfpipe.write`, which worker processes share."""
+"""The settings of a run of `tfpipe.write`, which worker processes share, and the files that it adds records to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from tfpipe.errors import ConfigError
+import numpy as np
+
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.record_facts import RecordFacts
-from tfpipe.writer.shard_folder import ShardFolder
+from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
+from tfpipe.writer.written_shard import WrittenShard
+
+_BUFFER_BYTES = 1 << 20
+_KEY_BYTES = 16
+
+FLUSH_S = 1.0
+"""The seconds of work on slow records that a killed run may lose."""
 
 
 class WriteFolder(ShardFolder):
@@ -48,6 +63,77 @@ class WriteJob:
         return RecordFacts.of_new_shard(self.form.schema, self.form.label_names)
 
 
+class ShardFile:
+    """A file that records are added to.
+
+    Attributes:
+        footers: The checksum of each record that an earlier run wrote, as it stands in the file.
+        keys: The hash of each of their keys.
+
+    Args:
+        path: The path of the file, which an earlier run of the same job may have left.
+        job: The settings.
+    """
+
+    def __init__(self, path: str, job: WriteJob) -> None:
+        self.footers: list[bytes] = []
+        self.keys: list[bytes] = []
+        self._key, self._folder = job.key, job.folder
+        mode = "r+b" if os.path.exists(path) else "w+b"
+        self._file: BinaryIO = cast(BinaryIO, open(path, mode, _BUFFER_BYTES))  # noqa: SIM115, it stays open
+        self._writer = ShardWriter(self._file, job.count, job.new_facts())
+        self._flushed = time.monotonic()
+        self._recover()
+
+    def _recover(self) -> None:
+        """Counts the whole records that are there, and cuts off what follows them."""
+        end = 0
+        with contextlib.suppress(FormatError):
+            for _, payload in scan_records(self._file):
+                features = decode_example(payload)
+                self._writer.count(features)
+                if self._key is not None:
+                    self.keys.append(hash_key(features[self._key]))
+                self._writer.frame(payload)
+                self.footers.append(record_footer(payload))
+                end += self._writer.sizes[-1]
+        self._file.seek(end)
+        self._file.truncate()
+
+    def __len__(self) -> int:
+        return len(self._writer.sizes)
+
+    def add(self, checked: Mapping[str, FeatureLike]) -> bytes:
+        """Counts a record, and returns its payload, which `write` then writes.
+
+        Raises:
+            ConfigError: A tensor holds NaN, and that is refused.
+        """
+        self._writer.count(checked)
+        return encode_example(checked)
+
+    def write(self, payloads: list[bytes]) -> None:
+        """Writes records that were added."""
+        for payload in payloads:
+            self._writer.write(payload)
+        if time.monotonic() - self._flushed >= FLUSH_S:
+            self._file.flush()
+            self._flushed = time.monotonic()
+
+    def finish(self, name: str) -> WrittenShard:
+        """Makes sure that the file and what belongs to it are on disk; returns its description under a name."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._folder.save_beside(name, self._writer)
+        return self._writer.describe_shard(name)
+
+    def close(self) -> None:
+        """Closes the file as it is, for a run that goes on later."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
     """Returns the number of shards of each split.
 
@@ -70,3 +156,58 @@ def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
         raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
     if form.schema[key].kind == "tensor":
         raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")
+
+
+def check_new(digests: set[bytes], value: Any, key: str) -> bytes:
+    """Adds the hash of the value that identifies a record to those before it, and returns it.
+
+    Raises:
+        ConfigError: An earlier record has the same value.
+    """
+    digest = hash_key(value)
+    if digest in digests:
+        raise ConfigError(f"Feature {key!r} must identify a record, but an earlier one has {value!r:.80} too.")
+    digests.add(digest)
+    return digest
+
+
+def hash_key(value: Any) -> bytes:
+    """Returns the hash of the value that identifies a record, as it is checked or decoded."""
+    if isinstance(value, list | np.ndarray):
+        value = value[0]
+    if isinstance(value, str | bytes):
+        data = value.encode() if isinstance(value, str) else value
+    else:
+        data = str(int(value)).encode()  # of any size: the encoder says what does not fit
+    return hashlib.blake2b(data, digest_size=_KEY_BYTES).digest()
+
+
+@contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Adds the place of a record to the message of an error about its values."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields the place of each record for messages, and the record.
+
+    Args:
+        source: The name of where the records come from, as in "'train'".
+        make: The user's function that returns the records.
+
+    Raises:
+        DataError: The user's code raised an error.
+    """
+    count = 0
+    try:
+        for record in make():
+            yield f"Record {count} of {source}", record
+            count += 1
+    except TfpipeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise DataError(f"Record {count} of {source} could not be made: {reason}.") from error

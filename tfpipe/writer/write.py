@@ -28,13 +28,11 @@ from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
-from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_iterable import write_from_iterable
-from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards
-from tfpipe.writer.shard_file import check_new, name_records, naming
+from tfpipe.writer.job import WriteFolder, WriteJob, check_key, check_new, count_shards, name_records, naming
 from tfpipe.writer.working_folder import check_output
-from tfpipe.writer.written_shard import WrittenShard, make_split_info
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""

@@ -15,7 +15,7 @@ from tests.beam_jobs.records.records import make_job, make_record
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
-from tfpipe.writer.shard_file import hash_key
+from tfpipe.writer.job import hash_key
 from tfpipe.writer.shard_folder import ShardWriter
 
 FILE = "train-00000-of-00001.tfrecord"

@@ -5,8 +5,7 @@ from typing import Any
 import click
 import pytest
 
-from tfpipe.cli.shared.config_option import Size
-from tfpipe.cli.shared.params import CountOrShare, Shares
+from tfpipe.cli.shared.config_option import CountOrShare, Shares, Size
 
 
 @pytest.mark.parametrize(

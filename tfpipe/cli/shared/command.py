@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.shared.config_option import debug_option
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option
 from tfpipe.system.extras import check_installed
 
 _FIELD = re.compile(r"`(\w+)`")

@@ -1,4 +1,4 @@
-"""What commands print on: the console, text that is safe to print, and one line that says what is done at the moment."""
+"""The console that commands print on, text that is safe to print, and a line that says what happens at the moment."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.shared.params import BATCH_SIZE
+from tfpipe.cli.shared.config_option import BATCH_SIZE
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.storage.file_io import is_url

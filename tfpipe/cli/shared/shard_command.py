@@ -3,18 +3,18 @@
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
-from tfpipe.cli.shared.config_option import Command, Size, config_option
-from tfpipe.cli.shared.params import CountOrShare, all_options
+from tfpipe.cli.shared.config_option import Command, CountOrShare, Size, all_options, config_option, take
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.runner_options import RunArgs, print_command_option, runner_options
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
+from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 
@@ -25,6 +25,60 @@ if TYPE_CHECKING:
 # Every other option has the name of its field.
 _OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
 _NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels", "known_images")
+
+runner_options = all_options(
+    config_option(RunnerConfig, "runner", "Where the job runs; local means this machine, direct Beam on it."),
+    config_option(RunnerConfig, "project", metavar="ID"),
+    config_option(RunnerConfig, "region", metavar="NAME"),
+    config_option(RunnerConfig, "max_workers", metavar="N", default="the service decides"),
+    config_option(RunnerConfig, "machine_type", metavar="TYPE"),
+    config_option(RunnerConfig, "service_account", metavar="EMAIL"),
+    config_option(RunnerConfig, "network", metavar="NAME"),
+    config_option(RunnerConfig, "subnetwork", metavar="PATH"),
+    config_option(RunnerConfig, "temp_location", metavar="URL", default="in OUTPUT"),
+)
+"""Adds the options to a command."""
+
+print_command_option = click.option(
+    "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
+)
+
+
+@dataclass(frozen=True)
+class RunArgs:
+    """The options of a command for the run of its job.
+
+    Attributes:
+        beam_args: All arguments for Beam, those of the runner first.
+        dry_run: Whether to plan only.
+        print_command: Whether to print the job as a command only.
+        as_json: Whether to print one JSON object.
+    """
+
+    beam_args: tuple[str, ...]
+    dry_run: bool
+    print_command: bool
+    as_json: bool
+
+    @classmethod
+    def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
+        """Removes its options from a command's options.
+
+        Raises:
+            ConfigError: Options do not go together.
+        """
+        runner = RunnerConfig(**take(RunnerConfig, options))
+        named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
+        if runner.runner != RunnerConfig.runner and named is not None:
+            raise ConfigError(
+                f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
+            )
+        flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json")}
+        if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
+            raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
+        if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
+            raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
+        return cls((*runner.beam_args(), *beam_args), **flags)
 
 
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
@@ -197,3 +251,19 @@ def _format_option(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={share}" for key, share in value.items())
     return f"--{option}={value}"
+
+
+def refuse_path(beam_args: Sequence[str], expected: str, advice: str = "") -> None:
+    """Refuses a path among the arguments for Beam.
+
+    Args:
+        beam_args: The arguments behind the paths of a command.
+        expected: The begin of a sentence, as in "INPUT and OUTPUT must be two paths, got a third".
+        advice: A further sentence.
+
+    Raises:
+        ConfigError: There is a path.
+    """
+    if beam_args and not beam_args[0].startswith("-"):
+        text = f"{expected}, {beam_args[0]!r}. Write options for Beam after --. {advice}"
+        raise ConfigError(text.rstrip())
