@@ -247,11 +247,13 @@ def build_wheel(folder: str) -> str:
             "`pip install -e .` in its folder."
         ) from error
     tag = _choose_tag(distribution)
-    stem = _make_stem(distribution)
+    # The format allows no dash in name and version.
+    stem = "-".join(re.sub("-+", "_", part) for part in (distribution.metadata["Name"], distribution.version))
     info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
     texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
     texts["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    return _write_wheel(folder, stem, tag, (*_read_code(_PACKAGES), *_make_dist_info(stem, texts)))
+    dist_info = ((f"{stem}.dist-info/{name}", text.encode()) for name, text in texts.items())
+    return _write_wheel(folder, stem, tag, (*_read_code(_PACKAGES), *dist_info))
 
 
 def _choose_tag(distribution: metadata.Distribution) -> str:
@@ -264,11 +266,6 @@ def _choose_tag(distribution: metadata.Distribution) -> str:
         )
     tags = _WHEEL_TAG.findall(distribution.read_text("WHEEL") or "")
     return next(filter(_WORKERS_TAG.fullmatch, tags), _WORKERS)
-
-
-def _make_stem(distribution: metadata.Distribution) -> str:
-    """Returns the beginning of a wheel's name. The format allows no dash in name and version."""
-    return "-".join(re.sub("-+", "_", part) for part in (distribution.metadata["Name"], distribution.version))
 
 
 def _write_wheel(folder: str, stem: str, tag: str, files: _Files) -> str:
@@ -306,8 +303,3 @@ def _read_code(packages: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
             inside = path.relative_to(package.parent)
             if path.is_file() and "__pycache__" not in inside.parts and _SOURCES not in inside.parents:
                 yield inside.as_posix(), path.read_bytes()
-
-
-def _make_dist_info(stem: str, texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    for name, text in texts.items():
-        yield f"{stem}.dist-info/{name}", text.encode()

@@ -89,7 +89,7 @@ class ImageFiles:
 
         Images on other machines are fetched ahead, and those in Parquet files are read many at a time.
         """
-        for in_rows, images in groupby(planned, key=_is_in_rows):
+        for in_rows, images in groupby(planned, key=lambda image: image.location.row_group >= 0):
             read = self._read_blocks if in_rows else self._read_files
             yield from read(images)
 
@@ -237,10 +237,6 @@ class ImageFiles:
             else:
                 names.append(image.path)
         return names
-
-
-def _is_in_rows(image: PlannedImage) -> bool:
-    return image.location.row_group >= 0
 
 
 def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]:

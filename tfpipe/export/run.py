@@ -179,7 +179,7 @@ def _finish(
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)
     if manifest.label_names:
-        if _fit_lines(manifest.label_names):
+        if all(name and name == name.strip() and name.isprintable() for name in manifest.label_names):
             files[LABELS] = "\n".join([*manifest.label_names, ""]).encode()
         else:
             notes.append(f"{LABELS} is left out, because a class's name does not fit on a line; {REPORT} lists them.")
@@ -196,10 +196,6 @@ def _finish(
         "notes": notes,
     }
     file_io.write_file(workshop.result(REPORT), json.dumps(document, indent=1).encode() + b"\n")
-
-
-def _fit_lines(names: Sequence[str]) -> bool:
-    return all(name and name == name.strip() and name.isprintable() for name in names)
 
 
 def _sum(jobs: Sequence[ShardJob], workshop: Workshop) -> dict[str, Written]:

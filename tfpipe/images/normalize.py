@@ -257,7 +257,8 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     if isinstance(source.header, jpeg.JpegHeader):
         _judge(source, form)
     orientation = source.header.orientation
-    turn = 1 if _loads_upright(source) else orientation
+    header = source.header
+    turn = 1 if isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded else orientation
     image, part, changed = _decode(source, size)
     if size != source.size:  # resized before the turn, which then has fewer pixels to move
         changed = (*changed, "resized")
@@ -301,10 +302,6 @@ def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpe
     source.header = replace(jpeg.read_header(data, form.max_pixels), orientation=source.header.orientation)
     source.data, source.changed = data, (*source.changed, change)
     return source.header
-
-
-def _loads_upright(source: _InputImage) -> bool:
-    return isinstance(source.header, other_formats.OpenedImage) and source.header.upright_once_loaded
 
 
 def _make_result(source: _InputImage, encoded: bytes, kind: str, size: tuple[int, int], channels: int) -> PreparedImage:

@@ -30,7 +30,7 @@ from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.repair_shard import RepairFolder, get_staged_name, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
@@ -256,15 +256,15 @@ def _infer_schema(scan: FileScan) -> keys.Schema:
         labeled=keys.CLASS_LABEL in found, boxes=boxes, box_labels=boxes and box_labels, images=images
     )
     extra = [
-        FeatureSpec(name, _get_dtype(stats), () if stats.min_values == stats.max_values == 1 else None)
+        FeatureSpec(
+            name,
+            next((kind for kind in get_args(DType) if kind in stats.kinds), "bytes"),
+            () if stats.min_values == stats.max_values == 1 else None,
+        )
         for name, stats in sorted(found.items())
         if name not in standard
     ]
     return keys.Schema((*standard.features, *extra))
-
-
-def _get_dtype(stats: FeatureStats) -> DType:
-    return next((kind for kind in get_args(DType) if kind in stats.kinds), "bytes")
 
 
 def _infer_form(raw_bytes: int) -> dict[str, object]:

@@ -129,10 +129,7 @@ def _copy_quarantine(source: str, data: str) -> bool:
     folder = file_io.join(source, file_names.QUARANTINED_BYTES_DIR)
     for name in file_io.list_names(folder):
         with contextlib.suppress(OSError, FormatError):
-            _copy(file_io.join(folder, name), file_io.join(data, file_names.QUARANTINED_BYTES_DIR, name))
+            target = file_io.join(data, file_names.QUARANTINED_BYTES_DIR, name)
+            with file_io.open_file(file_io.join(folder, name)) as file, file_io.create(target) as out:
+                shutil.copyfileobj(file, out)
     return True
-
-
-def _copy(source: str, target: str) -> None:
-    with file_io.open_file(source) as file, file_io.create(target) as out:
-        shutil.copyfileobj(file, out)

@@ -208,7 +208,7 @@ def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | Non
         return None
     number, hidden_at = found
     begun, now = (history.load_state(number, each, view) for each in (hidden_at, history.newest))
-    withheld = _compare(begun, now)
+    withheld = {name: np.setdiff1d(_list_numbers(begun, name), _list_numbers(now, name)) for name in begun.splits}
     notes = []
     if history.list_layers("append", number) != history.list_layers("append", history.newest):
         notes.append(
@@ -219,11 +219,6 @@ def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | Non
             f"{human_count(count, 'record')} of those it began with were deleted since, so it reads them no more."
         )
     return HeldLayer(replace(begun, withheld=withheld), now, " ".join(notes))
-
-
-def _compare(begun: Manifest, now: Manifest) -> Mapping[str, NDArray[np.int64]]:
-    """Returns the numbers of the records of each split that are there no more."""
-    return {name: np.setdiff1d(_list_numbers(begun, name), _list_numbers(now, name)) for name in begun.splits}
 
 
 def _list_numbers(manifest: Manifest, split: str) -> NDArray[np.int64]:

@@ -82,7 +82,8 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
         DataError: A file cannot be read.
     """
     check_count("step", step)
-    plan = replace(plan, config=replace(plan.config, extra_features=_list_needed(plan), as_supervised=False))
+    needed = tuple(filter(None, (plan.source.schema.name_key,)))
+    plan = replace(plan, config=replace(plan.config, extra_features=needed, as_supervised=False))
     manifest, split = locate_split(plan)
     maker = BatchMaker(plan, manifest, split)
     stored = maker.read(*plan.order.locate(step))
@@ -163,11 +164,6 @@ def _find_in_epoch(plan: BatchPlan, number: int, epoch: int) -> Iterator[Seen]:
     found = [place for entry in entries if (place := plan.order.find_step(epoch, entry)) is not None]
     for step, row in sorted(found):
         yield Seen(epoch, epoch * plan.steps_per_epoch + step, row)
-
-
-def _list_needed(plan: BatchPlan) -> tuple[str, ...]:
-    name_key = plan.source.schema.name_key
-    return () if name_key is None else (name_key,)
 
 
 def _list_texts(column: Column) -> list[str]:

@@ -46,10 +46,11 @@ def describe_plan(plan: AnyPlan) -> bytes:
     """
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
+    config = asdict(replace(plan.config, service=ServiceOptions()))
     description = {
         "sources": [_describe_source(part.source) for part in parts],
         "split": parts[0].source.split,
-        "config": _describe_config(plan),
+        "config": {name: value for name, value in config.items() if value is not None},
         "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
         "host": [host.index, host.num_hosts],
     }
@@ -80,11 +81,6 @@ def open_plan(text: bytes) -> AnyMaker:
         return open_maker(replace(plan, rows=range(plan.config.batch_size)))
     mixture = Mixture(tuple(source.manifest for source in sources if source.manifest is not None), shares)
     return open_mixture(mixture, split, config, host)
-
-
-def _describe_config(plan: AnyPlan) -> dict[str, Any]:
-    table = asdict(replace(plan.config, service=ServiceOptions()))
-    return {name: value for name, value in table.items() if value is not None}
 
 
 def _describe_source(source: Source) -> dict[str, Any]:

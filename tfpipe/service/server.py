@@ -104,7 +104,8 @@ class Server:
         try:
             header, pieces = made.result()
         except TfpipeError as error:
-            header, pieces = _describe_error(error), []
+            header = {"kind": "error", "class": type(error).__name__, "text": str(error), "page": error.page}
+            pieces = []
         except Exception as error:  # a fault of this program must not end the worker for all others
             logger.exception("A batch could not be made.")
             header = {"kind": "error", "class": "DataError", "text": f"A batch could not be made: {first_line(error)}."}
@@ -161,10 +162,6 @@ def _read_numbers(header: Mapping[str, Any]) -> tuple[int, int, int, int]:
         raise ConfigError(f"A request must have an epoch, a step and rows, got {numbers!r:.100}.")
     epoch, step, first, end = numbers
     return epoch, step, first, end
-
-
-def _describe_error(error: TfpipeError) -> dict[str, Any]:
-    return {"kind": "error", "class": type(error).__name__, "text": str(error), "page": error.page}
 
 
 def _give_up(seconds: float) -> None:

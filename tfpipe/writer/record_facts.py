@@ -209,7 +209,7 @@ def _list_columns(manifest: Manifest) -> dict[str, _Column]:
         columns[LABEL_ID] = _Column("int64", partial(_get_label, manifest, label_key))
     if image_key is not None:
         columns["bytes"] = _Column("int64", lambda features: len(_get_image(features, image_key)))
-        columns[DIGEST] = _Column("string", lambda features: _hash(_get_image(features, image_key)))
+        columns[DIGEST] = _Column("string", lambda row: hashlib.sha256(_get_image(row, image_key)).hexdigest())
     if IMAGE_SHA256 in schema:
         columns[DIGEST] = _read_feature(schema[IMAGE_SHA256])
     for spec in schema.features:
@@ -244,10 +244,6 @@ def _get_image(features: Mapping[str, Any], key: str) -> bytes:
     if isinstance(image, list) and image:
         image = image[0]
     return image if isinstance(image, bytes) else b""
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _get_one(value: Any) -> Any:

@@ -60,7 +60,8 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
                 if indexed_number is None:
                     guide = None
                 else:
-                    yield from (_missing(m, at) for m in range(number, indexed_number))
+                    text = "the index lists it, but it is not in the file"
+                    yield from (Damage(m, at, 0, "missing", text) for m in range(number, indexed_number))
                     number = indexed_number
             yield Intact(number, at, size)
             at, number = at + size, number + 1
@@ -68,15 +69,8 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
         damages, at, number = search.resume(at, number) if guide is None else guide.resume(at, number)
         yield from damages
     if guide is not None:
-        yield from (_cut_off(m, reader.size) for m in range(number, guide.count))
-
-
-def _missing(number: int, at: int) -> Damage:
-    return Damage(number, at, 0, "missing", "the index lists it, but it is not in the file")
-
-
-def _cut_off(number: int, end: int) -> Damage:
-    return Damage(number, end, 0, "truncated", f"the file ends before it, at byte {end:,}")
+        text, end = f"the file ends before it, at byte {reader.size:,}", reader.size
+        yield from (Damage(m, end, 0, "truncated", text) for m in range(number, guide.count))
 
 
 class _Guide:

@@ -7,7 +7,6 @@ and for the formats of the images. Headers alone do not tell any of these.
 import contextlib
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
@@ -241,7 +240,8 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
     notes += _check_counts(scanned)
     formats = total.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
-        notes.append(f"{other:,} images have formats that TensorFlow does not decode: {_list_formats(formats)}.")
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
+        notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
     names = dict.fromkeys(job.split for job, _ in scanned.scans)
     digest = hashlib.sha256(b"".join(scan.sha256.encode() for _, scan in scanned.scans))
     return Manifest(
@@ -276,10 +276,6 @@ def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
         expected = scanned.metadata.file_records.get(os.path.basename(job.name))
         if expected is not None and expected != scan.records:
             yield f"{job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}."
-
-
-def _list_formats(formats: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
 
 
 @contextlib.contextmanager
