@@ -9,7 +9,8 @@ from PIL import Image
 from tests.mask_files import make_classes, make_gray, make_mask, make_palette, save
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_MASK, MASK, Schema
-from tfpipe.format.tensors.tensor_stats import MaskStats, ShardStats
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tensors.tensor_stats import MaskStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import check_mask, count_masks, crop_nearest, encode_mask, read_mask, resize_nearest
 from tfpipe.images.normalize import prepare_image
