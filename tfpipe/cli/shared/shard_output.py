@@ -183,30 +183,18 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
+    """Returns the first images that were set aside for different reasons, each with its path and the reason."""
     path = file_io.join(file_io.resolve_links(config.output), file_names.QUARANTINE)
-    return read_quarantined(file_io.read_range(path, 0, _HEAD_BYTES))
+    rows: dict[str, dict[str, str]] = {}
+    for line in file_io.read_range(path, 0, _HEAD_BYTES).split(b"\n"):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # of a line that is damaged or cut off
+            row = json.loads(line)
+            image, reason = str(row["path"]), str(row["reason"])
+            rows.setdefault(reason, {"path": image, "reason": reason})
+    return list(rows.values())[:_MAX_REASONS]
 
 
 def list_columns(manifest: Manifest) -> list[str]:
     """Returns the features that are kept beside the image, the class, the boxes and the mask."""
     schema = manifest.full_schema
     return [name for name in schema.names if name not in _OURS | schema.sizes_keys]
-
-
-def read_quarantined(head: bytes) -> list[dict[str, str]]:
-    """Returns the first images that were set aside for different reasons, each with its path and the reason.
-
-    Args:
-        head: The beginning of the list in the dataset. Lines that are damaged or cut off are left out.
-    """
-    rows: dict[str, dict[str, str]] = {}
-    for row in _read_rows(head):
-        rows.setdefault(row["reason"], row)
-    return list(rows.values())[:_MAX_REASONS]
-
-
-def _read_rows(head: bytes) -> Iterator[dict[str, str]]:
-    for line in head.split(b"\n"):
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            row = json.loads(line)
-            yield {"path": str(row["path"]), "reason": str(row["reason"])}
