@@ -213,7 +213,7 @@ def _class_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator[tup
         counts = {name: [*some, *[0] * (len(names) - len(some))] for name, some in found.items() if some}
         if counts:
             first = next(iter(counts.values()))
-            order = sorted(range(len(names)), key=lambda k, first=first: -first[k])
+            order = sorted(range(len(names)), key=first.__getitem__, reverse=True)
             rows: _Rows = [[names[k], *(f"{some[k]:,}" for some in counts.values())] for k in order[:_MAX_CLASSES]]
             if len(order) > _MAX_CLASSES:
                 rows.append([f"and {len(order) - _MAX_CLASSES:,} more", f"down to {first[order[-1]]:,}"])
