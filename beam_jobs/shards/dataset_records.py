@@ -162,13 +162,7 @@ def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
 def _read_features(
     datasets: InputDatasets, planned: PlannedImage | ImageRef, unpacked: Mapping[str, str]
 ) -> tuple[SourceDataset, bytes, dict[str, Feature]]:
-    """Checks the checksums, and returns the dataset of a record, its payload and its features with those of columns.
-
-    Args:
-        datasets: The datasets.
-        planned: The place of the record.
-        unpacked: The path of the unpacked file for each compressed shard.
-    """
+    """Checks the checksums, and returns the dataset of a record, its payload and its features with those of columns."""
     location = planned.location
     source, file_name = datasets.locate(location.file)
     path = unpacked.get(location.file) or file_io.join(source.directory, file_name)

@@ -146,16 +146,7 @@ def _read_environment() -> str | None:
 
 
 def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Strategy:
-    """Starts the TPU system.
-
-    Args:
-        name: "local", or the name of the TPU.
-        tpu: The resolver's argument where `name` is not "local"; None lets it read the environment.
-        description: The TPU and the place that names it, for the message that it does not answer.
-
-    Raises:
-        ConfigError: The TPU does not answer in time, or the address has none.
-    """
+    """Starts the TPU system."""
     logger.info("Connecting to %s.", description)
     chosen = "local" if name == "local" else tpu
     make_resolver = tf.distribute.cluster_resolver.TPUClusterResolver

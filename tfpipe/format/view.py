@@ -248,29 +248,13 @@ def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *f
 
 
 def encode_headed(magic: str, header: Mapping[str, object], blocks: Iterable[bytes]) -> bytes:
-    """Returns the content of a file.
-
-    Args:
-        magic: The name and the version of the format, such as "tfpipe view 1".
-        header: The values of the line, which JSON knows.
-        blocks: The bytes behind it. The header says how long each is.
-    """
+    """Returns the content of a file."""
     body, line = b"".join(blocks), {"format": magic, **header}
     return _dump(line | {"sha256": _hash(line, body)}) + b"\n" + body
 
 
 def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Node, bytes]:
-    """Returns the header of a file, and the bytes behind it.
-
-    Args:
-        data: The content of the file.
-        where: The name of the file, for messages.
-        magic: The name and the version of the format.
-        advice: The sentence that says what to do with a damaged file.
-
-    Raises:
-        FormatError: It is damaged, or has another format.
-    """
+    """Returns the header of a file, and the bytes behind it."""
     text, newline, _ = data[:_MAX_HEADER_BYTES].partition(b"\n")
     body = data[len(text) + 1 :]
     try:

@@ -66,7 +66,11 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
             _check_names(table, manifest, names)
             rows = {split: _find(table, split, names) for split in manifest.splits}
             stored = table.count_named(names)
-        hidden = {split: _describe(manifest, split, *found) for split, found in rows.items() if len(found[0])}
+        hidden = {}
+        for split, (numbers, labels) in rows.items():
+            if len(numbers):
+                with RecordReader(manifest.directory, manifest.choose(split, None), split) as reader:
+                    hidden[split] = Hidden(numbers, labels, reader.list_sizes(numbers))
         records = {split: found.records for split, found in hidden.items()}
         before = stored - sum(records.values())
         if not records:
@@ -95,8 +99,3 @@ def _find(table: FactsTable, split: str, names: Sequence[str]) -> tuple[Any, Any
         [split, list(names)],
     ).fetchnumpy()
     return np.ma.getdata(rows["row_number_"]).astype(np.int64), np.ma.getdata(rows["label_"]).astype(np.int32)
-
-
-def _describe(manifest: Manifest, split: str, numbers: Any, labels: Any) -> Hidden:
-    with RecordReader(manifest.directory, manifest.choose(split, None), split) as reader:
-        return Hidden(numbers, labels, reader.list_sizes(numbers))

@@ -113,10 +113,5 @@ def get_bucket_url(url: str) -> str:
 
 
 def open_seekable(read: Callable[[int, int], bytes], num_bytes: int) -> BinaryIO:
-    """Opens an object for reading at any place; each request reads some megabytes ahead.
-
-    Args:
-        read: The function that reads a range, given by its first byte and its size.
-        num_bytes: The size of the object.
-    """
+    """Opens an object for reading at any place; each request reads some megabytes ahead."""
     return io.BufferedReader(_RangedObject(read, num_bytes), _READ_AHEAD_BYTES)

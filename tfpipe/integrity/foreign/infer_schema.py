@@ -63,8 +63,10 @@ def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> str | Non
     likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
     candidates = list(dict.fromkeys(readable)) or likely
-    if not _is_image(first.get(candidates[0]) if candidates else None) and _has_tensor(first):
-        return None
+    if not _is_image(first.get(candidates[0]) if candidates else None):
+        single = (value[0] for value in first.values() if isinstance(value, list) and len(value) == 1)
+        if any(read_tensor_proto(data) is not None for data in single):
+            return None
     if not candidates:
         raise ConfigError(f"Name the feature that holds the image with `image_key`; {_shown(first)}.")
     if candidates[0] not in likely and len(candidates) > 1:
@@ -87,11 +89,6 @@ def _is_image(value: Feature | None) -> bool:
     except BadImage:
         return False
     return True
-
-
-def _has_tensor(features: Mapping[str, Feature]) -> bool:
-    single = (value[0] for value in features.values() if isinstance(value, list) and len(value) == 1)
-    return any(read_tensor_proto(data) is not None for data in single)
 
 
 def _shown(features: Mapping[str, Feature]) -> str:
