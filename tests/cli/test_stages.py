@@ -35,12 +35,6 @@ def blacken(stages):
 
     return Stages((*stages, Stage("blacken", apply)), stages.options)
 
-def linear(num_classes, image_size):
-    import keras
-
-    layers = [keras.Input((*image_size, 3)), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
-    return keras.Sequential(layers)
-
 def miss(stages):
     return stages.insert_after("augment", *stages[-1:])
 
