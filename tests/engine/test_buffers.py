@@ -29,7 +29,8 @@ def test_memory_is_used_again_once_nobody_has_it() -> None:
     first = allocate(LARGE, np.uint8)
     address = get_address(first)
     assert (address % 64, first.shape, first.dtype) == (0, LARGE, np.uint8)
-    assert get_address(allocate(LARGE, np.uint8)) != address
+    other = allocate(LARGE, np.uint8)  # it is held until the end
+    assert get_address(other) != address
     del first
     gc.collect()
     assert get_address(allocate(LARGE, np.uint8)) == address

@@ -86,9 +86,10 @@ def test_the_lock_of_python_is_told_from_one_of_the_function(call_s: float, late
 
 
 def test_a_loop_in_python_is_seen_by_a_thread_that_waits_for_the_lock() -> None:
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def compute() -> None:
+        begun.set()
         while not done.is_set():
             sum(range(100))
 
@@ -96,8 +97,9 @@ def test_a_loop_in_python_is_seen_by_a_thread_that_waits_for_the_lock() -> None:
     with PythonLockWatch() as free:
         time.sleep(0.02)
     worker.start()
+    begun.wait()
     with PythonLockWatch() as held:
-        time.sleep(0.02)
+        time.sleep(0.2)
     done.set()
     worker.join()
     assert free.late_s < 1e-3 < held.late_s
