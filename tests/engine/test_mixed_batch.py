@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tfpipe
@@ -45,6 +46,17 @@ def test_a_pass_ends_with_the_records_of_all(mixture: Mixture) -> None:
     again = NumpyBatches(mixture, "train", CONFIG)
     again.load_state_dict({**batches.state_dict(), "epoch": 1, "step": 2})
     assert [batch["image/filename"] for batch in again] == names[6:]
+
+
+def test_a_host_without_a_row_of_a_dataset_may_leave_records_out(mixture: Mixture) -> None:
+    even = tfpipe.mix({manifest.directory: 1 for manifest in mixture.manifests})
+    for host in range(2):
+        strict, lenient = (
+            NumpyBatches(even, "train", CONFIG, batch_size=2, rank=(host, 2), max_bad_records=most).read(3)
+            for most in (0, 1)
+        )
+        assert lenient["image/filename"] == strict["image/filename"]
+        np.testing.assert_array_equal(lenient["image"], strict["image"])
 
 
 def test_a_path_may_hold_spaces(tmp_path: Path) -> None:

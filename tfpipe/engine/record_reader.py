@@ -336,8 +336,6 @@ class RecordReader:
                 of `reader[index]` for the first damaged record.
             DataError: A file cannot be read.
         """
-        if not len(numbers):
-            return join_block([])
         try:
             block = self._try_to_read_block(numbers, memory)
             if block.whole.all():
@@ -391,6 +389,8 @@ class RecordReader:
         return f"record {number - self._ends[shard_index] + shard.records} of {self._shard_path(shard)}"
 
     def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
+        if not len(numbers):
+            return join_block([])
         unique, inverse = np.unique(numbers, return_inverse=True)
         stored = self._find_stored(unique)
         shards, begins, sizes = self._locate_many(stored)
