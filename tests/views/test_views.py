@@ -16,11 +16,14 @@ import pytest
 import tfpipe
 from tests.flipped_bit import flip_bit
 from tests.refusals import refusal
+from tfpipe.columns.config import TableConfig
+from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.file_names import facts_name
 from tfpipe.format.view import View
 from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.grain import GrainBatches
 from tfpipe.readers.jax import JaxBatches
@@ -64,6 +67,16 @@ def list_names(dataset: str, split: str = "train") -> list[str]:
 )
 def test_a_condition_chooses_records(pets: str, where: str, names: list[str]) -> None:
     assert sorted(list_names(add(pets, where))) == names
+
+
+@pytest.mark.parametrize("folder", ["back\\slash", "new\nline", 'it\'s "both"', "a' || 'b", "[1]*?"])
+def test_a_folder_may_have_any_name(pets: str, tmp_path: Path, folder: str) -> None:
+    dataset = str(shutil.move(pets, tmp_path / folder))
+    rows = {"name": list_names(dataset), "place": [*range(12)]}
+    pq.write_table(pa.table(rows), tmp_path / folder / "places.parquet")
+    join_table(dataset, str(tmp_path / folder / "places.parquet"), TableConfig("places", missing="default"))
+    assert delete_records(dataset, ["train/cat/0.jpg"]).records == {"train": 1}
+    assert list_names(add(dataset, "place < 3")) == [name for name in rows["name"][:3] if name != "train/cat/0.jpg"]
 
 
 def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:

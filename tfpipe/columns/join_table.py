@@ -25,7 +25,7 @@ from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
-from tfpipe.views.choose import FactsTable, open_facts, quote
+from tfpipe.views.choose import FactsTable, open_facts, quote, quote_text
 from tfpipe.writer import record_facts as facts
 from tfpipe.writer.fields import Field, Tensor, Text, Values
 from tfpipe.writer.layers import lock_changes
@@ -167,8 +167,7 @@ class _Table:
 
     @property
     def _rows(self) -> str:
-        path = self.path.replace("'", "''")
-        return f"read_parquet('{path}', file_row_number = true)"
+        return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
 
     def describe(self, known: FactsTable) -> dict[str, Field]:
         """Returns the kind of each feature.

@@ -145,12 +145,13 @@ class FactsTable:
             connection.executemany(f"INSERT INTO files{k} VALUES (?, ?)", numbered)
             connection.execute(
                 f"CREATE VIEW added{k} AS SELECT shard, file_row_number, {', '.join(map(quote, chosen))} "
-                f"FROM read_parquet({paths!r}, filename = true, file_row_number = true) JOIN files{k} USING (filename)"
+                f"FROM read_parquet({_quote_texts(paths)}, filename = true, file_row_number = true) "
+                f"JOIN files{k} USING (filename)"
             )
         connection.execute(
             "CREATE VIEW stored AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, "
-            f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({every!r}, filename = true, "
-            f"file_row_number = true) JOIN shards USING (filename)){joins}"
+            f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({_quote_texts(every)}, "
+            f"filename = true, file_row_number = true) JOIN shards USING (filename)){joins}"
         )
         connection.register("left_out", _list_left_out(manifest))
         connection.execute(
@@ -264,7 +265,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
             connection.execute(
                 f"SET memory_limit = '{_MEMORY}'; SET threads = {threads}; SET enable_progress_bar = false"
             )
-            connection.execute(f"SET temp_directory = '{folder}'")
+            connection.execute(f"SET temp_directory = {quote_text(folder)}")
             yield FactsTable(connection, files, manifest, added)
 
 
@@ -320,6 +321,15 @@ def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
 def quote(name: str) -> str:
     """Returns a name as SQL writes that of a column."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Returns a text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _quote_texts(texts: Sequence[str]) -> str:
+    return f"[{', '.join(map(quote_text, texts))}]"
 
 
 def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
