@@ -35,6 +35,12 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     _check_loose(facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
     labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in meanings.items()}
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
+    if label_names == ("images",) and "*.txt" in (facts.skipped or ()):
+        raise DataError(
+            f"{source} holds its images in folders `images` and *.txt files beside them, as YOLO's datasets do. Boxes "
+            "are read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder "
+            "`images` as the input for the images without boxes."
+        )
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=False)

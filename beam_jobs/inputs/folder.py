@@ -194,6 +194,7 @@ def check_folder(root: str) -> None:
 
 def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[ListedFile]:
     folders: list[tuple[str, _FolderId]] = []
+    entry = None
     # Files come in the file system's order: to sort a folder of millions would take a kilobyte for each file.
     with os.scandir(os.path.join(root, prefix)) as entries:
         for entry in entries:
@@ -209,6 +210,8 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[Li
                 yield ListedFile(path, 0, skip="not a regular file")
             else:
                 yield ListedFile(path, status.st_size)
+    if entry is None and prefix and not get_skip_reason(prefix + "x"):
+        yield ListedFile(prefix, 0, skip="empty folder")
     for path, folder_id in sorted(folders):
         _check_no_loop(root, path, folder_id, parents)
         yield from _walk(root, path + "/", (*parents, folder_id))

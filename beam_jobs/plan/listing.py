@@ -4,6 +4,8 @@
 planner treats both alike.
 """
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec, Schema, check_names, class_schema, image_schema
+from tfpipe.storage import file_io
 from tfpipe.system.units import human_count
 
 
@@ -45,8 +48,22 @@ class Missing:
         raise DataError(
             f"{config.input} names {human_count(num_images, 'image')}, and {self.count:,} of their files "
             f"{'does' if self.count == 1 else 'do'} not exist{', such as' if self.count > len(self.paths) else ':'} "
-            f"{', '.join(self.paths)}. Correct the paths, or leave these images out with `allow_missing`."
+            f"{', '.join(self.paths)}. {_find_fault(self.paths[0])}Correct the paths, or leave these images out with "
+            "`allow_missing`."
         )
+
+
+def _find_fault(path: str) -> str:
+    """Returns a sentence about what a missing file's path has in place of the path of a file that exists."""
+    if file_io.is_url(path):
+        return ""
+    if os.path.exists(path.replace("\\", "/")):
+        return "They exist with / in place of \\. "
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        endings = (ending for stem, ending in (os.path.splitext(entry.name) for entry in entries) if stem == name)
+        return next((f"They exist with the ending {ending}. " for ending in endings if ending), "")
+    return ""
 
 
 NOTHING_MISSING = Missing()

@@ -395,3 +395,24 @@ def test_group_by_needs_a_table(make_tree: MakeTree) -> None:
     assert refused(ConfigError, make_tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
         "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
     )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("images/train/1.jpg", "labels/train/1.txt", "data.yaml"),
+        ("train/images/1.jpg", "train/labels/1.txt", "valid/images/2.jpg", "valid/labels/2.txt"),
+    ],
+    ids=["ultralytics", "roboflow"],
+)
+def test_boxes_of_yolo_are_refused(make_tree: MakeTree, names: tuple[str, ...]) -> None:
+    source = make_tree(*names)
+    assert refused(DataError, source) == (
+        f"{source} holds its images in folders `images` and *.txt files beside them, as YOLO's datasets do. Boxes are "
+        "read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder `images` as "
+        "the input for the images without boxes."
+    )
+
+
+def test_a_class_may_be_called_images(make_tree: MakeTree) -> None:
+    assert list_source(make_tree("images/1.jpg", "sketches/2.jpg", "read.txt")).label_names == ("images", "sketches")

@@ -64,6 +64,18 @@ def test_links_to_nothing_are_left_for_the_worker(tmp_path: Path) -> None:
     assert list_sorted(tmp_path) == [ListedFile("gone.jpg", 0), ListedFile("self.jpg", 0)]
 
 
+def test_empty_folders_are_counted(tmp_path: Path) -> None:
+    """An empty folder of a class would shift the labels of the classes behind it."""
+    for name in ("ant", "bee/new", ".git/refs"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "cat.jpg").touch()
+    assert list_sorted(tmp_path) == [
+        ListedFile("ant/", 0, skip="empty folder"),
+        ListedFile("bee/new/", 0, skip="empty folder"),
+        ListedFile("cat.jpg", 0),
+    ]
+
+
 def test_a_pipe_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "1.jpg")
     os.mkfifo(tmp_path / "2.tar")
@@ -113,7 +125,7 @@ def test_archives_count_as_folders(tmp_path: Path) -> None:
         "in/dog/2.jpg": "in/dog.zip",
     }
     assert tree.images.count_values("label") == {"cat": 1, "in/dog": 1}
-    assert tree.skipped == {"hidden": 1}
+    assert tree.skipped == {"hidden": 1, "empty folder": 1}
 
 
 @pytest.mark.usefixtures("side_by_side")
