@@ -18,7 +18,7 @@ from tfpipe.engine.host import Host
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.open_data import open_data
+from tfpipe.readers.base import open_data
 
 
 def make_maker(manifest: Manifest, rank: Host | None = None, **options: Any) -> BatchMaker:

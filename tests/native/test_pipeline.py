@@ -18,7 +18,7 @@ from tfpipe.engine.host import Host
 from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.readers.open_data import open_data
+from tfpipe.readers.base import open_data
 
 KINDS = (
     {"subsampling": 0},

@@ -19,7 +19,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
-from tfpipe.readers.open_data import open_data
+from tfpipe.readers.base import open_data
 from tfpipe.readers.torch import TorchBatches
 
 SIZE = (12, 9)

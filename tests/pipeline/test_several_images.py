@@ -22,7 +22,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.pipeline.stages.parse import choose_images
-from tfpipe.readers.open_data import open_data
+from tfpipe.readers.base import open_data
 from tfpipe.readers.torch import TorchBatches, data_loader
 
 SIZE = (12, 9)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
@@ -49,66 +47,6 @@ def count_look(steps: int) -> int:
         steps: The batches of the pass.
     """
     return max(_LEAST_LOOK, min(_LARGEST_LOOK, steps // 2))
-
-
-class Resumable(ABC):
-    """A loader that resumes at the position in a checkpoint.
-
-    Attributes:
-        position: The position of the batch that comes next.
-    """
-
-    position: Position
-
-    @property
-    @abstractmethod
-    def _run_seed(self) -> int:
-        """The seed of the run, which its states contain."""
-
-    @property
-    @abstractmethod
-    def _run_data(self) -> Sequence[Split]:
-        """The splits that the run reads: one, or those of a mixture in their order."""
-
-    @cached_property
-    def _data_number(self) -> int:
-        return number_data(self._run_data)
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Lets the next pass begin with this epoch."""
-        self.position = Position(epoch, 0)
-
-    def state_dict(self) -> dict[str, int]:
-        """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
-
-        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`; "data" a number that stands for the
-        records; "layer" the layer of the dataset, where it has grown. In a mixture "layer" is that of the first
-        dataset, "layer_2" that of the second.
-        """
-        layers = [get_layer(manifest) for manifest, _ in self._run_data]
-        return self.position.state(self._run_seed, self._data_number, layers)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
-
-        Raises:
-            ConfigError: The state is of a run with another seed or in another order, of other records, or of a longer
-                epoch.
-        """
-        manifests = [manifest for manifest, _ in self._run_data]
-        check_layers(state, manifests)
-        position = read_state(state, self._run_seed, len(self))
-        if state["data"] != self._data_number:
-            addresses = " and ".join(manifest.address for manifest in manifests)
-            raise ConfigError(
-                f"The position is of other records than those of {addresses}, or of the same in another order. Open "
-                "the dataset or view as it was when the position was saved, or begin a new run."
-            )
-        self.position = position
 
 
 def number_data(splits: Sequence[Split]) -> int:

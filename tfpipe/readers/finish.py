@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, Transform, leave_out_masked
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
-from tfpipe.readers.open_data import form_batch, weigh_mask
 from tfpipe.system.arguments import check_function
 
 ImageTransform: TypeAlias = Callable[[Any, np.random.Generator], NDArray[Any]]
@@ -106,6 +106,25 @@ def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMa
             f"{', '.join(map(str, changed)) or 'nothing'}."
         )
     return changed
+
+
+def form_batch(batch: Batch, config: PipelineConfig) -> Any:
+    """Returns a batch in the trainer's form: a dictionary, or (image, label[, mask]) with `as_supervised`.
+
+    The features in `extra_features` then join the image in a dictionary.
+    """
+    if not config.as_supervised:
+        return batch
+    inputs = {name: batch[name] for name in ("image", *config.extra_features)}
+    first = inputs if config.extra_features else inputs["image"]
+    return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
+
+
+def weigh_mask(batch: Batch, config: PipelineConfig) -> Batch:
+    """Returns a batch whose mask is float32 weights, if the config asks for pairs."""
+    if config.as_supervised and "mask" in batch:
+        return {**batch, "mask": batch["mask"].astype(np.float32)}
+    return batch
 
 
 class Finish:

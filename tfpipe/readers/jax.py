@@ -28,9 +28,15 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.readers.epoch_batches import EpochBatches
-from tfpipe.readers.finish import BatchTransform, ImageTransform, finish_arrays, seed_transform, transform_batch
-from tfpipe.readers.open_data import form_batch, open_data
+from tfpipe.readers.base import EpochBatches, open_data
+from tfpipe.readers.finish import (
+    BatchTransform,
+    ImageTransform,
+    finish_arrays,
+    form_batch,
+    seed_transform,
+    transform_batch,
+)
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 

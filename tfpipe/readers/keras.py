@@ -23,21 +23,19 @@ from typing import Any
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, count_look
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.readers.base import Batches, locate, open_data
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
-from tfpipe.readers.open_data import describe_reader, locate, open_data
-from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.keras`", "Keras", "keras"):
     import keras  # type: ignore[import-untyped]
 
 
-class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
+class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
     """The batches of one process as Keras takes them: (image, label), in evaluation with weights.
 
     Threads make them ahead. An evaluation has each record once. With several processes, or a `keras.distribution`, its
@@ -80,8 +78,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
-        self.config = replace(choose_config(config, changes), as_supervised=True)
-        self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
+        config = replace(choose_config(config, changes), as_supervised=True)
+        self._maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
         several = keras.distribution.distribution() is not None  # which share the rows of a batch equally
         self._finish = Finish(self._maker, batch_transform, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)
@@ -89,21 +87,6 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         self._asks_for_pass = self._begins_epoch = False
         self._ahead: Generator[Any] | None = None
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        """Returns the number of batches in an epoch."""
-        return self._maker.plan.steps_per_epoch
-
-    def __repr__(self) -> str:
-        return describe_reader(self, self._maker.plan, Position(self.epoch, 0))
-
-    def _repr_html_(self) -> str | None:
-        return notebook.show(self)
-
-    @property
-    def plan(self) -> AnyPlan:
-        """The plan of the batches."""
-        return self._maker.plan
 
     @property
     def epoch(self) -> int:
@@ -150,6 +133,9 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
     def on_epoch_end(self) -> None:
         """Lets no pass begin before the next epoch."""
         self._begins_epoch = False
+
+    def _describe_position(self) -> str:
+        return f"epoch {self.epoch}, step 0"
 
     def _find_next(self) -> Position:
         """Finds the beginning of the next pass: it is the same again if this one was only looked at."""

@@ -23,9 +23,8 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.epoch_batches import EpochBatches
+from tfpipe.readers.base import EpochBatches, locate, open_data
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
-from tfpipe.readers.open_data import locate, open_data
 
 
 class NumpyBatches(EpochBatches):

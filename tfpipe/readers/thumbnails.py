@@ -24,8 +24,8 @@ from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png
 from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import read_mask
+from tfpipe.readers.base import list_splits
 from tfpipe.readers.data_source import DataSource, Record, data_source
-from tfpipe.readers.open_data import list_splits
 
 MAX_IMAGES_SHOWN = 8
 """The most images of one record that are shown."""

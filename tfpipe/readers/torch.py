@@ -29,15 +29,21 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.position import Position, Resumable, Split
+from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.finish import BatchTransform, leave_out_filled, stack_images, transform_batch
-from tfpipe.readers.open_data import describe_reader, form_batch, list_splits, locate, open_data, weigh_mask
+from tfpipe.readers.base import Batches, Resumable, locate, open_data
+from tfpipe.readers.finish import (
+    BatchTransform,
+    form_batch,
+    leave_out_filled,
+    stack_images,
+    transform_batch,
+    weigh_mask,
+)
 from tfpipe.readers.shared_begin import SharedBegin
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
-from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class TorchBatches(IterableDataset[Any]):
+class TorchBatches(Batches, IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     Each pass over it is the next epoch. Threads of this process make the batches ahead, so it needs no worker
@@ -106,22 +112,6 @@ class TorchBatches(IterableDataset[Any]):
         self._begin = SharedBegin(locate(self._maker, start_step), len(self))
         self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
 
-    def __repr__(self) -> str:
-        return describe_reader(self, self._maker.plan, self.position)
-
-    def _repr_html_(self) -> str | None:
-        return notebook.show(self)
-
-    @property
-    def plan(self) -> AnyPlan:
-        """The plan of the batches."""
-        return self._maker.plan
-
-    @property
-    def config(self) -> PipelineConfig:
-        """The options of the pipeline."""
-        return self._maker.plan.config
-
     @property
     def position(self) -> Position:
         """The position at which the next pass begins."""
@@ -134,10 +124,6 @@ class TorchBatches(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Lets the next pass begin with this epoch, as with a DistributedSampler."""
         self.position = Position(epoch, 0)
-
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-        return self._maker.plan.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -204,9 +190,10 @@ class ShardLoader(Resumable, DataLoader[Any]):
             self._iterator = None  # workers that live on would read the rows of another rank
         yield from passes
 
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-        return len(self.dataset)
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of the batches."""
+        return self.dataset.plan
 
     @property
     def position(self) -> Position:
@@ -216,20 +203,6 @@ class ShardLoader(Resumable, DataLoader[Any]):
     @position.setter
     def position(self, position: Position) -> None:
         self._get_passes().position = self.dataset.position = position
-
-    def __repr__(self) -> str:
-        return describe_reader(self, self.dataset.plan, self.position)
-
-    def _repr_html_(self) -> str | None:
-        return notebook.show(self.dataset)
-
-    @property
-    def _run_data(self) -> list[Split]:
-        return list_splits(self.dataset.plan)
-
-    @property
-    def _run_seed(self) -> int:
-        return self.dataset.config.seed
 
     def _get_passes(self) -> Passes:
         if self._passes is None:
