@@ -9,7 +9,6 @@ raises "A plan needs pyarrow. Install it with: pip install '.[shard]' in a check
 import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 
 from tfpipe.errors import MissingDependencyError
 
@@ -65,6 +64,8 @@ def _missing(user: str, package: str, requirement: str) -> MissingDependencyErro
 
 def get_version(package: str) -> str | None:
     """Returns the version of an installed package; None if it is not installed."""
+    from importlib import metadata  # takes more time than the rest of `import tfpipe`
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
