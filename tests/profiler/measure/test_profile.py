@@ -287,14 +287,14 @@ def test_the_command_prints_json_and_fails_above_max_idle(small_dataset, tmp_pat
     options = ("--config", tmp_path / "a.toml", "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle")
     done = tfpipe("profile", small_dataset, *options, "0.1%")
     document = done.json
-    assert document["version"] == 3
+    assert document["version"] == 4
     assert document["required_images_per_second"] == pytest.approx(4000)
     assert set(stages) <= {stage["name"] for stage in document["stages"]}
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
     idle = f"{document['idle_fraction']:.1%}"
     assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 0.1%.")
     done = tfpipe("profile", small_dataset, *options, "100%")
-    assert (done.code, "idle" in done.err, done.json["version"]) == (0, False, 3)
+    assert (done.code, "idle" in done.err, done.json["version"]) == (0, False, 4)
 
 
 def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> None:

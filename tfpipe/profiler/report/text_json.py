@@ -1,6 +1,6 @@
 """A report as text for a screen and as JSON. Pure.
 
-The JSON is version 3, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
+The JSON is version 4, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
 a new version; more may come.
 """
 
@@ -20,7 +20,7 @@ from tfpipe.profiler.diagnose.service import (
 from tfpipe.profiler.types import Effort, Fix, HostUse, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
-VERSION = 3
+VERSION = 4
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
 NO_FIXES = "No fix here would help."
 HAND_OVER = "hand-over"
