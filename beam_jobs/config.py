@@ -1,6 +1,5 @@
 """ShardConfig: the options of the job that writes shards. Frozen, validated, without Beam."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,40 +9,22 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option, show_options
+from tfpipe.system.options import (
+    Choice,
+    Count,
+    CountOrShare,
+    Flag,
+    Nested,
+    Seed,
+    Shares,
+    Unchecked,
+    check_options,
+    option,
+    show_options,
+)
 
 DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10
-
-
-@dataclass(frozen=True)
-class _CountOrShare(Kind):
-    """A number of images, or a share of them."""
-
-    allowed = "A whole number, or a share from 0.0 to 1.0."
-
-    def check(self, name: str, value: object) -> None:
-        """Checks the limits: an integer is a count, a float is a share."""
-        if isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1):
-            return
-        raise ConfigError(f"`{name}` must be a count or a share between 0 and 1, got {value}.")
-
-
-@dataclass(frozen=True)
-class _Shares(Kind):
-    """The share of each split, by its name."""
-
-    allowed = "Shares above 0 that add up to 1."
-
-    def check(self, name: str, value: object) -> None:
-        """Checks each name and share, and the sum."""
-        assert isinstance(value, Mapping)
-        for split, share in value.items():
-            name_split(split)
-            if not 0 < share <= 1:
-                raise ConfigError(f"The share of split {split!r} must be above 0 and at most 1, got {share}.")
-        if value and not math.isclose(sum(value.values()), 1, abs_tol=1e-6):
-            raise ConfigError(f"The shares of `{name}` must add up to 1, got {sum(value.values()):g}.")
 
 
 class TableColumns(NamedTuple):
@@ -73,6 +54,13 @@ class TableColumns(NamedTuple):
 USUAL_COLUMNS = TableColumns()
 
 
+_INPUT, _SPLITS, _RECORDS, _OUTPUT = "Input", "Splits", "Records", "Output"
+
+
+def _column(rare: bool = False) -> Any:
+    return option(Unchecked(), None, group=_INPUT, rare=rare, metavar="COLUMN")
+
+
 @dataclass(frozen=True)
 class ShardConfig:
     """The options of one job: the input, the output, and the way from one to the other.
@@ -97,7 +85,7 @@ class ShardConfig:
         label_separator: The text between the classes of an image that has several in one cell, as in "red;round". The
             classes become the feature `labels`, a list that `multi_hot` takes. Lists in JSONL and Parquet become it
             without a separator too. None: a text is one class. Default: None.
-        split_column: The column of a table that holds the split. None: `split`. Default: None.
+        split_column: The column of a table that holds the split. None: "split". Default: None.
         caption_column: The column of a table that holds the caption. None: `caption`. Default: None.
         target_column: The column of a table whose number is the target of a regression. It becomes the feature
             `target`, a float. Default: None.
@@ -106,9 +94,9 @@ class ShardConfig:
             `segmentation_mask`, if their values are images. Default: None.
         box_label_column: The column of a table that holds the classes of boxes: numbers, or names. Names are sorted,
             unless `labels` gives their order. None: `box_label`. Default: None.
-        tensors: The dtype and the shape of columns of Parquet files without images, as in
-            ("latents=float16[4,64,64]",). `?` is a size that differs between records. Bytes need it, numbers are
-            converted, and flat lists get the shape. Default: ().
+        tensors: The dtype and the shape of columns of Parquet files without images, such as "latents=float16[4,64,64]".
+            `?` is a size that differs between records. Bytes need it, numbers are converted, and flat lists get the
+            shape. Default: ().
         segmentation_masks: Whether the segmentations in COCO's annotations become masks. Class 0 is the background; the
             class of a box counts from 1 there. Default: False.
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
@@ -124,16 +112,16 @@ class ShardConfig:
         known_images: The dataset whose images `drop_duplicates` leaves out as well. Empty: none. Default: "".
         num_shards: The number of shards of every split, but never more than its images. None: as many as
             `shard_size_bytes` gives. At least 1. Default: None.
-        shard_size_bytes: The size of a shard where `num_shards` is None. 128 MiB is large enough that opening a file
-            costs little beside reading it, and small enough that a dataset like ImageNet has more than a thousand
-            shards; the guide of tf.data asks for 100 MB and more. At least 1. Default: 128 * 2**20.
-        shuffle: Whether all images of a split are mixed. Otherwise they stay in the order of their paths.
+        shard_size_bytes: The size of a shard, unless `num_shards` gives their number. 128 MiB is large enough that
+            opening a file costs little beside reading it, and small enough that a dataset like ImageNet has more than a
+            thousand shards; the guide of tf.data asks for 100 MB and more. At least 1. Default: 128 * 2**20.
+        shuffle: Whether all images of a split are mixed; else they keep the order of their paths, or of their datasets.
             Default: True.
         seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.
         form: The form of the stored images. Default: ImageForm().
-        max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, or
-            10 images if that is more, but of few images a third, and always one. A whole number, or a share from 0.0 to
-            1.0. Default: None.
+        max_bad: The number of images, such as 25, or the share of images, such as 0.01, that may be quarantined. None:
+            1 %, or 10 images if that is more, but of few images a third, and always one. A whole number, or a share
+            from 0.0 to 1.0. Default: None.
         allow_missing: Whether a table, or annotations of COCO or Pascal VOC, may name images or masks that do not
             exist. Such images are quarantined and do not count for `max_bad`. Default: False.
         keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
@@ -144,7 +132,7 @@ class ShardConfig:
             own splits, labels and image form. `input` then is only their name in messages. Default: ().
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
             Default: {}.
-        drop_features: The features of `datasets` that are not copied. Default: ().
+        drop_features: The features that the records of a dataset lose; the image and its class stay. Default: ().
         refuse_nan: Whether a tensor with NaN is an error. The manifests of `datasets` count them, so the error comes
             before anything is written. Default: False.
 
@@ -154,39 +142,43 @@ class ShardConfig:
 
     input: str
     output: str
-    input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
-    annotations: tuple[str, ...] = ()
-    image_column: str | None = None
-    label_column: str | None = None
-    label_separator: str | None = None
-    split_column: str | None = None
-    caption_column: str | None = None
-    target_column: str | None = None
-    mask_column: str | None = None
-    box_label_column: str | None = None
-    tensors: tuple[str, ...] = ()
-    segmentation_masks: bool = option(Flag(), False)
-    split: str | None = None
-    splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
-    group_by: str | None = None
-    labels: str | None = None
+    input_format: str = option(
+        Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto", group=_INPUT, rare=True
+    )
+    annotations: tuple[str, ...] = option(Unchecked(), (), group=_INPUT, rare=True, metavar="FILE")
+    image_column: str | None = _column()
+    label_column: str | None = _column()
+    label_separator: str | None = option(Unchecked(), None, group=_INPUT, rare=True)
+    split_column: str | None = _column()
+    caption_column: str | None = _column(rare=True)
+    target_column: str | None = _column(rare=True)
+    mask_column: str | None = _column(rare=True)
+    box_label_column: str | None = _column(rare=True)
+    tensors: tuple[str, ...] = option(
+        Unchecked(), (), group=_INPUT, rare=True, flag="--tensor", metavar="COLUMN=DTYPE[SHAPE]"
+    )
+    segmentation_masks: bool = option(Flag(), False, group=_INPUT, rare=True)
+    split: str | None = option(Unchecked(), None, group=_SPLITS, metavar="NAME")
+    splits: Mapping[str, float] = option(Shares(), default_factory=dict, group=_SPLITS)
+    group_by: str | None = option(Unchecked(), None, group=_SPLITS, rare=True, metavar="COLUMN")
+    labels: str | None = option(Unchecked(), None, group=_INPUT, metavar="FILE")
     known_labels: tuple[str, ...] = ()
     known_images: str = ""
-    num_shards: int | None = option(Count(1), None)
-    shard_size_bytes: int = option(Count(1), 128 * 2**20)
-    shuffle: bool = option(Flag(), True)
-    seed: int = option(Seed(signed=True), 0)
+    num_shards: int | None = option(Count(1), None, group=_OUTPUT)
+    shard_size_bytes: int = option(Count(1), 128 * 2**20, group=_OUTPUT, flag="--shard-size", metavar="SIZE")
+    shuffle: bool = option(Flag(), True, group=_OUTPUT)
+    seed: int = option(Seed(signed=True), 0, group=_OUTPUT, rare=True)
     form: ImageForm = option(Nested(ImageForm), default_factory=ImageForm)
-    max_bad: int | float | None = option(_CountOrShare(), None)
-    allow_missing: bool = option(Flag(), False)
-    keep_quarantined: bool = option(Flag(), False)
-    drop_duplicates: bool = option(Flag(), False)
-    overwrite: bool = option(Flag(), False)
-    workers: int = option(Count(0, zero="all cores"), 0)
+    max_bad: int | float | None = option(CountOrShare(), None, group=_RECORDS, metavar="N|SHARE")
+    allow_missing: bool = option(Flag(), False, group=_INPUT, rare=True)
+    keep_quarantined: bool = option(Flag(), False, group=_RECORDS, rare=True)
+    drop_duplicates: bool = option(Flag(), False, group=_RECORDS)
+    overwrite: bool = option(Flag(), False, group=_OUTPUT)
+    workers: int = option(Count(0, zero="all cores"), 0, group="Running")
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
-    drop_features: tuple[str, ...] = ()
-    refuse_nan: bool = option(Flag(), False)
+    drop_features: tuple[str, ...] = option(Unchecked(), (), group=_RECORDS, flag="--drop-feature", metavar="NAME")
+    refuse_nan: bool = option(Flag(), False, group=_RECORDS, rare=True)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
 LOCAL = "local"
+_GROUP = "Clouds"
 
 BEAM_RUNNERS = {"direct": "FnApiRunner", "dataflow": "DataflowRunner"}
 """Beam's name of each runner but the local one, which needs no Beam."""
 
 
-def _option(beam: str, kind: Kind) -> Any:
+def _option(beam: str, kind: Kind, metavar: str) -> Any:
     """Makes the field of an option of Dataflow that Beam calls `beam`."""
-    return option(kind, None, metadata={"runner": "dataflow", "beam": beam})
+    return option(kind, None, group=_GROUP, rare=True, metavar=metavar, metadata={"runner": "dataflow", "beam": beam})
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,15 @@ class RunnerConfig:
         ConfigError: An option of Dataflow stands beside another runner, or a value is out of range.
     """
 
-    runner: str = option(Choice((LOCAL, *BEAM_RUNNERS)), LOCAL)
-    project: str | None = _option("project", Text())
-    region: str | None = _option("region", Text())
-    max_workers: int | None = _option("max_num_workers", Count(1))
-    machine_type: str | None = _option("machine_type", Text())
-    service_account: str | None = _option("service_account_email", Text())
-    network: str | None = _option("network", Text())
-    subnetwork: str | None = _option("subnetwork", Text())
-    temp_location: str | None = _option("temp_location", Text())
+    runner: str = option(Choice((LOCAL, *BEAM_RUNNERS)), LOCAL, group=_GROUP)
+    project: str | None = _option("project", Text(), "ID")
+    region: str | None = _option("region", Text(), "NAME")
+    max_workers: int | None = _option("max_num_workers", Count(1), "N")
+    machine_type: str | None = _option("machine_type", Text(), "TYPE")
+    service_account: str | None = _option("service_account_email", Text(), "EMAIL")
+    network: str | None = _option("network", Text(), "NAME")
+    subnetwork: str | None = _option("subnetwork", Text(), "PATH")
+    temp_location: str | None = _option("temp_location", Text(), "URL")
 
     def __post_init__(self) -> None:
         check_options(self)

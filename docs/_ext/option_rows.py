@@ -2,16 +2,15 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from inspect import getdoc
 from typing import Any
 
-from tfpipe.system.options import get_options
+from tfpipe.system.options import get_options, read_words
 
 
 def write_markdown(config: type[Any]) -> list[str]:
     """Returns the lines of the paragraphs and of the table."""
-    summary, entries = split_docstring(getdoc(config) or "")
+    summary, entries = (getdoc(config) or "").partition("\nAttributes:\n")[0].strip(), read_words(config)
     options = get_options(config)
     rows = [["option", "default", "meaning"], ["---"] * 3]
     for field in dataclasses.fields(config):
@@ -25,20 +24,6 @@ def write_markdown(config: type[Any]) -> list[str]:
         affects = f" *Affects: {option.affects}.*" if option and option.affects else ""
         rows.append([f"`{field.name}`", default, escape(meaning.strip()) + affects])
     return [*escape(summary).splitlines(), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
-def split_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Returns the text before the first section, and the entries of `Attributes:` as one line each."""
-    summary, _, rest = text.partition("\nAttributes:\n")
-    section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
-    return summary.strip(), dict(read_entries(section))
-
-
-def read_entries(section: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each entry of a section that is indented by 4."""
-    for entry in re.split(r"\n(?=    \S)", section.rstrip()):
-        name, _, text = entry.strip().partition(": ")
-        yield name, " ".join(text.split())
 
 
 def escape(text: str) -> str:

@@ -7,34 +7,16 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_option, take
+from tfpipe.cli.shared.config_option import config_option, config_options, take
 from tfpipe.columns.config import TableConfig
 from tfpipe.system.units import human_bytes, human_count
 
 
-@command("Add columns of a table to the records of a dataset.")
+@command("Add columns of a table to the records of a dataset.", example="tfpipe add flowers captions.parquet")
 @click.argument("dataset")
 @click.argument("table")
-@config_option(
-    TableConfig, "name", "The column's name, which its folder gets.", metavar="NAME", default="the table's name"
-)
-@config_option(TableConfig, "on", "What a row and its record have in common.")
-@config_option(
-    TableConfig, "key", "The column of the table that has it.", metavar="COLUMN", default="called as --on says"
-)
-@config_option(
-    TableConfig,
-    "features",
-    "A column of the table that becomes a feature; again for more.  [default: all]",
-    flag="--feature",
-    metavar="COLUMN",
-)
-@config_option(
-    TableConfig,
-    "missing",
-    "The way with records that have no whole row: an error, a default value, or a view NAME without them.",
-)
-@config_option(TableConfig, "replace", "Replace the column of this name, with all of its features.")
+@config_option(TableConfig, "name", default="the table's name")
+@config_options(TableConfig, without=("name",))
 @click.option(
     "--default",
     multiple=True,

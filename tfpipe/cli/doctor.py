@@ -12,7 +12,7 @@ from tfpipe.cli.shared.command import command, name_options, require_tensorflow
 from tfpipe.cli.shared.config_option import (
     batch_option,
     config_file_option,
-    config_option,
+    config_options,
     drop_missing,
     size_option,
     split_option,
@@ -21,7 +21,7 @@ from tfpipe.cli.shared.config_option import (
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 
 
-@command("Check data, options and machine before a run.")
+@command("Check data, options and machine before a run.", example="tfpipe doctor flowers --batch-size 256")
 @click.argument("dataset")
 @split_option
 @batch_option
@@ -35,14 +35,7 @@ from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_c
     show_envvar=True,
     help='Check for training on this TPU: "local", a name, or grpc://address:port. The TPU is not started.',
 )
-@config_option(
-    TargetConfig,
-    "num_replicas",
-    "The accelerators of all hosts together.",
-    metavar="N",
-    default="each host has as many as this machine",
-)
-@config_option(TargetConfig, "num_hosts", "The machines that read the data.", metavar="N")
+@config_options(TargetConfig)
 def doctor(dataset: str, split: str | None, config: str | None, stages: str | None, **options: Any) -> None:
     """Check whether DATASET, the pipeline and this machine are ready for training, before it costs anything.
 

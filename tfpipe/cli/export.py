@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from tfpipe.export.run import ExportReport
 
 
-@command("Write a dataset as WebDataset, Parquet or ArrayRecord.")
+@command(
+    "Write a dataset as WebDataset, Parquet or ArrayRecord.",
+    example="tfpipe export flowers flowers-wds --to webdataset",
+)
 @click.argument("dataset")
 @click.argument("output")
-@config_option(ExportConfig, "to", "The format to write; wds means webdataset.", required=True)
+@config_option(ExportConfig, "to", required=True)
 @click.option(
     *("--split", "splits"),
     multiple=True,
     metavar="NAME",
     help="Write this split only. Repeat it for several.  [default: all]",
 )
-@config_option(
-    ExportConfig, "workers", "Number of worker processes; 0: this process works.", metavar="N", default="one per core"
-)
+@config_option(ExportConfig, "workers")
 def export(dataset: str, output: str, to: Format, splits: tuple[str, ...], workers: int | None, as_json: bool) -> None:
     """Write the records of DATASET into the new directory OUTPUT, in the format of another tool.
 

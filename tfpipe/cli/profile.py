@@ -1,99 +1,120 @@
 """`tfpipe profile`: why the accelerator waits, and what to change."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import click
 
-from tfpipe.cli.profile_run import ProfileArgs, run
+from tfpipe.cli.profile_run import run
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import (
     Percent,
     batch_option,
     budget_option,
     config_file_option,
-    debug_option,
-    json_option,
     size_option,
     split_option,
     stages_option,
 )
-from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.help_groups import HelpOption, help_option
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
 from tfpipe.system.extras import check_installed
 
-_WITH_LOADER = {
-    *("loader", "step_ms", "images_per_second", "train", "seconds", "price_per_hour", "max_idle", "as_json", "apply"),
-}
+_DATA, _OWN, _ACCELERATOR, _MEASURING = "Data", "A loader of your own", "Accelerator", "Measuring"
+_OF_THE_PIPELINE = ("dataset", "trainer", "html")
 
 
-@click.command(cls=GroupedCommand, short_help="Say why the accelerator waits, and what to change.")
+@command(
+    "Say why the accelerator waits, and what to change.",
+    example="tfpipe profile flowers --step-ms 30 --batch-size 256",
+)
 @click.argument("dataset", required=False)
-@click.option(
+@split_option
+@batch_option
+@size_option
+@budget_option
+@config_file_option
+@stages_option
+@help_option(
+    "--transform",
+    group=_DATA,
+    metavar="MODULE:FUNCTION",
+    help="Function for each image that your reader gets as `transform`. Batches are then made without TensorFlow.",
+)
+@help_option(
+    "--batch-transform",
+    group=_DATA,
+    metavar="MODULE:FUNCTION",
+    help="Function for each batch that your reader gets as `batch_transform`, likewise.",
+)
+@help_option(
     "--loader",
+    group=_OWN,
     metavar="MODULE:FUNCTION",
     help="Profile a loader of yours in place of DATASET: a function that returns a PyTorch DataLoader, a Grain "
     "loader, a Keras PyDataset, or any iterable of batches.",
 )
-@split_option
-@click.option("--step-ms", type=float, metavar="MS", help="Milliseconds that the accelerator computes on a batch.")
-@click.option(
+@help_option(
+    "--step-ms",
+    group=_ACCELERATOR,
+    type=float,
+    metavar="MS",
+    help="Milliseconds that the accelerator computes on a batch.",
+)
+@help_option(
     "--images-per-second",
+    group=_ACCELERATOR,
     type=float,
     metavar="RATE",
     help="In place of --step-ms: images that the accelerator consumes per second.",
 )
-@click.option(
+@help_option(
     "--trainer",
+    group=_ACCELERATOR,
     type=click.Choice(["loop", "fit"]),
     default="loop",
     show_default=True,
     help="Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras' fit "
     "on a GPU or TPU, which takes the next batch while the device computes.",
 )
-@click.option(
+@help_option(
     "--train",
+    group=_OWN,
     metavar="MODULE:STEP",
     help="With --loader, in place of --step-ms: a function of yours that trains on a batch.",
 )
-@batch_option
-@size_option
-@budget_option
-@config_file_option
-@stages_option
-@click.option(
-    "--transform",
-    metavar="MODULE:FUNCTION",
-    help="Function for each image that your reader gets as `transform`. Batches are then made without TensorFlow.",
+@help_option(
+    "--seconds",
+    group=_MEASURING,
+    type=float,
+    metavar="S",
+    default=3.0,
+    show_default=True,
+    help="Seconds to measure, at least.",
 )
-@click.option(
-    "--batch-transform",
-    metavar="MODULE:FUNCTION",
-    help="Function for each batch that your reader gets as `batch_transform`, likewise.",
-)
-@click.option(
-    "--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure, at least."
-)
-@click.option(
+@help_option(
     "--price-per-hour",
+    group=_ACCELERATOR,
     type=float,
     metavar="P",
     help="Price of the accelerator. The report then says what its idle time costs a day.",
 )
-@click.option(
+@help_option(
     "--max-idle",
+    group=_MEASURING,
     type=Percent(),
     metavar="PERCENT",
     help="Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%.",
 )
-@json_option
-@click.option(
+@help_option(
     "--apply",
+    group=_MEASURING,
     metavar="FILE",
     help="Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this file.",
 )
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
-@debug_option
 def profile(**given: Any) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
@@ -103,7 +124,7 @@ def profile(**given: Any) -> None:
 
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
-    args = ProfileArgs(**given)
+    args = SimpleNamespace(**given)
     if args.loader is not None:
         from tfpipe.cli.profile_loader import run_loader as run_it
 
@@ -133,14 +154,14 @@ def _check_goes_with_loader() -> None:
     given = [
         param.opts[-1] if isinstance(param, click.Option) else "DATASET"
         for param in context.command.params
-        if param.name not in _WITH_LOADER
+        if (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
         raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(given)}.")
 
 
-def _check_pipeline(args: ProfileArgs) -> None:
+def _check_pipeline(args: SimpleNamespace) -> None:
     """Checks the arguments of a run of a pipeline.
 
     Raises:
@@ -163,7 +184,7 @@ def _check_pipeline(args: ProfileArgs) -> None:
         raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
 
 
-def _check_loader(args: ProfileArgs) -> None:
+def _check_loader(args: SimpleNamespace) -> None:
     """Checks what gives the step behind a loader.
 
     Raises:
@@ -180,7 +201,7 @@ def _check_loader(args: ProfileArgs) -> None:
     _check_above_0(args)
 
 
-def _check_above_0(args: ProfileArgs) -> None:
+def _check_above_0(args: SimpleNamespace) -> None:
     for name in ("step_ms", "images_per_second", "seconds"):
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):

@@ -2,15 +2,16 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
-from tfpipe.cli.profile_run import Output, ProfileArgs
+from tfpipe.cli.profile_run import Output
 from tfpipe.cli.shared.console import status_line
 from tfpipe.cli.shared.inputs import load_function
 from tfpipe.cli.shared.outputs import check_target
 from tfpipe.engine.config import toml_json
 
 
-def run_loader(args: ProfileArgs) -> Output:
+def run_loader(args: SimpleNamespace) -> Output:
     """Profiles a loader, and writes the options that were kept. The idle share is that after the fixes.
 
     Raises:

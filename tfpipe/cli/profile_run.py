@@ -1,6 +1,7 @@
 """The run behind `tfpipe profile`: measure the pipeline, and try the fixes."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfpipe.cli.shared.command import require_tensorflow
@@ -9,32 +10,7 @@ from tfpipe.cli.shared.inputs import load_function, load_stages, open_data, quie
 from tfpipe.cli.shared.outputs import check_target
 
 if TYPE_CHECKING:
-    from tfpipe.profiler.types import Report, Trainer
-
-
-class ProfileArgs(NamedTuple):
-    """The arguments of `tfpipe profile`, as its help describes them."""
-
-    dataset: str | None
-    loader: str | None
-    split: str | None
-    step_ms: float | None
-    images_per_second: float | None
-    trainer: "Trainer"
-    train: str | None
-    batch_size: int | None
-    image_size: int | None
-    cpu_budget: float | None
-    config: str | None
-    stages: str | None
-    transform: str | None
-    batch_transform: str | None
-    seconds: float
-    price_per_hour: float | None
-    max_idle: float | None
-    as_json: bool
-    apply: str | None
-    html: str | None
+    from tfpipe.profiler.types import Report
 
 
 class Output(NamedTuple):
@@ -46,8 +22,8 @@ class Output(NamedTuple):
     idle: float
 
 
-def run(args: ProfileArgs) -> Output:
-    """Measures the pipeline, and tries the fixes if a file for them is named.
+def run(args: SimpleNamespace) -> Output:
+    """Measures the pipeline, and tries the fixes if a file for them is named. `args` has the options of the command.
 
     Raises:
         ConfigError: The pipeline cannot be built, or the file for the options cannot be written.
@@ -64,7 +40,7 @@ def run(args: ProfileArgs) -> Output:
     return Output(to_text(report), to_json(report), render, report.idle_after_fixes)
 
 
-def make_report(args: ProfileArgs) -> "Report":
+def make_report(args: SimpleNamespace) -> "Report":
     """Returns the report; errors as with `run`."""
     asked = {"image_size": args.image_size, "cpu_budget": args.cpu_budget}
     config = read_config(args.config, args.batch_size, given=asked)

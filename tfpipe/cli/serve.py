@@ -13,7 +13,7 @@ import click
 
 from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.errors import TfpipeError
 from tfpipe.service.config import ServiceConfig
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 _ANSWER_S = 60
 
 
-@command("Run workers that make batches for trainers.", json_help="Print one JSON object, when the workers are ready.")
-@config_option(ServiceConfig, "port", metavar="N")
-@config_option(ServiceConfig, "workers", metavar="N")
-@config_option(ServiceConfig, "host", metavar="NAME", default="all interfaces")
-@config_option(ServiceConfig, "threads", metavar="N", default="one for each core")
+@command(
+    "Run workers that make batches for trainers.",
+    example="tfpipe serve --workers 2 --port 5050",
+    json_help="Print one JSON object, when the workers are ready.",
+)
+@config_options(ServiceConfig)
 def serve(as_json: bool, **options: Any) -> None:
     """Run workers that read and preprocess for trainers which have too few cores of their own.
 
@@ -77,7 +78,11 @@ def _print_json(service: "Service") -> None:
     click.echo(json.dumps({"pid": os.getpid(), "workers": workers}))
 
 
-@command("Check running workers from the trainer's machine.", name="serve-check")
+@command(
+    "Check running workers from the trainer's machine.",
+    example="tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
+    name="serve-check",
+)
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
 def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) -> None:

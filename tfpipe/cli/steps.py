@@ -26,7 +26,10 @@ _EPOCHS = 10
 _TILE_PX = 160
 
 
-@command("Show the records of a step, or the steps of a record.")
+@command(
+    "Show the records of a step, or the steps of a record.",
+    example="tfpipe steps runs/flowers --step 340 --show step340.png",
+)
 @click.argument("target", metavar="RUN|DATASET")
 @click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
 @click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
@@ -41,7 +44,7 @@ _TILE_PX = 160
 @click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
 @split_option
 @batch_option
-@config_option(PipelineConfig, "seed", "The seed of the order.")
+@config_option(PipelineConfig, "seed")
 @config_file_option
 def steps(
     target: str,

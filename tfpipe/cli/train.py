@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
-from tfpipe.cli.shared.config_option import config_file_option, config_option, take
+from tfpipe.cli.shared.config_option import config_file_option, config_option, config_options, take
 from tfpipe.cli.shared.console import status_line
 from tfpipe.cli.shared.inputs import load_function, open_data, quiet_start, read_config
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -21,27 +21,23 @@ from tfpipe.training.config import TrainConfig, default_pipeline
 
 _BATCH = "from the number of records, at most 128 for each replica"
 _JSON = "Print a JSON object for each epoch, and one at the end."
-_SIDE = "The side of the square images that the model gets, in pixels."
 _TPU = "The name or address of a TPU, or local.  [default: the devices of this machine]"
 
 
-@command("Train a classifier on a dataset, and export it.", json_help=_JSON)
+@command(
+    "Train a classifier on a dataset, and export it.",
+    example="tfpipe train flowers --model resnet50 --epochs 90",
+    json_help=_JSON,
+)
 @click.argument("dataset")
-@config_option(TrainConfig, "model", metavar="NAME")
-@config_option(TrainConfig, "epochs", metavar="N", default="100 for small_cnn, else 90")
-@config_option(TrainConfig, "output", metavar="RUN", default="runs/ and the name of DATASET")
-@config_option(TrainConfig, "split", "The split to train on.", metavar="NAME", default="train, or the only one")
+@config_options(TrainConfig, "Data", default="train, or the only one")
 @config_file_option
-@config_option(PipelineConfig, "batch_size", "The images in a batch, over all replicas.", metavar="N", default=_BATCH)
-@config_option(PipelineConfig, "image_size", _SIDE, kind=click.INT, metavar="PX", default="64 for small_cnn, else 224")
-@config_option(TrainConfig, "learning_rate", metavar="R")
-@config_option(TrainConfig, "weight_decay", metavar="W")
-@config_option(TrainConfig, "label_smoothing", metavar="SHARE")
-@config_option(TrainConfig, "precision", "The type of the numbers with which the model computes.")
-@config_option(PipelineConfig, "seed", "The seed of the weights, the order of the images and the crops.", metavar="N")
-@config_option(TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it; slower.")
-@config_option(TrainConfig, "checkpoint_every_steps", metavar="N")
-@config_option(TrainConfig, "tflite", "Also export a TFLite model that computes in 8 bits.")
+@config_option(PipelineConfig, "batch_size", default=_BATCH)
+@config_option(PipelineConfig, "image_size", default="64 for small_cnn, else 224")
+@config_option(PipelineConfig, "seed")
+@config_options(TrainConfig, "Training")
+@config_option(TrainConfig, "output", default="runs/ and the name of DATASET")
+@config_options(TrainConfig, "Output", without=("output",))
 @click.option("--tpu", metavar="NAME", help=_TPU)
 def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.

@@ -22,7 +22,11 @@ _workers_option = click.option(
 )
 
 
-@command("Check every record, image, index and checksum.", json_help="Print one JSON object, with all damages.")
+@command(
+    "Check every record, image, index and checksum.",
+    example="tfpipe verify flowers --quick",
+    json_help="Print one JSON object, with all damages.",
+)
 @click.argument("target", metavar="DATASET")
 @click.option("--quick", is_flag=True, help="Check only framing, checksums, sizes and the index. Decode no images.")
 @click.option("--allow-duplicates", is_flag=True, help="Accept images that occur in two splits.")
@@ -78,7 +82,11 @@ def _format(target: str, report: "VerifyReport") -> Iterator[str]:
     yield f"{target} is {state} {seen}"
 
 
-@command("Write the undamaged records as a clean dataset.", json_help="Print one JSON object, with all lost records.")
+@command(
+    "Write the undamaged records as a clean dataset.",
+    example="tfpipe repair flowers clean-flowers",
+    json_help="Print one JSON object, with all lost records.",
+)
 @click.argument("dataset")
 @click.argument("output")
 @click.option(

@@ -16,22 +16,19 @@ if TYPE_CHECKING:
 _SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_counts")
 
 
-@command("Name a part of a dataset, or weigh its records.")
+@command(
+    "Name a part of a dataset, or weigh its records.",
+    example='tfpipe view flowers "width >= 300 and not duplicate" --name large',
+)
 @click.argument("dataset")
 @click.argument("where", required=False, default="")
-@config_option(ViewConfig, "name", "The view's name: other commands take DATASET@NAME.", metavar="NAME", required=True)
+@config_option(ViewConfig, "name", required=True)
 @click.option("--sample", metavar="SHARE", help="Take this share of the records, such as 10% or 0.1.  [default: all]")
-@config_option(ViewConfig, "seed", "The seed of the sample.")
+@config_option(ViewConfig, "seed")
 @click.option(
     "--without", type=click.File(), metavar="FILE", help="Leave out the records whose names FILE has, one in each line."
 )
-@config_option(
-    ViewConfig,
-    "weights",
-    "How often an epoch of training reads each record: class_balanced, or a column of numbers.",
-    metavar="COLUMN",
-    default="once",
-)
+@config_option(ViewConfig, "weights")
 @click.option("--overwrite", is_flag=True, help="Replace a view of this name.")
 def view(
     dataset: str, where: str, name: str, sample: str | None, overwrite: bool, as_json: bool, **options: Any

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import check_column_name
-from tfpipe.system.options import Choice, Flag, check_options, option
+from tfpipe.system.options import Choice, Flag, Unchecked, check_options, option
 
 On = Literal["name", "number", "digest"]
 """The fact that a row of a table has in common with its record."""
@@ -32,7 +32,7 @@ class ColumnConfig:
         ConfigError: A value cannot be used.
     """
 
-    name: str
+    name: str = option(Unchecked(), metavar="NAME")
     missing: Missing = option(Choice(get_args(Missing)), "error")
     default: Mapping[str, Any] = field(default_factory=dict)
     replace: bool = option(Flag(), False)
@@ -56,7 +56,7 @@ class TableConfig(ColumnConfig):
     Attributes:
         on: The fact that joins a row with its record: the record's name, its number in the split, from 0, or the digest
             of its original. "name", "number" or "digest". Default: "name".
-        key: The column of the table that has it. None: the one that is called as `on` says. Default: None.
+        key: The column of the table that holds that fact. None: the one that is called as `on` says. Default: None.
         features: The columns of the table that become features. Empty: all but the key and `split`. Default: ().
 
     Raises:
@@ -64,5 +64,5 @@ class TableConfig(ColumnConfig):
     """
 
     on: On = option(Choice(get_args(On)), "name")
-    key: str | None = None
-    features: tuple[str, ...] = ()
+    key: str | None = option(Unchecked(), None, metavar="COLUMN")
+    features: tuple[str, ...] = option(Unchecked(), (), flag="--feature", metavar="COLUMN")

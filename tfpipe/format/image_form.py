@@ -14,6 +14,8 @@ Encoding = Literal["keep", "jpeg", "raw"]
 # The longest side that the JPEG library can write, and a bound on every option given in pixels.
 MAX_SIDE = 65_500
 
+_GROUP = "Images"
+
 
 @dataclass(frozen=True)
 class ImageForm:
@@ -42,13 +44,13 @@ class ImageForm:
         ConfigError: An option is out of range, or two options exclude each other.
     """
 
-    encoding: Encoding = option(Choice(get_args(Encoding)), "keep")
-    resize_short: int | None = option(Count(1, MAX_SIDE), None)
-    square: int | None = option(Count(1, MAX_SIDE), None)
-    quality: int = option(Count(1, 100), 95)
-    reencode_progressive: bool = option(Flag(), False)
-    max_pixels: int = option(Count(1), 64_000_000)
-    seekable: bool = option(Flag(), False)
+    encoding: Encoding = option(Choice(get_args(Encoding)), "keep", group=_GROUP)
+    resize_short: int | None = option(Count(1, MAX_SIDE), None, group=_GROUP, metavar="PX")
+    square: int | None = option(Count(1, MAX_SIDE), None, group=_GROUP, metavar="PX")
+    quality: int = option(Count(1, 100), 95, group=_GROUP)
+    reencode_progressive: bool = option(Flag(), False, group=_GROUP, rare=True)
+    max_pixels: int = option(Count(1), 64_000_000, group=_GROUP, rare=True)
+    seekable: bool = option(Flag(), False, group=_GROUP)
 
     def __post_init__(self) -> None:
         check_options(self)

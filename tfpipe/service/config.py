@@ -33,7 +33,7 @@ class ServiceConfig:
 
     port: int = option(Count(0, MAX_PORT), 5050)
     workers: int = option(Count(1), 1)
-    host: str | None = option(Text(), None)
+    host: str | None = option(Text(), None, metavar="NAME")
     threads: int | None = option(Count(1), None)
 
     def __post_init__(self) -> None:

@@ -9,16 +9,20 @@
         def __post_init__(self) -> None:
             check_options(self)     # ConfigError: `cycle_length` must be at least 1, got 0.
 
-Every user of an option reads its facts from the field: the check of its value, the command line, and the test that
-compares the documentation of each option with its range and default.
+Every user of an option reads its facts from the field: the check of its value, the command line with its help, and the
+test that compares the documentation of each option with its range and default. Its words stand in the `Attributes:` of
+the class, for `help()`, the site and the command line.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal, TypeGuard
 
 from tfpipe.errors import ConfigError
@@ -167,6 +171,33 @@ class Number(Kind):
         )
 
 
+class CountOrShare(Kind):
+    """A number of things, or a share of them: a whole number is a count, a float is a share."""
+
+    allowed = "A whole number, or a share from 0.0 to 1.0."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks the limits."""
+        if isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1):
+            return
+        raise ConfigError(f"`{name}` must be a count or a share between 0 and 1, got {value}.")
+
+
+class Shares(Kind):
+    """The share of each of several parts, by its name."""
+
+    allowed = "Shares above 0 that add up to 1."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks each share, and the sum."""
+        assert isinstance(value, Mapping)
+        for part, share in value.items():
+            if not 0 < share <= 1:
+                raise ConfigError(f"The share of split {part!r} must be above 0 and at most 1, got {share}.")
+        if value and not math.isclose(sum(value.values()), 1, abs_tol=1e-6):
+            raise ConfigError(f"The shares of `{name}` must add up to 1, got {sum(value.values()):g}.")
+
+
 class Share(Kind):
     """A share of a whole, above 0 and at most 1."""
 
@@ -246,6 +277,15 @@ class Text(Kind):
             raise ConfigError(f"`{name}` must be text in Unicode and not empty, got {value!r}.")
 
 
+class Unchecked(Kind):
+    """A text, or several, that whoever opens the file or reads the column checks; it need not be UTF-8."""
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks nothing."""
+
+
 class Names(Kind):
     """A tuple of different names, which may be empty."""
 
@@ -323,41 +363,59 @@ class Option:
         affects: The one thing that another value changes. "speed": only the speed. "cache": the data that is kept
             between epochs. "order": the order of the records. "images": the pixels. None: something else.
         without_tensorflow: The values that the readers without TensorFlow support. None: every value.
+        group: The heading under which the help of a command shows the option. Empty: "Options".
+        rare: Whether only --help-all shows it.
+        flag: The name on the command line, if it is not that of the field.
+        metavar: The name of the value in the help. None: that of its type.
     """
 
     kind: Kind
     affects: Affects | None = None
     without_tensorflow: tuple[Any, ...] | None = None
+    group: str = ""
+    rare: bool = False
+    flag: str | None = None
+    metavar: str | None = None
 
 
 def option(
     kind: Kind,
     default: Any = MISSING,
     *,
-    default_factory: Callable[[], Any] | None = None,
+    default_factory: Any = MISSING,
     affects: Affects | None = None,
     without_tensorflow: tuple[Any, ...] | None = None,
+    group: str = "",
+    rare: bool = False,
+    flag: str | None = None,
+    metavar: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Makes a dataclass field that carries an `Option`.
+    """Makes a dataclass field that carries an `Option`, whose facts have the same names.
 
-    Args:
-        kind: The values that the option takes.
-        default: The default. An option without one and without `default_factory` must be given.
-        default_factory: The function that makes the default, if it is an object.
-        affects: See `Option`.
-        without_tensorflow: See `Option`.
-        metadata: Further metadata of the field.
+    An option without `default` and `default_factory`, a function that makes one, must be given. `metadata` is further
+    metadata of the field.
     """
-    metadata = {**(metadata or {}), _KEY: Option(kind, affects, without_tensorflow)}
-    if default_factory is not None:
-        return field(default_factory=default_factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    facts = Option(kind, affects, without_tensorflow, group, rare, flag, metavar)
+    return field(default=default, default_factory=default_factory, metadata={**(metadata or {}), _KEY: facts})
 
 
 def get_options(config: Any) -> dict[str, Option]:
     """Returns the options of a dataclass or of an object of it, by name, in the order of the fields."""
     return {item.name: item.metadata[_KEY] for item in fields(config) if _KEY in item.metadata}
+
+
+@cache
+def read_words(config: type[Any]) -> dict[str, str]:
+    """Returns what the `Attributes:` of a class and its bases say of each field, as one line each, in their order."""
+    words: dict[str, str] = {}
+    for one in reversed(config.__mro__):
+        _, _, section = (inspect.cleandoc(one.__doc__) if one.__doc__ else "").partition("\nAttributes:\n")
+        for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section, maxsplit=1)[0]):
+            name, colon, text = entry.strip().partition(": ")
+            if colon:
+                words[name] = " ".join(text.split())
+    return words
 
 
 def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
+from tfpipe.system.options import Choice, Count, Flag, Number, Text, Unchecked, check_options, get_names, option
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
 MODELS = ("small_cnn", "resnet50")
+_TRAINING, _OUTPUT = "Training", "Output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +41,18 @@ class TrainConfig:
     """
 
     pipeline: PipelineConfig
-    output: str = option(Text())
-    model: str = "small_cnn"
-    split: str = "train"
-    epochs: int | None = option(Count(1), None)
-    learning_rate: float = option(Number(above=0), 0.1)
-    weight_decay: float = option(Number(at_least=0), 1e-4)
-    label_smoothing: float = option(Number(at_least=0, below=1), 0.0)
-    precision: Precision = option(Choice(get_args(Precision)), "auto")
-    deterministic: bool = option(Flag(), False)
-    checkpoint_every_steps: int = option(Count(1), 500)
+    output: str = option(Text(), group=_OUTPUT, metavar="RUN")
+    model: str = option(Unchecked(), "small_cnn", group=_TRAINING, metavar="NAME")
+    split: str = option(Unchecked(), "train", group="Data", metavar="NAME")
+    epochs: int | None = option(Count(1), None, group=_TRAINING)
+    learning_rate: float = option(Number(above=0), 0.1, group=_TRAINING, metavar="R")
+    weight_decay: float = option(Number(at_least=0), 1e-4, group=_TRAINING, rare=True, metavar="W")
+    label_smoothing: float = option(Number(at_least=0, below=1), 0.0, group=_TRAINING, rare=True, metavar="SHARE")
+    precision: Precision = option(Choice(get_args(Precision)), "auto", group=_TRAINING)
+    deterministic: bool = option(Flag(), False, group=_TRAINING, rare=True)
+    checkpoint_every_steps: int = option(Count(1), 500, group=_OUTPUT)
     log_every_steps: int = option(Count(1), 20)
-    tflite: bool = option(Flag(), False)
+    tflite: bool = option(Flag(), False, group=_OUTPUT)
 
     def __post_init__(self) -> None:
         if self.model not in MODELS and ":" not in self.model:

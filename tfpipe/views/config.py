@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tfpipe.format.view import check_view_name
-from tfpipe.system.options import Count, Share, check_options, option
+from tfpipe.system.options import Count, Share, Unchecked, check_options, option
 
 CLASS_BALANCED = "class_balanced"
 
@@ -26,12 +26,12 @@ class ViewConfig:
         ConfigError: A value cannot be used.
     """
 
-    name: str
+    name: str = option(Unchecked(), metavar="NAME")
     where: str = ""
     sample: float = option(Share(), 1.0)
     seed: int = option(Count(0), 0)
     without: tuple[str, ...] = ()
-    weights: str | None = None
+    weights: str | None = option(Unchecked(), None, metavar="COLUMN")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -1,6 +1,8 @@
 """A command-line option reads its type and its default from the field of the config."""
 
+import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,52 +10,84 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.config_option import config_option, describe_field
+from tfpipe.cli.shared.config_option import (
+    CountOrShare,
+    Shares,
+    Size,
+    config_option,
+    config_options,
+    describe_field,
+)
+from tfpipe.cli.shared.help_groups import HelpOption
+from tfpipe.columns.config import TableConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.export.config import ExportConfig
-from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Text, option
+from tfpipe.format.image_form import ImageForm
+from tfpipe.integrity.foreign.index import IndexConfig
+from tfpipe.integrity.verify import VerifyConfig
+from tfpipe.service.config import ServiceConfig
+from tfpipe.system.options import Choice, Count, Flag, Kind, Names, Number, Text, get_options, option
 from tfpipe.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
 class Config:
-    num_files: int | None = option(Count(1), None)
-    rate: float = option(Number(above=0), 1e-4)
+    """The options of a test.
+
+    Attributes:
+        source: The input.
+        num_files: The number of files in `source`. None: one for each core, or as `encoding` says. At least 1.
+        rate: The rate. It decays. Above 0. Default: 1e-4.
+        smoothing: The share.
+        encoding: The encoding. `keep`: as they are. "keep" or "jpeg". Default: "keep".
+        buffer_bytes: The buffer. Default: 256 * 2**20.
+        overwrite: Whether they are replaced.
+        shuffle: Whether they are mixed.
+        name: The name. Empty: none.
+        columns: The columns.
+    """
+
+    source: str
+    num_files: int | None = option(Count(1), None, group="Files")
+    rate: float = option(Number(above=0), 1e-4, metavar="R")
     smoothing: float = option(Number(at_least=0), 0.0)
-    encoding: str = option(Choice(("keep", "jpeg")), "keep")
-    buffer: int | str = option(Amount(), "256MiB")
+    encoding: str = option(Choice(("keep", "jpeg")), "keep", group="Files", rare=True)
+    buffer_bytes: int = option(Count(1), 256 * 2**20, flag="--buffer", metavar="SIZE")
     overwrite: bool = option(Flag(), False)
     shuffle: bool = option(Flag(), True)
-    name: str = option(Text(), "a")
+    name: str = option(Text(), "")
+    columns: tuple[str, ...] = option(Names(), (), flag="--column", metavar="COLUMN")
 
 
 @click.command()
-@config_option(Config, "num_files", "The number.", metavar="N", default="one for each core")
-@config_option(Config, "rate", "The rate.", metavar="R")
-@config_option(Config, "smoothing", "The share.")
-@config_option(Config, "encoding", "The encoding.")
-@config_option(Config, "buffer", "The buffer.")
-@config_option(Config, "overwrite", "Replace them.")
-@config_option(Config, "shuffle", "Mix them.")
-@config_option(Config, "name", "The name.", default="")
+@config_options(Config, "", "Files", without=("name",))
+@config_option(Config, "name", default="that of the day")
 def command(**options: Any) -> None:
     click.echo(json.dumps(options))
 
 
-def test_the_help_shows_types_and_defaults() -> None:
-    lines = CliRunner().invoke(command, ["--help"], terminal_width=100).output.splitlines()
+def test_the_help_shows_types_words_and_defaults() -> None:
+    lines = CliRunner().invoke(command, ["--help"], terminal_width=150).output.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("  --")] == [
-        "--num-files N The number. [default: one for each core]",
         "--rate R The rate. [default: 0.0001]",
         "--smoothing FLOAT The share. [default: 0]",
-        "--encoding [keep|jpeg] The encoding. [default: keep]",
         "--buffer SIZE The buffer. [default: 256MiB]",
-        "--overwrite Replace them.",
-        "--shuffle / --no-shuffle Mix them. [default: shuffle]",
-        "--name TEXT The name.",
+        "--overwrite Whether they are replaced.",
+        "--shuffle / --no-shuffle Whether they are mixed. [default: shuffle]",
+        "--column COLUMN The columns. Repeat it for several.",
+        "--num-files N The number of files in SOURCE. [default: one for each core, or as --encoding says]",
+        "--encoding [keep|jpeg] The encoding. keep: as they are. [default: keep]",
+        "--name TEXT The name. [default: that of the day]",
         "--help Show this message and exit.",
     ]
+
+
+def test_an_option_knows_its_group() -> None:
+    places = {param.name: (param.group, param.rare) for param in command.params if isinstance(param, HelpOption)}
+    assert (places["num_files"], places["encoding"], places["rate"]) == (("Files", False), ("Files", True), ("", False))
 
 
 @pytest.mark.parametrize(
@@ -63,18 +97,21 @@ def test_the_help_shows_types_and_defaults() -> None:
         (["--num-files", "3", "--rate", "0.5"], {"num_files": 3, "rate": 0.5}),
         (["--encoding", "jpeg", "--overwrite"], {"encoding": "jpeg", "overwrite": True}),
         (["--no-shuffle"], {"shuffle": False}),
-        (["--buffer", "1KiB", "--name", "b"], {"buffer": 1024, "name": "b"}),
+        (["--buffer", "1KiB", "--name", "b"], {"buffer_bytes": 1024, "name": "b"}),
+        (["--column", "a", "--column", "b"], {"columns": ["a", "b"]}),
     ],
 )
 def test_what_is_not_given_is_none(args: list[str], options: dict[str, Any]) -> None:
-    names = ("num_files", "rate", "smoothing", "encoding", "buffer", "overwrite", "shuffle", "name")
-    assert json.loads(CliRunner().invoke(command, args).output) == {**dict.fromkeys(names), **options}
+    missing = {**dict.fromkeys(get_options(Config)), "columns": []}
+    assert json.loads(CliRunner().invoke(command, args).output) == {**missing, **options}
 
 
-def test_a_field_without_a_text_has_the_first_sentence_of_its_documentation() -> None:
-    assert describe_field(TrainConfig, "epochs") == "The number of epochs."
-    assert describe_field(RunnerConfig, "region") == "Dataflow: the region of the machines, such as europe-west4."
-    assert describe_field(Config, "name") == ""
+def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
+    assert describe_field(TrainConfig, "epochs") == ("The number of epochs.", "100 for small_cnn, else 90")
+    region = "Dataflow: the region of the machines, such as europe-west4."
+    assert describe_field(RunnerConfig, "region") == (region, "")
+    assert describe_field(ImageForm, "quality") == ("The JPEG quality of images that are encoded again.", "")
+    assert describe_field(TableConfig, "missing")[0].startswith("The way with records without a value: nothing is")
 
 
 def test_every_option_has_a_text() -> None:
@@ -90,8 +127,99 @@ def test_a_wrong_word_is_refused() -> None:
 
 def test_a_word_may_have_a_second_name() -> None:
     @click.command()
-    @config_option(ExportConfig, "to", "The word.")
+    @config_option(ExportConfig, "to")
     def show(to: str) -> None:
         click.echo(to)
 
     assert CliRunner().invoke(show, ["--to", "wds"]).output == "webdataset\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Size(), "128MiB", 128 * 2**20),
+        (Size(), "2GB", 2 * 10**9),
+        (Size(), "1.5 kb", 1500),
+        (Size(), "4096", 4096),
+        (Size(), "7B", 7),
+        (CountOrShare(), "25", 25),
+        (CountOrShare(), "1%", 0.01),
+        (CountOrShare(), "0.25", 0.25),
+        (CountOrShare(), "0", 0),
+        (Shares(), "train=0.9, validation=0.1", {"train": 0.9, "validation": 0.1}),
+    ],
+)
+def test_value(kind: click.ParamType, text: str, value: Any) -> None:
+    converted = kind.convert(text, None, None)
+    assert converted == value
+    assert type(converted) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (Size(), "big", "must be a size such as 128MiB or 2GB, got 'big'."),
+        (Size(), "-1MB", "must be a size such as 128MiB or 2GB, got '-1MB'."),
+        (CountOrShare(), "some", "must be a count such as 25 or a share such as 1%, got 'some'."),
+        (Shares(), "train", "must be like train=0.9,validation=0.1, got 'train'."),
+        (Shares(), "a=0.5,a=0.5", "must name each split once, got 'a' twice."),
+    ],
+)
+def test_wrong_value(kind: click.ParamType, text: str, message: str) -> None:
+    with pytest.raises(click.BadParameter) as error:
+        kind.convert(text, None, None)
+    assert error.value.message == message
+
+
+CONFIGS: dict[str, tuple[type[Any], ...]] = {
+    "shard": (ShardConfig, ImageForm, RunnerConfig),
+    "merge": (ShardConfig, RunnerConfig),
+    "reshard": (ShardConfig, RunnerConfig),
+    "index": (IndexConfig,),
+    "serve": (ServiceConfig,),
+    "train": (TrainConfig, PipelineConfig),
+    "verify": (VerifyConfig,),
+}
+
+# Options that take a word or a unit beside the numbers of their field.
+TAKE_WORDS = ("shard_size_bytes",)
+
+
+def list_fields() -> list[Any]:
+    cases = []
+    for command, configs in CONFIGS.items():
+        fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
+        for parameter in commands.commands[command].params:
+            if isinstance(parameter, click.Option) and parameter.name in fields:
+                cases.append(pytest.param(parameter, *fields[parameter.name], id=f"{command} {parameter.opts[0]}"))
+    return cases
+
+
+def get_click_type(kind: Kind) -> type[click.ParamType] | None:
+    """Returns the type of click for the values of an option; None where click need not know."""
+    kinds: dict[type[Kind], Any] = {Count: click.types.IntParamType, Number: click.types.FloatParamType}
+    return kinds.get(type(kind))
+
+
+@pytest.mark.parametrize(("parameter", "config", "field"), list_fields())
+def test_an_option_has_the_type_and_default_of_its_field(parameter, config, field):
+    assert parameter.name is not None
+    kind = get_options(config)[parameter.name].kind if parameter.name in get_options(config) else None
+    if isinstance(kind, Choice):
+        assert isinstance(parameter.type, click.Choice)
+        assert tuple(parameter.type.choices) == kind.words
+    elif kind is not None and parameter.name not in TAKE_WORDS and (expected := get_click_type(kind)):
+        assert isinstance(parameter.type, expected)
+    if (
+        parameter.name not in TAKE_WORDS
+        and field.default not in (None, dataclasses.MISSING)
+        and not isinstance(kind, Flag)
+    ):
+        text = parameter.get_help_record(click.Context(commands))[1]
+        default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+        shown = re.search(r"\[default: (.*)\]", text)
+        assert shown is None or default in re.split(r"[ ,]+", shown[1]) or field.default == 0, text
+
+
+def test_most_options_are_compared() -> None:
+    assert len(list_fields()) > 60

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.main import CONTEXT_SETTINGS
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.help_groups import EXAMPLES, GROUPS, Group, GroupedCommand
+from tfpipe.cli.shared.help_groups import GroupedCommand, HelpOption, help_option
 
 OPTION = re.compile(r"  (?:-h, )?--([a-z-]+)")
 
@@ -27,41 +27,38 @@ def get_names(command: click.Command) -> list[str]:
 
 
 @pytest.mark.parametrize("name", commands.commands)
-def test_every_option_stands_in_one_group_and_few_stand_in_the_first_help(tfpipe: Tfpipe, name: str) -> None:
+def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: Tfpipe, name: str) -> None:
     command = commands.commands[name]
     assert isinstance(command, GroupedCommand)
-    if name in GROUPS:
-        grouped = [option for group in GROUPS[name] for option in f"{group.first} {group.more}".split()]
-        assert sorted(grouped) == get_names(command)
     first, every = tfpipe(name, "--help"), tfpipe(name, "--help-all")
     assert (first.code, every.code) == (0, 0)
-    help_options = ["help", "help-all"] if any(group.more for group in GROUPS.get(name, ())) else ["help"]
+    has_rare = any(isinstance(param, HelpOption) and param.rare for param in command.params)
+    help_options = ["help", "help-all"] if has_rare else ["help"]
     assert sorted(list_options(every.out)) == sorted([*get_names(command), *help_options])
     shown = list_options(first.out)
     assert shown == [option for option in list_options(every.out) if option in shown]
+    assert (len(shown) < len(list_options(every.out))) == has_rare
     assert shown[-len(help_options) :] == help_options
     assert len(shown) <= 25
 
 
-def test_groups_are_of_commands_and_each_has_an_example_that_it_takes() -> None:
-    assert set(GROUPS) <= set(commands.commands)
-    assert list(EXAMPLES) == list(commands.commands)
-    for name, example in EXAMPLES.items():
-        program, command, *args = shlex.split(example)
-        assert (program, command) == ("tfpipe", name)
-        commands.commands[name].make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
+@pytest.mark.parametrize("name", commands.commands)
+def test_each_command_has_an_example_that_it_takes(name: str) -> None:
+    one = commands.commands[name]
+    assert isinstance(one, GroupedCommand)
+    program, command, *args = shlex.split(one.example)
+    assert (program, command) == ("tfpipe", name)
+    one.make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
 
 
-def test_an_option_without_a_group_is_not_hidden(monkeypatch) -> None:
+def test_an_option_without_a_group_stands_last_and_a_rare_one_behind_help_all() -> None:
     @click.command(cls=GroupedCommand, name="paint", help="Paint it.")
-    @click.option("--color", metavar="NAME", help="The color.")
-    @click.option("--thickness", metavar="MM", help="The thickness.")
     @click.option("--new", is_flag=True, help="A new one.")
+    @help_option("--thickness", group="Paint", rare=True, metavar="MM", help="The thickness.")
+    @help_option("--color", group="Paint", metavar="NAME", help="The color.")
     def paint(**options: object) -> None:
         pass
 
-    monkeypatch.setitem(GROUPS, "paint", (Group("Paint", "color", "thickness"),))
-    assert paint.list_ungrouped() == ["new"]
     assert CliRunner().invoke(paint, ["--help"]).output.splitlines() == [
         "Usage: paint [OPTIONS]",
         "",
@@ -120,31 +117,37 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
     lines = tfpipe("merge", "--help", columns=110).lines
     assert lines[lines.index("Records:") :] == [
         "Records:",
-        "  --drop-duplicates               Of images with equal bytes, keep only one.",
-        "  --drop-feature NAME             Leave this feature out of the records. Repeat it for several. The image",
-        "                                  and its class always stay.",
-        "  --max-bad N|SHARE               Fail if more images than this are bad: a count such as 25, or a share such",
-        "                                  as 1%.  [default: 1%, or up to 10 images, a third at most]",
+        "  --max-bad N|SHARE               The number of images, such as 25, or the share of images, such as 0.01,",
+        "                                  that may be quarantined.  [default: 1 %, or 10 images if that is more, but",
+        "                                  of few images a third, and always one]",
+        "  --drop-duplicates               Whether only one of the images with equal bytes is kept.",
+        "  --drop-feature NAME             The features that the records of a dataset lose; the image and its class",
+        "                                  stay. Repeat it for several.",
         "",
         "Output:",
         "  --num-shards N                  The number of shards of every split, but never more than its images.",
-        "                                  [default: from --shard-size]",
-        "  --shard-size SIZE               The approximate size of a shard.  [default: 128MiB]",
-        "  --shuffle / --no-shuffle        Shuffle all images of a split, or keep the datasets one after the other.",
-        "                                  [default: shuffle]",
-        "  --overwrite                     Replace the dataset that is in OUTPUT, once the new one is complete.",
+        "                                  [default: as many as --shard-size gives]",
+        "  --shard-size SIZE               The size of a shard, unless --num-shards gives their number.  [default:",
+        "                                  128MiB]",
+        "  --shuffle / --no-shuffle        Whether all images of a split are mixed; else they keep the order of their",
+        "                                  paths, or of their datasets.  [default: shuffle]",
+        "  --overwrite                     Whether another dataset in OUTPUT is replaced once the new one is",
+        "                                  complete.",
         "",
         "Clouds:",
         "  --runner [local|direct|dataflow]",
-        "                                  Where the job runs; local means this machine, direct Beam on it.",
-        "                                  [default: local]",
+        "                                  The runner. local is this machine without Beam, direct Beam on this",
+        "                                  machine, with the graph that Dataflow runs.  [default: local]",
         "",
         "Running:",
-        "  --workers N                     The number of processes that read, check and write. 0: one per core.",
-        "                                  [default: one per core]",
+        "  --workers N                     The number of processes that read, check and write.  [default: one per",
+        "                                  core]",
         "  --dry-run                       Write nothing. Print the plan, and estimate size and time from a sample of",
         "                                  the images.",
+        "",
+        "Options:",
         "  --json                          Print one JSON object.",
+        "  --debug                         Show tracebacks and the libraries' own log messages.",
         "  -h, --help                      Show this message and exit.",
         "  --help-all                      Show all 23 options and exit.",
         "",
@@ -161,8 +164,8 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
 
     assert list_clouds("--help") == ["runner"]
     assert list_clouds("--help-all") == [
-        *("runner", "project", "region", "max-workers", "machine-type", "service-account", "network", "subnetwork"),
-        *("temp-location", "print-command"),
+        *("runner", "print-command", "project", "region", "max-workers", "machine-type", "service-account"),
+        *("network", "subnetwork", "temp-location"),
     ]
 
 

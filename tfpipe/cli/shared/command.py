@@ -1,8 +1,8 @@
 """A command with the options that all have, --json and --debug, and the output that --json chooses.
 
-@command("List the layers of a dataset.")
+@command("Show what a dataset holds.", example="tfpipe inspect flowers")
 @click.argument("dataset")
-def log(dataset: str, as_json: bool) -> None: ...
+def inspect(dataset: str, as_json: bool) -> None: ...
 """
 
 import json
@@ -22,12 +22,18 @@ _OF_A_FILE = re.compile(r"[^`]*\.(toml|json): ")  # such a message speaks of the
 
 
 def command(
-    short_help: str, *, name: str | None = None, epilog: str | None = None, json_help: str = "Print one JSON object."
+    short_help: str,
+    *,
+    example: str,
+    name: str | None = None,
+    epilog: str | None = None,
+    json_help: str = "Print one JSON object.",
 ) -> Callable[[Callable[..., Any]], GroupedCommand]:
     """Makes a command of a function, which gets `as_json` too.
 
     Args:
         short_help: The line in the list of commands.
+        example: The example below the help.
         name: The name. None: that of the function.
         epilog: The text below the help.
         json_help: The help of --json.
@@ -35,7 +41,7 @@ def command(
     json_option = click.option("--json", "as_json", is_flag=True, help=json_help)
 
     def make(function: Callable[..., Any]) -> GroupedCommand:
-        made = click.command(name, cls=GroupedCommand, short_help=short_help, epilog=epilog)(function)
+        made = click.command(name, cls=GroupedCommand, short_help=short_help, epilog=epilog, example=example)(function)
         return debug_option(json_option(made))  # an option of a finished command is its last one
 
     return make

@@ -1,75 +1,125 @@
-"""Command-line options that read their type, their words and their default from the field of a config.
+"""Command-line options that read their name, type, words, default and heading from the field of a config.
 
-    @config_option(ImageForm, "quality", "The JPEG quality of images that are encoded again.")
+    @config_options(ImageForm)              # --encoding, --quality and all others
+    @config_option(PipelineConfig, "seed")
 
-gives `--quality INTEGER` with `[default: 95]`. The command gets None if the user does not give the option, so the
-default itself stays at the field.
+give `--quality N  The JPEG quality of images that are encoded again.  [default: 95]`. The command gets None if the user
+does not give the option, so the default itself stays at the field.
 """
 
 import contextlib
-import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any, TypeVar
 
 import click
 
+from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import SENTENCE_END, ConfigError
-from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Seed, Share, get_options
+from tfpipe.errors import ConfigError
+from tfpipe.system import options
+from tfpipe.system.options import Amount, Choice, Count, Flag, Nested, Number, Option, Seed, Share, get_options
 from tfpipe.system.units import A_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SECOND_NAMES = {"wds": "webdataset"}
+_SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`\"0-9])")
+
+
+def config_options(
+    config: Any, *groups: str, without: Collection[str] = (), default: str | None = None
+) -> Callable[[Command], Command]:
+    """Makes the command-line options for all options of a config.
+
+    Args:
+        config: The class.
+        groups: The headings whose options are made; none for all.
+        without: The names of fields that the command does not take.
+        default: The default in words, as for `config_option`.
+    """
+    chosen = {
+        name: facts
+        for name, facts in get_options(config).items()
+        if name not in without and not isinstance(facts.kind, Nested) and (not groups or facts.group in groups)
+    }
+    names = sorted(chosen, key=lambda name: groups.index(chosen[name].group)) if groups else chosen
+    return all_options(*(config_option(config, name, default=default) for name in names))
 
 
 def config_option(
-    config: type[Any],
-    name: str,
-    text: str | None = None,
-    *,
-    flag: str | None = None,
-    kind: click.ParamType | None = None,
-    metavar: str | None = None,
-    default: str | None = None,
-    required: bool = False,
+    config: Any, name: str, *, default: str | None = None, required: bool = False
 ) -> Callable[[Command], Command]:
-    """Makes the command-line option for a field of a config.
+    """Makes the command-line option for an option of a config.
 
     Args:
         config: The class.
         name: The name of the field; `label_smoothing` becomes `--label-smoothing`.
-        text: The help text. None: the first sentence that documents the field.
-        flag: The option, if it has not the name of its field: `--tensor` for `tensors`.
-        kind: The type of its value. None: that of the field.
-        metavar: The name of the value in the help. None: click's name of its type.
-        default: The default in words, if the field's default is None or says too little. An empty text shows none.
+        default: The default in words, if the command has another one than the field.
         required: Whether the user must give the option.
     """
     (field,) = (field for field in fields(config) if field.name == name)
-    facts = get_options(config).get(name)
+    facts: Option = get_options(config)[name]
     given = None if field.default is MISSING else field.default
-    flag = flag or f"--{name.replace('_', '-')}"
-    text = describe_field(config, name) if text is None else text
-    if default is None:
-        default = "" if given is None or given is False or given == () else _describe(given, flag)
-    text += f"  [default: {default}]" if default else ""
-    if facts is not None and isinstance(facts.kind, Flag):
+    flag, several = get_flag(config, name), given == () and not required
+    text, own_default = describe_field(config, name)
+    if given is False or required:
+        shown = ""
+    else:
+        shown = default or own_default or ("" if given in (None, (), "") else _describe(given, name, flag))
+    text += " Repeat it for several." * several + (f"  [default: {shown}]" if shown else "")
+    if isinstance(facts.kind, Flag):
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if given else flag
-        return click.option(flags, is_flag=True, default=None, help=text)
-    value = kind or (str if facts is None else _get_type(facts.kind))
-    several = given == () and not required
-    return click.option(flag, name, type=value, metavar=metavar, required=required, multiple=several, help=text)
+        return help_option(flags, name, is_flag=True, default=None, help=text, group=facts.group, rare=facts.rare)
+    return help_option(
+        *(flag, name),
+        type=_get_type(name, facts.kind),
+        metavar=facts.metavar or ("N" if isinstance(facts.kind, Count | Seed) else None),
+        required=required,
+        multiple=several,
+        help=text,
+        group=facts.group,
+        rare=facts.rare,
+    )
 
 
-def describe_field(config: type[Any], name: str) -> str:
-    """Returns the first sentence on a field in the docstring of its class; an option of one runner names that too."""
-    entry = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(config) or "", re.MULTILINE)
-    sentence = SENTENCE_END.split(" ".join(entry[1].replace("`", "").split()))[0] if entry else ""
-    (runner,) = (field.metadata.get("runner") for field in fields(config) if field.name == name)
-    return sentence if runner is None else f"{runner.capitalize()}: {sentence[:1].lower()}{sentence[1:]}"
+def get_flag(config: Any, name: str) -> str:
+    """Returns the name of an option on the command line."""
+    return get_options(config)[name].flag or f"--{name.replace('_', '-')}"
+
+
+@cache
+def describe_field(config: Any, name: str) -> tuple[str, str]:
+    """Returns what the `Attributes:` of a class say of a field, and of its default in words.
+
+    That is the first sentence, or all of them on a choice of words; an option of one runner names that too.
+    """
+    facts, entry = get_options(config)[name], options.read_words(config).get(name, "").removesuffix("Required.")
+    sentences = _SENTENCE_END.split(entry.partition("Default: ")[0].strip())
+    names = _name_fields(config)
+    (field,) = (field for field in fields(config) if field.name == name)
+    without = "Empty: " if field.default in ((), "") else f"{field.default}: "
+    shown, default = [], ""
+    for sentence in sentences:
+        words = re.sub(r"`.*?`", lambda match: names.get(match[0], match[0].strip("`")), sentence)
+        if words.startswith(without) and not isinstance(facts.kind, Choice):
+            default = words.removeprefix(without).rstrip(".").strip('"')
+        elif sentence != facts.kind.allowed:
+            shown.append(words)
+    text, runner = " ".join(shown if isinstance(facts.kind, Choice) else shown[:1]), field.metadata.get("runner")
+    return text if runner is None else f"{runner.capitalize()}: {text[:1].lower()}{text[1:]}", default
+
+
+@cache
+def _name_fields(config: Any) -> dict[str, str]:
+    """Returns what the help calls each field that a docstring names: an option, else an argument."""
+    own = get_options(config)
+    return {
+        f"`{field.name}`": get_flag(config, field.name) if field.name in own else field.name.upper()
+        for field in fields(config)
+    }
 
 
 class Size(click.ParamType):
@@ -94,7 +144,7 @@ class _Words(click.Choice):
         return word
 
 
-def take(config: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+def take(config: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of a config from those of a command, and returns those that the user gave."""
     return drop_missing({field.name: options.pop(field.name) for field in fields(config) if field.name in options})
 
@@ -104,24 +154,30 @@ def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _get_type(kind: object) -> Any:
+def _get_type(name: str, kind: options.Kind) -> Any:
     match kind:
         case Choice(words):
             return _Words(words)
-        case Count() | Seed():
+        case Amount() | Count() if isinstance(kind, Amount) or name.endswith("_bytes"):
+            return Size()
+        case Count() | Seed() | options.Size():
             return int
         case Number() | Share():
             return float
-        case Amount():
-            return Size()
+        case options.CountOrShare():
+            return CountOrShare()
+        case options.Shares():
+            return Shares()
         case _:
             return str
 
 
-def _describe(default: Any, flag: str) -> str:
+def _describe(default: Any, name: str, flag: str) -> str:
     if default is True:
         return flag.removeprefix("--")
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    if isinstance(default, float):
+        return f"{default:g}"
+    return f"{default >> 20}MiB" if name.endswith("_bytes") and isinstance(default, int) else str(default)
 
 
 class CountOrShare(click.ParamType):
@@ -180,34 +236,21 @@ BATCH_SIZE = 128
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show tracebacks and the libraries' own log messages."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-split_option = click.option("--split", metavar="NAME", help="The split to use.  [default: train, or the only one]")
-stages_option = click.option(
+split_option = help_option(
+    "--split", metavar="NAME", group="Data", help="The split to use.  [default: train, or the only one]"
+)
+stages_option = help_option(
     "--stages",
     metavar="MODULE:FUNCTION",
+    group="Data",
     help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
 )
-config_file_option = click.option(
-    "--config", metavar="FILE", help="The file with the pipeline's options, .toml or .json."
+config_file_option = help_option(
+    "--config", metavar="FILE", group="Data", help="The file with the pipeline's options, .toml or .json."
 )
-budget_option = config_option(
-    PipelineConfig,
-    "cpu_budget",
-    "The share of the cores that the pipeline may take, such as 0.5, in whole threads.",
-    metavar="SHARE",
-    default="all cores",
-)
-batch_option = config_option(
-    PipelineConfig, "batch_size", "The images in a batch, over all replicas.", metavar="N", default=str(BATCH_SIZE)
-)
-size_option = config_option(
-    PipelineConfig,
-    "image_size",
-    "The side of the square images that the model gets, in pixels.",
-    kind=click.INT,
-    metavar="PX",
-    default="224",
-)
+budget_option = config_option(PipelineConfig, "cpu_budget")
+batch_option = config_option(PipelineConfig, "batch_size", default=str(BATCH_SIZE))
+size_option = config_option(PipelineConfig, "image_size")
 
 
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

@@ -2,8 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,37 +11,37 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
-from tfpipe.cli.shared.config_option import Command, CountOrShare, Size, all_options, config_option, take
+from tfpipe.cli.shared.config_option import all_options, config_options, get_flag, take
+from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
+from tfpipe.system.options import Nested, get_default, get_options
 
 if TYPE_CHECKING:
     from beam_jobs.append_job import Append
     from beam_jobs.plan.plan import Plan
 
-# Every other option has the name of its field.
-_OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
-_NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels", "known_images")
-
-runner_options = all_options(
-    config_option(RunnerConfig, "runner", "Where the job runs; local means this machine, direct Beam on it."),
-    config_option(RunnerConfig, "project", metavar="ID"),
-    config_option(RunnerConfig, "region", metavar="NAME"),
-    config_option(RunnerConfig, "max_workers", metavar="N", default="the service decides"),
-    config_option(RunnerConfig, "machine_type", metavar="TYPE"),
-    config_option(RunnerConfig, "service_account", metavar="EMAIL"),
-    config_option(RunnerConfig, "network", metavar="NAME"),
-    config_option(RunnerConfig, "subnetwork", metavar="PATH"),
-    config_option(RunnerConfig, "temp_location", metavar="URL", default="in OUTPUT"),
+print_command_option = help_option(
+    "--print-command",
+    is_flag=True,
+    group="Clouds",
+    rare=True,
+    help="Print the job as one command line, for a scheduler to run, and stop.",
 )
-"""Adds the options to a command."""
-
-print_command_option = click.option(
-    "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
+job_options = all_options(
+    config_options(RunnerConfig),
+    config_options(ShardConfig, "Running"),
+    help_option(
+        "--dry-run",
+        is_flag=True,
+        group="Running",
+        help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
+    ),
 )
+"""The options for the run of a job."""
 
 
 @dataclass(frozen=True)
@@ -79,67 +79,6 @@ class RunArgs:
         if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
             raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
         return cls((*runner.beam_args(), *beam_args), **flags)
-
-
-def layout_options(unshuffled: str) -> Callable[[Command], Command]:
-    """Adds the options for the layout of shards; `unshuffled` describes --no-shuffle."""
-    return all_options(
-        config_option(ShardConfig, "num_shards", metavar="N", default="from --shard-size"),
-        config_option(
-            ShardConfig,
-            "shard_size_bytes",
-            "The approximate size of a shard.",
-            flag="--shard-size",
-            kind=Size(),
-            default=f"{ShardConfig.shard_size_bytes >> 20}MiB",
-        ),
-        config_option(ShardConfig, "shuffle", f"Shuffle all images of a split, or {unshuffled}."),
-        config_option(ShardConfig, "seed", metavar="N"),
-    )
-
-
-max_bad_option = config_option(
-    ShardConfig,
-    "max_bad",
-    "Fail if more images than this are bad: a count such as 25, or a share such as 1%.",
-    kind=CountOrShare(),
-    metavar="N|SHARE",
-    default="1%, or up to 10 images, a third at most",
-)
-seekable_option = config_option(
-    ImageForm,
-    "seekable",
-    "Give every JPEG restart markers, without loss, so that a crop is decoded faster.",
-)
-drop_features_option = config_option(
-    ShardConfig,
-    "drop_features",
-    "Leave this feature out of the records. Repeat it for several. The image and its class always stay.",
-    flag="--drop-feature",
-    metavar="NAME",
-)
-refuse_nan_option = config_option(ShardConfig, "refuse_nan", "Fail if a tensor of a record holds NaN.")
-drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
-
-
-def run_options(command: Command) -> Command:
-    """Adds the options for the run of the job and for its output."""
-    overwrite = "Replace the dataset that is in OUTPUT, once the new one is complete."
-    return all_options(config_option(ShardConfig, "overwrite", overwrite), print_command_option, job_options)(command)
-
-
-def job_options(command: Command) -> Command:
-    """Adds the options for the run of a job whose output a command finds by itself."""
-    options = all_options(
-        config_option(ShardConfig, "workers", metavar="N", default="one per core"),
-        runner_options,
-        click.option(
-            "--dry-run",
-            is_flag=True,
-            help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
-        ),
-    )
-    return options(command)
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
@@ -229,28 +168,28 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         words = ["reshard", *config.datasets, config.output]
     else:
         words = ["shard", config.input, config.output]
-    values = _changed_fields(config, ShardConfig(config.input, config.output))
-    form_values = _changed_fields(config.form, ImageForm()) | dict(config.form_changes)
+    given = {get_flag(ShardConfig, name): value for name, value in _changed_options(config).items()}
+    form = _changed_options(config.form) | dict(config.form_changes)
+    given |= {get_flag(ImageForm, name): value for name, value in form.items()}
     options = [
-        _format_option(name, value)
-        for name, given in {**values, **form_values}.items()
-        for value in (given if isinstance(given, tuple) else (given,))
+        _format_option(flag, one)
+        for flag, value in given.items()
+        for one in (value if isinstance(value, tuple) else (value,))
     ]
     return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
 
 
-def _changed_fields(config: Any, default: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(config) if field.name not in _NOT_OPTIONS]
-    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+def _changed_options(config: Any) -> dict[str, Any]:
+    names = [name for name, facts in get_options(config).items() if not isinstance(facts.kind, Nested)]
+    return {name: value for name in names if (value := getattr(config, name)) != get_default(type(config), name)}
 
 
-def _format_option(name: str, value: Any) -> str:
-    option = _OPTIONS.get(name, name).replace("_", "-")
+def _format_option(flag: str, value: Any) -> str:
     if isinstance(value, bool):
-        return f"--{option}" if value else f"--no-{option}"
+        return flag if value else flag.replace("--", "--no-", 1)
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={share}" for key, share in value.items())
-    return f"--{option}={value}"
+    return f"{flag}={value}"
 
 
 def refuse_path(beam_args: Sequence[str], expected: str, advice: str = "") -> None:

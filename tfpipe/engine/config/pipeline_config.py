@@ -140,10 +140,10 @@ class PipelineConfig:
     """
 
     # batch
-    batch_size: int = option(Count(1))
+    batch_size: int = option(Count(1), group="Data")
 
     # image
-    image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images")
+    image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images", group="Data", metavar="PX")
     training: bool = option(Flag(), True)
     images: int | Literal["all", "first"] = option(
         Count(1, MAX_IMAGES, words=("all", "first")), "all", affects="images"
@@ -161,7 +161,7 @@ class PipelineConfig:
     as_supervised: bool = option(Flag(), False)
 
     # order
-    seed: int = option(Seed(), 0, affects="order")
+    seed: int = option(Seed(), 0, affects="order", group="Data")
     order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
     block_records: int | None = option(Count(1), None, affects="order")
 
@@ -175,7 +175,7 @@ class PipelineConfig:
 
     # threads
     prefetch_batches: int | None = option(Count(0), None, affects="speed")
-    cpu_budget: float | None = option(Share(), None)  # a limit that somebody set, which no search may lift
+    cpu_budget: float | None = option(Share(), None, group="Data", metavar="SHARE")  # a limit that no search may lift
     service: ServiceOptions = option(Nested(ServiceOptions), default_factory=ServiceOptions)
     tf_data: TfDataOptions = option(
         Nested(TfDataOptions), default_factory=TfDataOptions, without_tensorflow=(TfDataOptions(),)
