@@ -80,6 +80,8 @@ class ShardConfig:
         image_column: The column of a table that holds the images: their paths or URLs, or the images themselves in
             Parquet files. None: `image` or `images`, and in Parquet files with images the only column that has some.
             Default: None.
+        image_root: The folder, as a path or URL, from which the paths in a table start, and in which all its images and
+            masks must lie. None: the folder of the table. Default: None.
         label_column: The column of a table that holds the class. None: `label`, and in Parquet files with images the
             only column of the type `ClassLabel`. Default: None.
         label_separator: The text between the classes of an image that has several in one cell, as in "red;round". The
@@ -124,7 +126,8 @@ class ShardConfig:
             from 0.0 to 1.0. Default: None.
         allow_missing: Whether a table, or annotations of COCO or Pascal VOC, may name images or masks that do not
             exist. Such images are quarantined and do not count for `max_bad`. Default: False.
-        keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
+        keep_quarantined: Whether the bytes of quarantined images are stored too. A file that does not begin like an
+            image is never stored. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
         overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
         workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
@@ -147,6 +150,7 @@ class ShardConfig:
     )
     annotations: tuple[str, ...] = option(Unchecked(), (), group=_INPUT, rare=True, metavar="FILE")
     image_column: str | None = _column()
+    image_root: str | None = option(Unchecked(), None, group=_INPUT, rare=True, metavar="FOLDER")
     label_column: str | None = _column()
     label_separator: str | None = option(Unchecked(), None, group=_INPUT, rare=True)
     split_column: str | None = _column()

@@ -32,7 +32,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
     """
     library.load()
     job_stores.configure(beam_args)
-    file_io.check_stores((*config.inputs, config.output))
+    file_io.check_stores((*config.inputs, config.output, config.image_root or ""))
     check_dataset_output(config, config.inputs)
     scratch = LocalScratch()
     scratch.save("input", recognize(config))

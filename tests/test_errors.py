@@ -4,9 +4,11 @@ import pickle
 import re
 from pathlib import Path
 
+import pytest
+
 from beam_jobs.runners.beam_errors import remove_graph_place
 from tests.conftest import ROOT, Tfpipe
-from tfpipe.errors import ConfigError, MissingDependencyError, first_line
+from tfpipe.errors import ConfigError, MissingDependencyError, first_line, hide_secrets
 
 
 def test_the_first_line_of_an_error() -> None:
@@ -67,3 +69,23 @@ def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_pat
         "finished; run the same `tfpipe shard` command again to finish it.",
         "More: tfpipe help symptoms#the-run-does-not-go-on",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("got https://h/a.png?X-Amz-Signature=S&b=2. Mend it.", "got https://h/a.png?.... Mend it."),
+        ("'az://box/a?sig=S' and gs://b/c", "'az://box/a?...' and gs://b/c"),
+        ("https://h/a?TOKEN", "https://h/a?..."),
+        ("https://TOKEN@h/a", "https://...@h/a"),
+        ("s3://key:SECRET@bucket/a", "s3://...@bucket/a"),
+        ("hf://datasets/me/cats@main/a", "hf://datasets/me/cats@main/a"),
+        ("abfss://box@account/a", "abfss://box@account/a"),
+        ("gs://data/train-????", "gs://data/train-????"),
+        ("grpc://10.0.0.2:8470", "grpc://10.0.0.2:8470"),
+        ("a?b=c@d", "a?b=c@d"),
+    ],
+)
+def test_passwords_and_queries_of_addresses_are_not_shown(text: str, shown: str) -> None:
+    assert hide_secrets(text) == shown
+    assert str(ConfigError(text)) == shown

@@ -18,6 +18,8 @@ _NODES = re.compile(
     r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]|Error in user-defined function passed to .*? with iterator: [^ ]+: "
 )
 _OWN = re.compile(r"\b(ConfigError|DataError|FormatError): (.+?)(?=\nTraceback|\Z)", re.DOTALL)
+_PASSWORD = re.compile(r"(https?://|://(?=[^\s/@]*:))[^\s/@'\"]*@", re.IGNORECASE)
+_QUERY = re.compile(r"(https?://[^\s?'\"]+|://[^\s?'\"]+(?=\?[^\s'\"]*=))\?[^\s'\"]*[^\s'\".,;:)]", re.IGNORECASE)
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
 
 
@@ -38,7 +40,7 @@ class TfpipeError(Exception):
     page = ""
 
     def __init__(self, *args: object, page: str = "") -> None:
-        super().__init__(*args)
+        super().__init__(*(hide_secrets(arg) if isinstance(arg, str) else arg for arg in args))
         if page:
             self.page = page
 
@@ -63,6 +65,16 @@ class MissingDependencyError(TfpipeError, ImportError):
     def __str__(self) -> str:
         """Returns the message that `args` has now; an `ImportError` would show the one that it was made with."""
         return Exception.__str__(self)
+
+
+def hide_secrets(text: str) -> str:
+    """Cuts passwords and queries out of the addresses in a text: a signed address lets whoever reads it fetch the file.
+
+    A `?` of a pattern such as `gs://data/train-????` stays; only with a `=` behind it does it begin a query there.
+    """
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1?...", _PASSWORD.sub(r"\1...@", text))
 
 
 def explain_pipeline_error(error: BaseException) -> TfpipeError:

@@ -24,6 +24,7 @@ from beam_jobs.inputs.pairs import is_pairs, list_pairs
 from beam_jobs.inputs.table import (
     check_no_table,
     explain_no_labels,
+    find_root,
     is_table_input,
     list_rows,
     list_table_files,
@@ -31,7 +32,7 @@ from beam_jobs.inputs.table import (
     read_sizes,
     resolve_table,
 )
-from beam_jobs.inputs.table_files import TablePart, get_root, is_text_table, list_parts
+from beam_jobs.inputs.table_files import TablePart, is_text_table, list_parts
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
@@ -115,7 +116,7 @@ class TableInput(Input):
 
     def list(self, observer: Observer | None = None) -> Listed:
         """Yields the rows, at most `RUN_IMAGES` at a time."""
-        root, rows = get_root(self.config.input), self._list_rows(observer)
+        root, rows = find_root(self.config), self._list_rows(observer)
         if self.header[1]:
             images, facts = next(join(rows))
             from_text = is_text_table(self.config.input)

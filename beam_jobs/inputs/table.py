@@ -1,6 +1,6 @@
 """Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
 
-    image       path relative to the table, absolute path, or URL; in Parquet also the image itself
+    image       path below the folder of the table, or below `image_root`; in Parquet also the image itself
     images      instead of `image`, for several images of a record: a list of such
     label       optional: name of the class, or its number from 0; or a list of such, for several classes
     split       optional: name of the split; `val`, `valid` and `dev` mean `validation`
@@ -63,7 +63,7 @@ from beam_jobs.inputs.table_files import (
 from beam_jobs.plan.image_ref import SINGLE, Box, FileRef, ImageLocation, ImageRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, Missing
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
@@ -102,6 +102,11 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
         with file_io.explain_os_errors(f"read {config.input}"):
             return is_parquet_folder(config.input, look, config.columns)
     return config.input_format == "parquet"
+
+
+def find_root(config: ShardConfig) -> str:
+    """Returns the folder that the paths in a table start from."""
+    return get_root(config.input) if config.image_root is None else config.image_root
 
 
 def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[tuple[str, ...], bool]:
@@ -207,7 +212,9 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     elif config.form != ImageForm():
         name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
         raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
-    root = get_root(path)
+    if facts.is_embedded and config.image_root is not None:
+        raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
+    root = find_root(config)
     tensors = _infer_tensors(config, facts, parts[0])
     listing = Listing(
         make_name(path),
@@ -303,7 +310,7 @@ def explain_no_labels(config: ShardConfig) -> str | None:
 def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option is for tables, for another input."""
     check_no_tensors(config)
-    for name in (*(f"{name}_column" for name in config.columns.named), "label_separator"):
+    for name in (*(f"{name}_column" for name in config.columns.named), "label_separator", "image_root"):
         if getattr(config, name):
             raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
     if config.allow_missing and not names_files:
@@ -359,19 +366,43 @@ def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
     if isinstance(image, list | tuple):
         if not (1 <= len(image) <= MAX_IMAGES and all(map(_is_path, image))):
             raise DataError(f"a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}.")
-        paths = [_normalize(path) for path in image]
+        paths = [_place(path, root) for path in image]
         return ImageRef(paths[0], images=tuple((path,) for path in paths), num_images=len(paths))
     if not _is_path(image):
         raise DataError(f"'image' must be a path, got {image!r}.")
-    return ImageRef(_normalize(image))
+    return ImageRef(_place(image, root))
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value) and "\0" not in value
 
 
-def _normalize(path: str) -> str:
-    return path if file_io.is_url(path) else posixpath.normpath(path)
+def _place(path: str, root: str) -> str:
+    """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file.
+
+    Raises:
+        DataError: The file does not lie below the root, or its address holds a secret.
+    """
+    if path.startswith(("http://", "https://")):
+        return path  # opening it says what to do
+    if file_io.is_url(path):
+        if hide_secrets(path) != path:
+            raise DataError(
+                f"the address of a file must have no password and no query, which are secrets, got "
+                f"{path.partition('?')[0]}. Name the object alone, as in s3://BUCKET/NAME."
+            )
+    else:
+        path = posixpath.normpath(path)
+        if path[0] != "/" and path != ".." and not path.startswith("../"):
+            return path
+    whole = file_io.make_absolute(file_io.join(root, path))
+    base = file_io.make_absolute(root or ".").rstrip("/")
+    if not whole.startswith(f"{base}/") or "/../" in f"{whole}/":
+        raise DataError(
+            f"a path must lead below {base or '/'}, got {path}. Name the folder of all images and masks with "
+            "`image_root`."
+        )
+    return path
 
 
 def _parse_row(
@@ -390,10 +421,10 @@ def _parse_row(
     """
     if not isinstance(row, dict):
         raise row or DataError("the row is damaged.")
-    image, split, label = ImageRef(""), "", row.get(LABEL)
+    root, image, split, label = find_root(config), ImageRef(""), "", row.get(LABEL)
     boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
     with faults:
-        image = _locate(row, number, part, get_root(config.input))
+        image = _locate(row, number, part, root)
     with faults:
         unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
         if unknown:
@@ -401,7 +432,7 @@ def _parse_row(
     with faults:
         boxes, box_labels = _parse_boxes(row, image)
     with faults:
-        mask = _parse_mask(row.get("mask"), image)
+        mask = _parse_mask(row.get("mask"), image, root)
     with faults:
         split = _parse_split(row["split"]) if row.get("split") is not None else image.split
     with faults:
@@ -429,7 +460,7 @@ def _parse_split(value: Any) -> str:
         raise DataError(str(error)) from error
 
 
-def _parse_mask(value: Any, image: ImageRef) -> tuple[str | int, ...]:
+def _parse_mask(value: Any, image: ImageRef, root: str) -> tuple[str | int, ...]:
     if value is None:
         return ()
     if image.images:
@@ -438,7 +469,7 @@ def _parse_mask(value: Any, image: ImageRef) -> tuple[str | int, ...]:
         return tuple(FileRef(value.name, value.size, image.location.file, value.row, row_group=value.row_group))
     if not _is_path(value):
         raise DataError(f"'mask' must be the path of a PNG, got {value!r}.")
-    return tuple(FileRef(_normalize(value)))
+    return tuple(FileRef(_place(value, root)))
 
 
 def _parse_labels(value: Any, separator: str | None, known: Set[str]) -> list[str]:

@@ -18,9 +18,10 @@ from beam_jobs.shards.progress import ProgressFile
 from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
 from tfpipe.images.errors import BadImage
+from tfpipe.images.sniff import is_image
 from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
@@ -104,7 +105,10 @@ class _ImageShard:
                 self.meter(image.size, time.perf_counter() - started, kind)
 
     def _quarantine(self, image: PlannedImage, rejected: RejectedImage) -> dict[str, Any]:
-        """Returns the line about an image that was not written; keeps its bytes if the plan says so."""
+        """Returns the line about an image that was not written; keeps its bytes if the plan says so.
+
+        Of a file that is no image it keeps nothing: a link or a table from elsewhere may have led to a private file.
+        """
         error = rejected.__cause__ or rejected
         cause = error.__cause__ or error  # the words of Pillow or of the file system, if they raised it
         line: dict[str, Any] = {
@@ -112,10 +116,10 @@ class _ImageShard:
             "split": self.planned.split,
             "label": image.label,
             "kind": rejected.kind,
-            "reason": rejected.reason,
-            "exception": f"{type(cause).__name__}: {cause}",
+            "reason": hide_secrets(rejected.reason),
+            "exception": hide_secrets(f"{type(cause).__name__}: {cause}"),
         }
-        if self.header.keep_quarantined and rejected.data:
+        if self.header.keep_quarantined and rejected.data and is_image(rejected.data):
             suffix = PurePosixPath(image.path).suffix.lower()
             # Named by content: a path out of an archive or a manifest never becomes a path on this disk.
             name = hashlib.sha256(rejected.data).hexdigest() + (suffix if suffix[1:].isalnum() else "")

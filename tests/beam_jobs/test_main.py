@@ -26,6 +26,7 @@ ALL_OPTIONS = ShardConfig(
     output="gs://out",
     splits={"train": 0.75, "test": 0.25},
     group_by="patient",
+    image_root="gs://photos/all of them",
     labels="labels.txt",
     num_shards=8,
     shuffle=False,

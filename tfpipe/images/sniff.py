@@ -91,6 +91,15 @@ def sniff_format(data: bytes) -> str:
     raise BadImage(_describe_unreadable(data))
 
 
+def is_image(data: bytes) -> bool:
+    """Returns whether `sniff_format` recognizes a file."""
+    try:
+        sniff_format(data)
+    except BadImage:
+        return False
+    return True
+
+
 def has_image_name(filename: str) -> bool:
     """Returns whether the extension of `filename` belongs to an image format."""
     return filename.rpartition(".")[2].lower() in _EXTENSIONS

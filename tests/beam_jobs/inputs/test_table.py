@@ -278,9 +278,78 @@ def test_jsonl_may_have_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> Non
     assert [ref.path for ref in list_table(path).images] == ["a.jpg", "b.jpg"]
 
 
-def test_paths_may_lead_above_the_table(write_jsonl: WriteRows) -> None:
-    listing = list_table(write_jsonl({"image": "../up/1.jpg"}, {"image": "/abs//x/../1.jpg"}))
-    assert [ref.path for ref in listing.images] == ["../up/1.jpg", "/abs/1.jpg"]
+def test_paths_lead_below_the_table(write_jsonl: WriteRows, tmp_path: Path) -> None:
+    inside = [f"{tmp_path}//x/../1.jpg", f"../{tmp_path.name}/2.jpg", "..3.jpg", "x/../4.jpg"]
+    listing = list_table(write_jsonl(*({"image": path} for path in inside)), allow_missing=True)
+    paths = [f"{tmp_path}/1.jpg", f"../{tmp_path.name}/2.jpg", "..3.jpg", "4.jpg"]
+    assert [ref.path for ref in listing.images] == paths
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("../1.jpg", "../1.jpg"),
+        ("x/../../1.jpg", "../1.jpg"),
+        ("..", ".."),
+        ("/etc//passwd", "/etc/passwd"),
+        ("gs://bucket/1.jpg", "gs://bucket/1.jpg"),
+    ],
+)
+def test_a_path_outside_of_the_folder_is_refused(write_jsonl: WriteRows, tmp_path: Path, path: str, shown: str) -> None:
+    message = (
+        f"row 2: a path must lead below {tmp_path}, got {shown}. Name the folder of all images and masks with "
+        "`image_root`."
+    )
+    table = write_jsonl({"image": "0.jpg"}, {"image": path})
+    assert refused(table, allow_missing=True) == f"{table}, {message}"
+    table = write_jsonl({"image": "0.jpg", "mask": "0.png"}, {"image": "1.jpg", "mask": path})
+    assert refused(table, allow_missing=True) == f"{table}, {message}"
+    table = write_jsonl({"images": ["0.jpg"]}, {"images": ["1.jpg", path]})
+    assert refused(table, allow_missing=True) == f"{table}, {message}"
+
+
+def test_the_option_names_another_folder(tmp_path: Path) -> None:
+    write_files(tmp_path, {"photos/a/1.jpg": make_jpeg(1), "photos/2.jpg": make_jpeg(2)})
+    (tmp_path / "tables").mkdir()
+    table = write_table(tmp_path / "tables/t.csv", [{"image": "a/1.jpg"}, {"image": f"{tmp_path}/photos/2.jpg"}])
+    listing = list_table(table, image_root=f"{tmp_path}/photos")
+    assert listing.root == f"{tmp_path}/photos"
+    assert [(ref.path, ref.size) for ref in listing.images] == [
+        ("a/1.jpg", len(make_jpeg(1))),
+        (f"{tmp_path}/photos/2.jpg", len(make_jpeg(2))),
+    ]
+    outside = write_table(table, [{"image": "../tables/t.csv"}])
+    assert refused(outside, image_root=f"{tmp_path}/photos").startswith(
+        f"{table}, row 1: a path must lead below {tmp_path}/photos, got ../tables/t.csv."
+    )
+    assert len(list_table(outside, image_root="/tmp/..", allow_missing=True).images) == 1
+
+
+def test_the_folder_of_images_is_for_tables_of_names(tmp_path: Path) -> None:
+    write_files(tmp_path, {"cat/1.jpg": make_jpeg(1)})
+    assert refused(tmp_path, ConfigError, image_root="/") == (
+        f"`image_root` is for tables (CSV, TSV, JSONL or Parquet), got {tmp_path}."
+    )
+    table = write_parquet(tmp_path / "t.parquet", [make_jpeg(1)])
+    assert refused(table, ConfigError, image_root="/") == (
+        f"`image_root` is for tables that name files, and {table} holds the images. Leave it out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://bucket/1.jpg?X-Amz-Signature=SECRET", "s3://bucket/1.jpg"),
+        ("az://box/1.jpg?sig=SECRET more", "az://box/1.jpg"),
+        ("s3://key:SECRET@bucket/1.jpg", "s3://...@bucket/1.jpg"),
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_showing_it(write_jsonl: WriteRows, url: str, shown: str) -> None:
+    table = write_jsonl({"image": "0.jpg"}, {"image": url})
+    assert refused(table, image_root="/", allow_missing=True) == (
+        f"{table}, row 2: the address of a file must have no password and no query, which are secrets, got {shown}. "
+        "Name the object alone, as in s3://BUCKET/NAME."
+    )
 
 
 BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
@@ -727,17 +796,19 @@ def explain_no_file_system(url: str) -> str:
 
 
 def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> None:
-    assert refused(write_jsonl({"image": "ftp://example.com/1.jpg"})) == explain_no_file_system(
-        "ftp://example.com/1.jpg"
-    )
+    table = write_jsonl({"image": "ftp://example.com/1.jpg"})
+    assert refused(table, image_root="ftp://example.com") == explain_no_file_system("ftp://example.com/1.jpg")
 
 
 def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
-    for url in ("http://example.com/1.jpg", "https://example.com/1.jpg"):
+    for url, shown in (
+        ("http://example.com/1.jpg", "http://example.com/1.jpg"),
+        ("https://me:SECRET@example.com/1.jpg?sig=SECRET", "https://...@example.com/1.jpg?..."),
+    ):
         with pytest.raises(ConfigError) as caught:
             list_images(ShardConfig(str(write_jsonl({"image": "0.jpg"}, {"image": url})), "/out"))
         assert str(caught.value) == (
-            f"Files must be on a disk or in a bucket, got {url}. Download it first: img2dataset downloads the images "
+            f"Files must be on a disk or in a bucket, got {shown}. Download it first: img2dataset downloads the images "
             "that a table names into tars, which `tfpipe shard` reads."
         )
 
@@ -814,18 +885,17 @@ def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Pat
 
     os.mkfifo(tmp_path / "pipe.jpg")
     write_files(tmp_path / "in", {"1.jpg": make_jpeg(0)})
-    path = write_jsonl(
-        *({"image": name} for name in ("/dev/zero", "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"))
-    )
-    make_dataset(path, tmp_path / "out", shuffle=False, allow_missing=True)
+    names = "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"
+    path = write_jsonl(*({"image": name} for name in ("/dev/zero", *(f"{tmp_path}/{name}" for name in names))))
+    make_dataset(path, tmp_path / "out", shuffle=False, allow_missing=True, image_root="/")
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert {line["path"]: line["reason"] for line in map(json.loads, lines)} == {
         "/dev/zero": "is not a regular file",
-        "pipe.jpg": "is not a regular file",
-        "in": "is not a regular file",
-        "gone.jpg": "cannot be read: No such file or directory",
+        f"{tmp_path}/pipe.jpg": "is not a regular file",
+        f"{tmp_path}/in": "is not a regular file",
+        f"{tmp_path}/gone.jpg": "cannot be read: No such file or directory",
     }
-    assert read_images(tmp_path / "out") == {"in/1.jpg": make_jpeg(0)}
+    assert read_images(tmp_path / "out") == {f"{tmp_path}/in/1.jpg": make_jpeg(0)}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path) -> None:
         {"path": "dog/bad3.jpg", "split": "train", "label": 1, "kind": "bad"}
         | {"reason": "the file is empty", "exception": "BadImage: the file is empty"}
     )
-    assert (tmp_path / "out" / "quarantine" / json.loads(lines[0])["bytes"]).read_bytes() == b"bad 0"
+    assert not any("bytes" in json.loads(line) for line in lines)  # none of these files is an image
 
 
 @pytest.mark.parametrize(("max_bad", "allowed"), [(3, 3), (0, 0), (0.3, 3), (0.0, 0)])

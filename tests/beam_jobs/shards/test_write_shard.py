@@ -170,29 +170,30 @@ def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
-    files = {"odd.J%G": b"\xff\xd8\xff odd", "same.jpg": b"same", "again.jpg": b"same", "ok.jpg": make_jpeg(1)}
-    files["empty.jpg"] = b""
+    files = {"odd.J%G": b"\xff\xd8\xff odd", "same.jpg": b"GIF89a", "again.jpg": b"GIF89a", "ok.jpg": make_jpeg(1)}
+    files |= {"empty.jpg": b"", "key.jpg": b"-----BEGIN OPENSSH PRIVATE KEY-----"}
     output = tmp_path / "out"
     _, (shard,) = write_shards(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
-    odd, same = (hashlib.sha256(data).hexdigest() for data in (files["odd.J%G"], b"same"))
+    odd, same = (hashlib.sha256(data).hexdigest() for data in (files["odd.J%G"], b"GIF89a"))
     assert {line["path"]: line.get("bytes") for line in shard.left_out} == {
         "odd.J%G": f"bytes/{odd}",
         "same.jpg": f"bytes/{same}.jpg",
         "again.jpg": f"bytes/{same}.jpg",
         "empty.jpg": None,
+        "key.jpg": None,  # what is no image may be private, and stays where it is
     }
-    assert read_tree(output / "quarantine") == {f"bytes/{odd}": files["odd.J%G"], f"bytes/{same}.jpg": b"same"}
+    assert read_tree(output / "quarantine") == {f"bytes/{odd}": files["odd.J%G"], f"bytes/{same}.jpg": b"GIF89a"}
 
 
 def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:
-    write_files(tmp_path, {"up.jpg": b"bad", "in/ok.jpg": make_jpeg(1)})
+    write_files(tmp_path, {"up.jpg": b"GIF89a", "in/ok.jpg": make_jpeg(1)})
     table = tmp_path / "in" / "t.csv"
-    table.write_text("image\n../up.jpg\nok.jpg\n")
+    table.write_text("image\nin/../up.jpg\nin/ok.jpg\n")
     before = set(read_tree(tmp_path))
-    make_dataset(table, tmp_path / "out", keep_quarantined=True)
+    make_dataset(table, tmp_path / "out", keep_quarantined=True, image_root=f"{tmp_path}/in/..")
     new = set(read_tree(tmp_path)) - before
     assert all(name.startswith("out/") for name in new)
-    assert f"out/quarantine/bytes/{hashlib.sha256(b'bad').hexdigest()}.jpg" in new
+    assert f"out/quarantine/bytes/{hashlib.sha256(b'GIF89a').hexdigest()}.jpg" in new
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
