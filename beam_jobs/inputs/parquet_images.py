@@ -220,6 +220,8 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
         else:
             if not path or "\0" in path:
                 raise UnreadableError("the row holds neither bytes nor a path")
+            if not file_io.lies_below(path, folder):
+                raise UnreadableError(f"the row holds no bytes, and its path {path} lies outside of the table's folder")
             size = file_io.get_size(file_io.join(folder, path))
             found = memoryview(b"" if size > max_bytes else read_image(folder, ImageRef(path)))
     except UnreadableError as error:

@@ -393,14 +393,10 @@ def _place(path: str, root: str) -> str:
             )
     else:
         path = posixpath.normpath(path)
-        if path[0] != "/" and path != ".." and not path.startswith("../"):
-            return path
-    whole = file_io.make_absolute(file_io.join(root, path))
-    base = file_io.make_absolute(root or ".").rstrip("/")
-    if not whole.startswith(f"{base}/") or "/../" in f"{whole}/":
+    if not file_io.lies_below(path, root):
         raise DataError(
-            f"a path must lead below {base or '/'}, got {path}. Name the folder of all images and masks with "
-            "`image_root`."
+            f"a path must lead below {file_io.make_absolute(root or '.')}, got {path}. Name the folder of all images "
+            "and masks with `image_root`."
         )
     return path
 

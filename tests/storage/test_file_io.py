@@ -205,3 +205,31 @@ def test_whole_files_are_read_and_nothing_waits_for_others(tmp_path: Path) -> No
 )
 def test_a_file_that_is_larger_than_it_says_is_read_to_its_end() -> None:
     assert file_io.read_regular("/proc/version") == Path("/proc/version").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "below"),
+    [
+        ("a/b", "", True),
+        ("a/../b", "x", True),
+        ("..a", "x", True),
+        ("../b", "x", False),
+        ("..", "x", False),
+        ("../x/b", "/data/x", True),
+        ("/data/x/b", "/data/x/", True),
+        ("/data/xy", "/data/x", False),
+        ("/data/x", "/data/x", False),
+        ("/data/x/../b", "/data/x", False),
+        ("/etc", "/", True),
+        ("/etc", "", False),
+        ("gs://b/x/1", "gs://b/x", True),
+        ("gs://b/xy/1", "gs://b/x", False),
+        ("gs://b/x/../1", "gs://b/x", False),
+        ("../1", "gs://b/x", False),
+        ("x/1", "gs://b", True),
+        ("/etc", "gs://b", False),
+        ("gs://b/1", "/", False),
+    ],
+)
+def test_a_path_below_a_folder(path: str, root: str, below: bool) -> None:
+    assert file_io.lies_below(path, root) is below

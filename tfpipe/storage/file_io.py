@@ -55,6 +55,17 @@ def resolve_links(path: str) -> str:
     return make_absolute(path) if is_url(path) else os.path.realpath(path)
 
 
+def lies_below(path: str, root: str) -> bool:
+    """Returns whether a path, relative to a folder or absolute, names a file below that folder. Links are followed."""
+    if not is_url(path):
+        path = posixpath.normpath(path)
+        if path[0] != "/" and path != ".." and not path.startswith("../"):
+            return True
+    base = make_absolute(root or ".").rstrip("/")
+    whole = make_absolute(join(root, path))
+    return whole.startswith(f"{base}/") and "/../" not in f"{whole}/"
+
+
 def refuse_links(folder: str, names: Iterable[str]) -> None:
     """Refuses to write below a local folder that came with links to other folders: the files would get there.
 

@@ -64,12 +64,15 @@ def test_a_row_without_bytes_names_a_file_beside_the_table(tmp_path: Path) -> No
     write_files(tmp_path, {"data/x/1.jpg": JPEGS[1], "2.jpg": JPEGS[2]})
     rows = [
         *({"bytes": JPEGS[0], "path": "x/1.jpg"}, {"bytes": None, "path": "x/1.jpg"}),
-        *({"bytes": None, "path": str(tmp_path / "2.jpg")}, {"bytes": None, "path": "gone.jpg"}),
+        *({"bytes": None, "path": str(tmp_path / "data/x/1.jpg")}, {"bytes": None, "path": "gone.jpg"}),
+        *({"bytes": None, "path": str(tmp_path / "2.jpg")}, {"bytes": None, "path": "../2.jpg"}),
         *({"bytes": None, "path": None}, None, {"bytes": b"", "path": "a\0b"}),
     ]
     path = write_parquet(tmp_path / "data/t.parquet", rows)
     assert read_all(path, list_refs(path)) == [
-        *(JPEGS[0], JPEGS[1], JPEGS[2], "cannot be read: No such file or directory"),
+        *(JPEGS[0], JPEGS[1], JPEGS[1], "cannot be read: No such file or directory"),
+        f"the row holds no bytes, and its path {tmp_path}/2.jpg lies outside of the table's folder",
+        "the row holds no bytes, and its path ../2.jpg lies outside of the table's folder",
         *("the row holds neither bytes nor a path", "the row holds neither bytes nor a path", b""),
     ]
 
