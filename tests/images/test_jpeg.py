@@ -1,6 +1,8 @@
 """Damaged JPEGs: cut files are refused, a missing end marker is added, and a cheap decode finds all damage."""
 
+import contextlib
 import io
+import itertools
 import random
 import struct
 from typing import Any
@@ -12,6 +14,7 @@ from PIL import Image
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.normalize import BadImage, prepare_image
+from tfpipe.images.verify import check_stored
 
 KEEP = ImageForm()
 KINDS: list[dict[str, Any]] = [
@@ -50,23 +53,95 @@ def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> N
             assert caught.value.reason in ("truncated JPEG", "truncated JPEG: it ends before the image data")
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "L"}, {"restart_marker_blocks": 3}], ids=str)
-@pytest.mark.parametrize("zeros", [1, 2, 7, 512])
-def test_zeros_before_the_end_marker_are_dropped(make: Any, options: dict[str, Any], zeros: int) -> None:
+SURPLUS = (
+    "damaged JPEG: it has more data than blocks, as after a flipped bit; if a viewer shows it whole, save it anew there"
+)
+SCANS: list[dict[str, Any]] = [
+    {},
+    {"mode": "L"},
+    {"progressive": True},
+    *({"restart_marker_blocks": blocks} for blocks in (1, 2, 3)),
+    {"restart_marker_rows": 1, "progressive": True},
+    {"restart_marker_blocks": 1, "mode": "L", "optimize": True},
+]
+
+
+def find_ends(data: bytes) -> list[int]:
+    """Returns the offset of each marker behind entropy-coded data."""
+    ends, kind, at = list[int](), 0xDA, data.index(b"\xff\xda")
+    while kind != 0xD9:
+        is_restart = 0xD0 <= kind <= 0xD7
+        at += 2 if is_restart else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if is_restart or kind == 0xDA:
+            while data[at] != 0xFF or data[at + 1] == 0:
+                at += 1
+            ends.append(at)
+        kind = data[at + 1]
+    return ends
+
+
+def put(data: bytes, places: list[int], surplus: bytes) -> bytes:
+    return b"".join(data[a:b] + surplus for a, b in itertools.pairwise((0, *places))) + data[places[-1] :]
+
+
+@pytest.mark.parametrize("options", SCANS, ids=str)
+def test_zeros_before_a_marker_are_dropped(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
     whole = make.jpeg(**options)
-    for seekable in (False, True):
-        expected = prepare_image(whole, ImageForm(seekable=seekable))
-        got = prepare_image(whole[:-2] + bytes(zeros) + whole[-2:], ImageForm(seekable=seekable))
-        assert (got.encoded, got.changed) == (expected.encoded, ("surplus_dropped", *expected.changed))
-    assert prepare_image(whole[:-2] + bytes(zeros) + whole[-2:] + b"behind", KEEP).encoded == whole + b"behind"
+    ends = find_ends(whole)
+    for zeros in (1, 2, 7, 512):
+        for places in (ends, ends[-1:], ends[:1], ends[1::2] or ends):
+            padded = put(whole, places, bytes(zeros))
+            assert (tf_jpeg(padded) == tf_jpeg(whole)).all()
+            for seekable in (False, True):
+                expected = prepare_image(whole, ImageForm(seekable=seekable))
+                got = prepare_image(padded, ImageForm(seekable=seekable))
+                assert (got.encoded, got.changed) == (expected.encoded, ("surplus_dropped", *expected.changed))
+            assert check_stored(padded, "JPEG", KEEP)[:2] == (40, 24)
+    filled = put(whole, ends, b"\xff\xff")  # which the standard allows
+    assert prepare_image(filled, KEEP).encoded == filled
+    assert prepare_image(put(whole, ends, b"\0\0\xff\xff") + b"behind", KEEP).encoded == filled + b"behind"
 
 
-def test_other_bytes_before_the_end_marker_are_refused(make: Any) -> None:
-    whole = make.jpeg()
-    for surplus in (b"\x12", b"\0\x01", b"\x01\0", b"\0" * 100 + b"\x80"):
-        with pytest.raises(BadImage) as caught:
-            prepare_image(whole[:-2] + surplus + whole[-2:], ImageForm())
-        assert caught.value.reason == "damaged JPEG: it has more data than blocks"
+@pytest.mark.parametrize("options", SCANS, ids=str)
+def test_other_bytes_before_a_marker_are_refused(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
+    whole = make.jpeg(**options)
+    ends = find_ends(whole)
+    for surplus in (b"\x12", b"\0\x01", b"\x01\0", b"\xff\0", b"\0" * 100 + b"\x80", b"\xa5" * 600):
+        for places in (ends, ends[-1:], ends[:1]):
+            data = put(whole, places, surplus)
+            assert (tf_jpeg(data) == tf_jpeg(whole)).all()  # as it would be after many a flipped bit
+            for check in (lambda: prepare_image(data, KEEP), lambda: check_stored(data, "JPEG", KEEP)):  # noqa: B023
+                with pytest.raises(BadImage) as caught:
+                    check()
+                assert caught.value.reason == SURPLUS
+
+
+@pytest.mark.parametrize("options", SCANS, ids=str)
+def test_zeros_in_place_of_the_last_data_are_refused(make: Any, options: dict[str, Any]) -> None:
+    """A cut file whose rest a file system filled with zeros: decoders take them for blocks, and some are left over."""
+    whole = make.jpeg(160, 120, **options)
+    begin, end = whole.index(b"\xff\xda") + 14, len(whole) - 2
+    between = [at + 1 for at in find_ends(whole)[:-1]]  # within a marker
+    for cut in (*range(begin, end - 16, 11), *between):
+        with contextlib.suppress(BadImage):
+            got = prepare_image(whole[:cut] + bytes(end - cut) + whole[end:], KEEP)
+            assert "surplus_dropped" not in got.changed, cut
+
+
+@pytest.mark.parametrize("flips", [200, pytest.param(2500, marks=pytest.mark.slow)])
+def test_flipped_bits_are_not_taken_for_padding(make: Any, flips: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng, mended = random.Random(seed), 0
+    for options in SCANS:
+        whole = make.jpeg(120, 90, **options)
+        begin = whole.index(b"\xff\xda")
+        for _ in range(flips):
+            data = bytearray(whole)
+            data[rng.randrange(begin, len(data))] ^= 1 << rng.randrange(8)
+            with contextlib.suppress(BadImage):
+                mended += "surplus_dropped" in prepare_image(bytes(data), KEEP).changed
+    assert mended <= 1 + flips * len(SCANS) // 2000
 
 
 def test_a_missing_end_marker_is_noticed_whatever_the_last_bits_are(make: Any) -> None:

@@ -17,7 +17,7 @@ class BadImage(Exception):
 
 
 class Surplus(BadImage):
-    """An image that is whole, with more data behind it than it needs. `normalize` may mend it."""
+    """A JPEG with more data in front of a marker than its blocks need. `normalize` may mend it."""
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:

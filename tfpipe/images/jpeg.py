@@ -170,8 +170,11 @@ def verify_by_pillow(header: JpegHeader) -> None:
     image = open_jpeg(header)
     image.draft("L", (1, 1))
     image.load()
-    data, (_, end) = header.decodable, find_last_scan(header)
-    if data[end + 1 : end + 2] != EOI[1:]:
+    data = header.decodable
+    *_, (_, first_scan, _) = _header_segments(data)
+    *_, (_, _, end) = _segments_of_scans(data, first_scan)
+    match = _NEXT_MARKER.search(data, end)
+    if match is None or data[match.start() + 1] != _EOI:
         raise BadImage("damaged JPEG: a segment among its image data is cut off")
 
 
@@ -235,15 +238,6 @@ def _segments_of_scans(data: bytes, position: int) -> Iterator[tuple[int, int, i
             return
         position = match.start()
     raise BadImage(_TOO_MANY_SEGMENTS)
-
-
-def find_last_scan(header: JpegHeader) -> tuple[int, int]:
-    """Returns the bounds of the data of the last scan in `decodable`: behind its header, and at the next marker."""
-    data = header.decodable
-    *_, (_, first_scan, _) = _header_segments(data)
-    *_, (_, _, begin) = _segments_of_scans(data, first_scan)
-    match = _NEXT_MARKER.search(data, begin)
-    return begin, len(data) if match is None else match.start()
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -225,7 +225,7 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
     except OSError:
         return judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form))
     except Surplus:
-        return judge(_mend(source, _drop_surplus(source.data, source.header), "surplus_dropped", form))
+        return judge(_mend(source, drop_padding(source.data, source.header), "surplus_dropped", form))
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
@@ -325,7 +325,7 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
         Whether the bytes may be stored. Of a JPEG of a rare kind, which only some decoders read, just its pixels may.
 
     Raises:
-        Surplus: The image is whole, and a JPEG's last scan goes on behind it.
+        Surplus: A JPEG has more data in front of a marker than its blocks need; `drop_padding` may mend it.
         BadImage: The image is damaged.
         OSError: The end marker of a JPEG is missing; or Pillow finds damage.
     """
@@ -339,33 +339,30 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
             return True
         except native_jpeg.UnsupportedJpeg:
             pass
-        except native_jpeg.SurplusJpeg as error:
-            raise Surplus(f"damaged JPEG: {error}") from error
         except native_jpeg.BadJpeg as error:
-            raise BadImage(f"damaged JPEG: {error}") from error
+            raise _explain(error) from error
     jpeg.verify_by_pillow(header)
     return False
 
 
-def _drop_surplus(data: bytes, header: jpeg.JpegHeader) -> bytes:
-    """Drops zeros between the last block of a JPEG and the marker behind it, with which some cameras pad their files.
+def drop_padding(data: bytes, header: jpeg.JpegHeader) -> bytes:
+    """Drops the zeros with which some cameras pad a JPEG in front of its markers.
 
-    Decoders pass over them, so the pixels stay. The end of the last block is the place up to which `check` finds no
-    surplus.
+    Raises:
+        Surplus: Other bytes are among them, or they stand for scans that are missing.
+        BadImage: The image is damaged.
     """
-    tail, begin, end = header.decodable, *jpeg.find_last_scan(header)
-    low, high = begin, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            native_jpeg.check(tail[:middle] + jpeg.EOI, header.width * header.height)
-            low = middle
-        except native_jpeg.SurplusJpeg:
-            high = middle
-        except native_jpeg.BadJpeg:
-            low = middle
-    surplus = tail[low:end]
-    if surplus.strip(b"\0"):
-        raise Surplus("damaged JPEG: it has more data than blocks")
-    kept = len(data) - len(tail)  # both have the same scans at their ends
-    return data[: kept + low] + data[kept + end :]
+    try:
+        mended = native_jpeg.drop_padding(header.decodable, header.width * header.height)
+    except native_jpeg.BadJpeg as error:
+        raise _explain(error) from error
+    if not jpeg.scans_are_whole(data, header):
+        raise BadImage("truncated JPEG: zeros take the place of its last scans")
+    return data[: header.scan_start] + mended[header.scan_start - len(data) + len(header.decodable) :]
+
+
+def _explain(error: native_jpeg.BadJpeg) -> BadImage:
+    """Returns the reason for the owner of a JPEG. A flipped bit may make codes shorter, so that some are left."""
+    if isinstance(error, native_jpeg.SurplusJpeg):
+        return Surplus(f"damaged JPEG: {error}, as after a flipped bit; if a viewer shows it whole, save it anew there")
+    return BadImage(f"damaged JPEG: {error}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png
-from tfpipe.images.errors import BadImage
-from tfpipe.images.normalize import judge, prepare_image
+from tfpipe.images.errors import BadImage, Surplus
+from tfpipe.images.normalize import drop_padding, judge, prepare_image
 from tfpipe.images.sniff import TITLES, sniff_format
 
 _MAX_PIXELS = 2**31
@@ -45,7 +45,10 @@ def check_encoded(data: bytes, max_pixels: int = _MAX_PIXELS) -> tuple[int, int,
     with other_formats.refuse_unreadable(kind):
         if kind == "jpeg":
             header = jpeg.read_header(data, max_pixels)
-            judge(header)
+            try:
+                judge(header)
+            except Surplus:
+                drop_padding(data, header)  # all that it cannot mend is damage
             return header.width, header.height, 1 if header.components == 1 else 3
         chunks = png.read_header(data, max_pixels)
         judge(chunks)

@@ -33,7 +33,7 @@ class BadJpeg(ValueError):
 
 
 class SurplusJpeg(BadJpeg):
-    """An image all of whose blocks are there, with more data behind them, which decoders pass over."""
+    """An image with more data in front of a marker than its blocks need, which decoders pass over."""
 
 
 class UnsupportedJpeg(BadJpeg):
@@ -142,6 +142,17 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
 
 
+def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Returns a JPEG without padding: the zeros between blocks and a marker, over which decoders pass.
+
+    It raises what `check` raises of a file without them, a `SurplusJpeg` if other bytes stand there.
+    """
+    message, out, size = ctypes.create_string_buffer(library.MESSAGE_BYTES), bytearray(len(data)), ctypes.c_size_t()
+    memory = (ctypes.c_char * len(data)).from_buffer(out)
+    _check(_declare().tfpipe_drop_padding(data, len(data), max_pixels, memory, size, message), message)
+    return ctypes.string_at(memory, size.value)
+
+
 def get_dtype(dtype: str) -> tuple[int, int]:
     """Returns the number by which C knows the type of an image's values, and the bytes of a value.
 
@@ -177,6 +188,7 @@ def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
     loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
     loaded.tfpipe_check.argtypes = (text, size, pixels, text)
+    loaded.tfpipe_drop_padding.argtypes = (text, size, pixels, ctypes.c_void_p, ctypes.POINTER(size), text)
     loaded.tfpipe_make_seekable.argtypes = (
         *(text, size, pixels),
         *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),

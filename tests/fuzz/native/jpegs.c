@@ -64,7 +64,7 @@ static bytes copy(bytes from) {
 static void damage_bytes(bytes *image) {
     if (image->size < 3) return;
     size_t at = draw(image->size - 1);
-    switch (draw(5)) {
+    switch (draw(6)) {
         case 0: /* some bytes anywhere */
             for (uint64_t i = 0, count = 1 + draw(8); i < count; i++)
                 image->data[draw(image->size)] = (uint8_t)draw(256);
@@ -79,6 +79,10 @@ static void damage_bytes(bytes *image) {
         case 3: /* a marker anywhere */
             image->data[at] = 0xFF;
             image->data[at + 1] = (uint8_t)(0xC0 + draw(64));
+            break;
+        case 4: /* zeros in place of the last bytes in front of the end, or of others */
+            if (draw(2) && image->size > 40) at = image->size - 2 - draw(36);
+            for (uint64_t i = 0, count = 1 + draw(36); i < count && at + i + 2 < image->size; i++) image->data[at + i] = 0;
             break;
         default: { /* a piece is missing */
             size_t count = 1 + draw(image->size - at);
@@ -254,6 +258,18 @@ static void rewrite(bytes image, int32_t height, int32_t width, int same_pixels)
     tfpipe_free(again.data);
 }
 
+/* Drops padding: what is left is sound, and it is the same file if that was. */
+static void drop_padding(bytes image, int code) {
+    bytes less = copy(image);
+    if (tfpipe_drop_padding(image.data, image.size, MAX_PIXELS, less.data, &less.size, message) == TFPIPE_OK) {
+        demand(tfpipe_check(less.data, less.size, MAX_PIXELS, message) == TFPIPE_OK, "check refuses what has no padding.");
+        demand(is_same(image, less) == (code == TFPIPE_OK), "check and drop_padding do not agree about padding.");
+    } else {
+        demand(code != TFPIPE_OK, "drop_padding refuses what check accepts.");
+    }
+    free(less.data);
+}
+
 static void run_case(void) {
     static segments cut;
     __sanitizer_set_death_callback(end_by_sanitizer);
@@ -289,6 +305,7 @@ static void run_case(void) {
         demand(second == code || (failed && (second == TFPIPE_NO_MEMORY || code != TFPIPE_OK)),
                "Another answer of check when memory runs out.");
     }
+    drop_padding(image, code);
     rewrite(image, height, width, !progressive || !(changed || from->incomplete));
     fed.data = NULL;
     free(image.data);

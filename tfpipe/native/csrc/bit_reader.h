@@ -82,11 +82,11 @@ __attribute__((always_inline)) static inline int32_t tfpipe_take_bits(tfpipe_bit
 /* Returns whether more bits were used up than there are. */
 static inline int tfpipe_is_overdrawn(const tfpipe_bits *in) { return in->added > in->count; }
 
-/* Returns whether all bits are used up but the last ones of a byte, so that a marker must come next. */
-static inline int tfpipe_is_used_up(tfpipe_bits *in) {
+/* Returns how many whole bytes are left of those that were read. With 0 a marker must come next; the number is negative if
+   more bits were used up than there are. */
+static inline int32_t tfpipe_count_left(tfpipe_bits *in) {
     tfpipe_refill_slowly(in);
-    const int32_t left = in->count - in->added;
-    return in->added > 0 && left >= 0 && left < 8;
+    return (in->count - in->added) >> 3;
 }
 
 #endif

@@ -174,8 +174,8 @@ static int read_scan(reading *self, char *message) {
         for (int32_t column = 0; column < scan->mcus_per_row; column++) {
             if (jpeg->restart_interval > 0) {
                 if (left == 0) {
-                    if (tfpipe_pass_restart(&in, number++) != 0)
-                        return tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");
+                    const char *wrong = tfpipe_pass_restart(jpeg, &in, number++);
+                    if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
                     self->end_run = 0;
                     memset(self->last_dc, 0, sizeof self->last_dc);
                     left = jpeg->restart_interval;
@@ -187,8 +187,8 @@ static int read_scan(reading *self, char *message) {
         }
         if (tfpipe_is_overdrawn(&in)) return tfpipe_complain(message, TFPIPE_DAMAGED, "its image data is damaged");
     }
-    if (self->is_strict && !tfpipe_is_used_up(&in))
-        return tfpipe_complain(message, TFPIPE_DAMAGED, "a scan has more data than blocks");
+    const char *wrong = self->is_strict ? tfpipe_end_interval(jpeg, &in) : NULL;
+    if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
     self->jpeg->at = (size_t)(in.next - jpeg->data);
     return TFPIPE_OK;
 }

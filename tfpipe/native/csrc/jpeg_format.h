@@ -71,6 +71,19 @@ typedef struct {
     uint8_t block_component[TFPIPE_MAX_BLOCKS];
 } tfpipe_scan;
 
+#define TFPIPE_SURPLUS "it has more data than blocks"
+
+/* A copy of a file without padding.
+
+   from, to  the next byte of the file that is not copied, and where it goes
+   places    the markers that had padding in front of them
+   doubtful  whether one may have had 0xFF and its stuffed zero, and one bit was flipped */
+typedef struct {
+    const uint8_t *from;
+    uint8_t *to;
+    int places, doubtful;
+} tfpipe_copy;
+
 /* A JPEG that is read up to some byte.
 
    data, size        the file
@@ -81,7 +94,8 @@ typedef struct {
    restart_interval  the MCUs between two restart markers; 0 for none
    jfif              the 14 bytes of JFIF's segment; NULL without one
    has_adobe         whether Adobe's segment was seen
-   scan              the header of the scan that begins at `at` */
+   scan              the header of the scan that begins at `at`
+   copy              gets the file without padding; NULL: padding is damage */
 typedef struct {
     const uint8_t *data;
     size_t size, at;
@@ -99,6 +113,7 @@ typedef struct {
     tfpipe_codes dc[TFPIPE_TABLES], ac[TFPIPE_TABLES];
     int num_scans;
     tfpipe_scan scan;
+    tfpipe_copy *copy;
 } tfpipe_jpeg;
 
 /* Zigzag: the place of each coefficient in a block of rows. */

@@ -286,7 +286,7 @@ INLINE int copy_row(recoder *self, tfpipe_bits *in, channel *channels, int32_t r
     const tfpipe_jpeg *jpeg = &self->jpeg;
     for (int32_t column = 0; column < jpeg->mcus_per_row; column++) {
         if (jpeg->restart_interval > 0 && (*left)-- == 0) {
-            if (tfpipe_pass_restart(in, (*number)++) != 0) return TFPIPE_DAMAGED;
+            if (tfpipe_pass_restart(jpeg, in, (*number)++) != NULL) return TFPIPE_DAMAGED;
             *left = jpeg->restart_interval - 1;
             for (int i = 0; i < jpeg->scan.count; i++) channels[i].read_dc = 0;
         }
@@ -316,7 +316,8 @@ static int choose_copy_row(recoder *self, tfpipe_bits *in, channel *channels, in
 
 /* Ends a scan that was read to its last block. Returns TFPIPE_OK if nothing follows but the end of the image. */
 static int end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message) {
-    if (!tfpipe_is_used_up(in)) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has more data than blocks");
+    const char *wrong = tfpipe_end_interval(jpeg, in);
+    if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
     jpeg->at = (size_t)(in->next - jpeg->data);
     const int result = tfpipe_next_scan(jpeg, message);
     if (result == TFPIPE_OK) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has a scan more than its components");
@@ -640,8 +641,8 @@ static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
     int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_LEAPS, &tables, message);
     int number = 0;
     for (int64_t first = 0; result == TFPIPE_OK && first < mcus; first += interval) {
-        if (first > 0 && tfpipe_pass_restart(&in, number++) != 0)
-            result = tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");
+        const char *wrong = first > 0 ? tfpipe_pass_restart(jpeg, &in, number++) : NULL;
+        if (wrong != NULL) result = tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
         else if (choose_pass_mcus(jpeg, &tables, &in, mcus - first < interval ? mcus - first : interval) != 0)
             result = tfpipe_complain(message, TFPIPE_DAMAGED, "its image data is damaged");
     }
@@ -649,14 +650,32 @@ static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
     return result == TFPIPE_OK ? end_scan(jpeg, &in, message) : result;
 }
 
-int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message) {
+/* Checks a JPEG, and copies it without padding, unless `copy` is NULL. */
+static int check(const uint8_t *data, size_t size, int64_t max_pixels, tfpipe_copy *copy, char *message) {
     tfpipe_jpeg jpeg;
     tfpipe_coefficients coefficients = {{NULL}};
     int is_complete;
     int result = tfpipe_open_jpeg(&jpeg, data, size, max_pixels, message);
     if (result != TFPIPE_OK) return result;
+    jpeg.copy = copy;
     if (tfpipe_is_one_scan(&jpeg)) return check_blocks(&jpeg, message);
     result = tfpipe_read_coefficients(&jpeg, &coefficients, 1, &is_complete, message);
     tfpipe_free_coefficients(&coefficients);
     return result;
+}
+
+int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message) {
+    return check(data, size, max_pixels, NULL, message);
+}
+
+int tfpipe_drop_padding(const uint8_t *data, size_t size, int64_t max_pixels, uint8_t *out, size_t *out_size,
+                        char *message) {
+    tfpipe_copy copy = {data, out, 0, 0};
+    const int result = check(data, size, max_pixels, &copy, message);
+    const size_t left = size - (size_t)(copy.from - data);
+    if (result != TFPIPE_OK) return result;
+    if (copy.doubtful && copy.places == 1) return tfpipe_complain(message, TFPIPE_DAMAGED, TFPIPE_SURPLUS);
+    memcpy(copy.to, copy.from, left);
+    *out_size = (size_t)(copy.to - out) + left;
+    return TFPIPE_OK;
 }

@@ -8,12 +8,34 @@
 #include "transform.h"
 #include "versions.h"
 
-int tfpipe_pass_restart(tfpipe_bits *in, int number) {
-    if (!tfpipe_is_used_up(in)) return -1;
+const char *tfpipe_end_interval(const tfpipe_jpeg *jpeg, tfpipe_bits *in) {
+    tfpipe_copy *const copy = jpeg->copy;
+    const uint8_t *begin, *end;
+    int32_t left = tfpipe_count_left(in);
+    if (left <= 0) return left == 0 ? NULL : "its image data is damaged";
+    for (begin = in->next; left > 0; left--) begin -= begin[-1] == 0 && begin[-2] == TFPIPE_STUFFED ? 2 : 1;
+    for (end = begin; end < in->end && *end == 0; end++) continue;
+    /* Where the blocks end in zeros too, a cut file may have been filled up with them. */
+    const int is_padding = end > begin && (begin[-1] | begin[-2]) != 0;
+    if (copy == NULL || !is_padding || in->end - end < 2 || end[0] != TFPIPE_MARKER || end[1] == 0)
+        return TFPIPE_SURPLUS;
+    copy->places++;
+    copy->doubtful |= end - begin == 1 && __builtin_popcount(begin[-1]) == 7 && end[1] != TFPIPE_EOI && jpeg->progressive;
+    memcpy(copy->to, copy->from, (size_t)(begin - copy->from));
+    copy->to += begin - copy->from;
+    copy->from = end;
+    *in = tfpipe_begin_bits(end, in->end);
+    return NULL;
+}
+
+const char *tfpipe_pass_restart(const tfpipe_jpeg *jpeg, tfpipe_bits *in, int number) {
+    const char *wrong = tfpipe_end_interval(jpeg, in);
+    if (wrong != NULL) return wrong;
     while (in->end - in->next >= 2 && in->next[0] == TFPIPE_MARKER && in->next[1] == TFPIPE_MARKER) in->next++;
-    if (in->end - in->next < 2 || in->next[1] != TFPIPE_RST0 + (number & 7)) return -1;
+    if (in->end - in->next < 2 || in->next[1] != TFPIPE_RST0 + (number & 7))
+        return "a restart marker is not where it must be";
     *in = tfpipe_begin_bits(in->next + 2, in->end);
-    return 0;
+    return NULL;
 }
 
 /* Finds where intervals begin, up to the one behind the last that is needed. Returns 0, or -1 if the markers are not
@@ -108,23 +130,25 @@ static int is_needed(const tfpipe_planes *planes, int32_t per_row, int64_t begin
     return end - row * per_row > planes->first_mcu && begin - row * per_row < planes->end_mcu;
 }
 
-/* Begins the interval of the next MCU, or goes on to the next one that is needed. Returns 0, or -1 if the markers are not
-   where they must be. */
-static int begin_interval(tfpipe_sequence *self) {
+/* Begins the interval of the next MCU, or goes on to the next one that is needed. Returns NULL, or a phrase that says what is
+   wrong between two intervals. */
+static const char *begin_interval(tfpipe_sequence *self) {
     const int32_t interval = self->jpeg->restart_interval;
     const uint8_t *data = self->jpeg->data;
     int64_t number = self->next_mcu / interval;
     if (self->intervals == NULL) {
-        if (number > 0 && tfpipe_pass_restart(&self->in, (int)(number - 1) & 7) != 0) return -1;
+        const char *wrong = number > 0 ? tfpipe_pass_restart(self->jpeg, &self->in, (int)(number - 1) & 7) : NULL;
+        if (wrong != NULL) return wrong;
     } else {
         const int32_t per_row = self->jpeg->mcus_per_row;
-        if (self->has_begun && !tfpipe_is_used_up(&self->in)) return -1;
+        const char *wrong = self->has_begun ? tfpipe_end_interval(self->jpeg, &self->in) : NULL;
+        if (wrong != NULL) return wrong;
         while (number < self->num_intervals &&
                !is_needed(self->planes, per_row, number * interval, (number + 1) * interval))
             number++;
         if (number == self->num_intervals) { /* nothing behind it is needed */
             self->next_mcu = INT64_MAX;
-            return 0;
+            return NULL;
         }
         self->in = tfpipe_begin_bits(data + self->intervals[number], data + self->intervals[number + 1]);
         self->next_mcu = number * interval;
@@ -132,7 +156,7 @@ static int begin_interval(tfpipe_sequence *self) {
     self->has_begun = 1;
     self->left = interval;
     for (int i = 0; i < self->jpeg->scan.count; i++) self->channels[i].last_dc = 0;
-    return 0;
+    return NULL;
 }
 
 /* Finds where the samples of a row of MCUs go. */
@@ -265,8 +289,8 @@ int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message) {
     const int64_t row_end = (int64_t)(row + 1) * self->jpeg->mcus_per_row;
     open_row(self, row);
     while (self->next_mcu < row_end) {
-        if (interval > 0 && self->left == 0 && begin_interval(self) != 0)
-            return tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");
+        const char *wrong = interval > 0 && self->left == 0 ? begin_interval(self) : NULL;
+        if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
         if (self->next_mcu >= row_end) break;
         const int32_t begin = (int32_t)(self->next_mcu - (row_end - self->jpeg->mcus_per_row));
         const int32_t rest = self->jpeg->mcus_per_row - begin;

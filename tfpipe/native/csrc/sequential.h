@@ -57,8 +57,12 @@ int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message);
 
 void tfpipe_end_sequence(tfpipe_sequence *self);
 
-/* Goes behind the restart marker that must come next, the one with this number modulo 8. Returns 0, or -1 if the interval
-   in front of it was not used up, or the marker is another. */
-int tfpipe_pass_restart(tfpipe_bits *in, int number);
+/* Ends an interval whose blocks are read: the next byte is that of a marker. Zeros in front of it are left out of
+   `jpeg->copy`. Returns NULL, or a phrase that says what is wrong. */
+const char *tfpipe_end_interval(const tfpipe_jpeg *jpeg, tfpipe_bits *in);
+
+/* Ends an interval, and goes behind the restart marker that must come next, the one with this number modulo 8. Returns as
+   tfpipe_end_interval. */
+const char *tfpipe_pass_restart(const tfpipe_jpeg *jpeg, tfpipe_bits *in, int number);
 
 #endif

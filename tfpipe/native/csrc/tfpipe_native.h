@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 8 };
+enum { TFPIPE_INTERFACE = 10 };
 
 /* What a function returns. */
 enum {
@@ -129,6 +129,14 @@ TFPIPE_EXPORT int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t
 
 /* Checks that the entropy-coded data of a JPEG can be decoded without a complaint. Nothing is transformed to pixels. */
 TFPIPE_EXPORT int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message);
+
+/* Copies a JPEG without padding: zeros between the last block in front of a marker and that marker. The copy is one that
+   tfpipe_check accepts.
+
+   out       `size` bytes
+   out_size  how many of them are written, if the function returns TFPIPE_OK */
+TFPIPE_EXPORT int tfpipe_drop_padding(const uint8_t *data, size_t size, int64_t max_pixels, uint8_t *out,
+                                      size_t *out_size, char *message);
 
 TFPIPE_EXPORT void tfpipe_free(void *memory);
 
