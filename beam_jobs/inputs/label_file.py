@@ -139,13 +139,13 @@ def _read_names(path: str) -> tuple[str, ...]:
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text in UTF-8.
+    """Returns the lines of a text in UTF-8. Names of files in another encoding keep their bytes.
 
     Raises:
-        DataError: The file cannot be read, or is not such a text.
+        DataError: The file cannot be read, or is not a text.
     """
-    try:
-        with file_io.explain_os_errors(f"read {path}"):
-            return file_io.read_whole(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error
+    with file_io.explain_os_errors(f"read {path}"):
+        text = file_io.read_whole(path).decode("utf-8-sig", "surrogateescape")
+    if "\0" in text:
+        raise DataError(f"{path} must be a text in UTF-8, but has zeros. Save it anew with this encoding.")
+    return text.splitlines()

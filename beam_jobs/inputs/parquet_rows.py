@@ -202,7 +202,8 @@ def _are_names(names: Any) -> bool:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         return False
     try:
-        "".join(names).encode()  # half a surrogate pair is valid JSON, but not a text that can be stored
+        # Half a surrogate pair is valid JSON, but not a text that can be stored.
+        "".join(names).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
     return len(set(names)) == len(names)

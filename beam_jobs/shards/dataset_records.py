@@ -120,7 +120,7 @@ class DatasetRecords:
             if label != old_label:
                 changes[keys.CLASS_LABEL] = label
                 if keys.CLASS_TEXT in features:
-                    changes[keys.CLASS_TEXT] = header.label_names[label].encode()
+                    changes[keys.CLASS_TEXT] = header.label_names[label].encode("utf-8", "surrogateescape")
         if self.records.reformed:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
             images = _reform_all(old_images, mask, header.form, source)

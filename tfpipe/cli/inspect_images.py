@@ -13,6 +13,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.images.contact_sheet import MAX_TILES, color_mask, draw_contact_sheet, encode_png, fit
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.thumbnails import MAX_IMAGES_SHOWN, read_tiles
+from tfpipe.system.units import human_text
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -77,8 +78,8 @@ def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, 
     item: dict[str, Any] = {
         "place": f"{record.split}:{record.index}" + (f" image {number}" if count > 1 else ""),
         "split": record.split,
-        "name": record.name.encode("utf-8", "replace").decode(),
-        "label": record.label_name or ("" if record.label is None else str(record.label)),
+        "name": human_text(record.name),
+        "label": human_text(record.label_name or ("" if record.label is None else str(record.label))),
         "caption": tile.text,
         "bytes": len(record.encoded_images[number]),
     }

@@ -16,6 +16,7 @@ from tfpipe.export.samples import Sample, list_columns
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.system.units import human_text
 
 ENDING = "parquet"
 
@@ -107,7 +108,7 @@ def _list_numbers(array: NDArray[Any]) -> Any:
 
 
 def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
-    path = sample.name.rpartition("/")[2].encode("utf-8", "replace").decode() or None
+    path = human_text(sample.name.rpartition("/")[2]) or None
     images = [{"bytes": file.data, "path": path} for file in sample.files]
     row: dict[str, Any] = {"image": images[0] if images else None, "images": images, "label": sample.label}
     return row | {name: _make_cell(spec, sample.features.get(spec.name)) for name, spec in columns.items()}
@@ -120,7 +121,7 @@ def _make_cell(spec: FeatureSpec, feature: Any) -> Any:
         return _list_numbers(feature) if spec.tensor is not None and feature is not None else feature
     values: list[Any] = [] if feature is None else list(feature)
     if spec.name in _TEXTS:
-        values = [value.decode("utf-8", "replace") for value in values]
+        values = [human_text(value) for value in values]
     if spec.shape != ():
         return values
     return values[0] if len(values) == 1 else None

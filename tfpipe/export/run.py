@@ -179,8 +179,9 @@ def _finish(
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)
     if manifest.label_names:
-        if all(name and name == name.strip() and name.isprintable() for name in manifest.label_names):
-            files[LABELS] = "\n".join([*manifest.label_names, ""]).encode()
+        letters = "".join(manifest.label_names).encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        if letters.isprintable() and all(name and name == name.strip() for name in manifest.label_names):
+            files[LABELS] = "\n".join([*manifest.label_names, ""]).encode("utf-8", "surrogateescape")
         else:
             notes.append(f"{LABELS} is left out, because a class's name does not fit on a line; {REPORT} lists them.")
     for name, text in files.items():

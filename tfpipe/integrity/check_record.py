@@ -47,7 +47,7 @@ class Content:
     def key(self) -> str:
         """The path of the image's source; empty if the record does not give it."""
         value = _text(self.features, keys.IMAGE_FILENAME)
-        return "" if value is None else value.decode("utf-8", "replace")
+        return "" if value is None else value.decode("utf-8", "surrogateescape")
 
     def find_markers(self) -> bool | None:
         """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG.
@@ -255,7 +255,8 @@ def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[s
         return
     text = _text(features, keys.CLASS_TEXT)
     if text is not None and text != names[label].encode("utf-8", "surrogateescape"):
-        yield "label", f"label {label} is {names[label]!r}, its text is {text[:80].decode('utf-8', 'replace')!r}"
+        shown = text[:80].decode("utf-8", "surrogateescape")
+        yield "label", f"label {label} is {names[label]!r}, its text is {shown!r}"
 
 
 def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:

@@ -170,7 +170,7 @@ def _list_texts(column: Column) -> list[str]:
     """Returns the first value of each record as text; empty where a record has none."""
     texts, firsts = column.list_bytes(), column.firsts.tolist()
     return [
-        texts[first].decode("utf-8", "replace") if count else ""
+        texts[first].decode("utf-8", "surrogateescape") if count else ""
         for first, count in zip(firsts, column.counts.tolist(), strict=True)
     ]
 

@@ -26,6 +26,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import read_mask
 from tfpipe.readers.base import list_splits
 from tfpipe.readers.data_source import DataSource, Record, data_source
+from tfpipe.system.units import human_text
 
 MAX_IMAGES_SHOWN = 8
 """The most images of one record that are shown."""
@@ -77,11 +78,9 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
 def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     """Makes the tile of a record's image, or one for each of several, up to 8."""
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
-    place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list[Tile]()
+    place, title, tiles = f"{record.split}:{record.index}", human_text(record.label_name or record.name), list[Tile]()
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
-    caption = next(
-        (values[0].decode("utf-8", "replace") for values in texts if isinstance(values, list) and values), ""
-    )
+    caption = next((human_text(values[0]) for values in texts if isinstance(values, list) and values), "")
     for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
         note = f"{place} image {number}" if manifest.has_several_images else place
         try:

@@ -73,6 +73,12 @@ def shorten(value: object) -> str:
     return text if len(text) <= _SHORT else f"a value of the type {type(value).__name__}"
 
 
+def human_text(value: str | bytes) -> str:
+    r"""Returns a text that every program reads: a byte that is not UTF-8 becomes `\udce9` or the like, as in JSON."""
+    text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def human_count(count: int, noun: str, plural: str | None = None) -> str:
     """Formats a count with its noun: `1 shard`, `2,000 shards`; a plural that does not end in -s must be given."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -94,7 +94,7 @@ def export_model(
             file_io.remove(program)  # first, and TensorFlow writes it last: without it a folder is not a model
         tf.io.gfile.makedirs(directory)
         for name, text in files.items():
-            file_io.write_file(file_io.join(directory, name), text.encode())
+            file_io.write_file(file_io.join(directory, name), text.encode("utf-8", "surrogateescape"))
         tf.saved_model.save(module, directory, signatures=signatures)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error

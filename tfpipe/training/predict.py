@@ -31,7 +31,7 @@ class Classifier:
         try:
             paths = [file_io.join(folder, name) for name in (NOTES, LABELS)]
             notes, labels = (file_io.read_bytes(path, _MAX_NOTES_BYTES) for path in paths)
-            self._names = labels.decode().removesuffix("\n").split("\n")
+            self._names = labels.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
             if (version := json.loads(notes)["version"]) != NOTES_VERSION:
                 raise ValueError(f"its version is {version}, and this tfpipe reads {NOTES_VERSION}")
             self._form = ImageForm.recorded(json.loads(notes)["form"])

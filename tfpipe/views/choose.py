@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
+from tfpipe.system.units import human_text
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
 from tfpipe.writer import record_facts as facts
 from tfpipe.writer.record_facts import RecordFacts, is_of_shard
@@ -58,6 +59,7 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
         MissingDependencyError: DuckDB or PyArrow is not installed.
     """
     check_local(manifest.directory)
+    config = replace(config, where=human_text(config.where), without=tuple(map(human_text, config.without)))
     if manifest.view:
         raise ConfigError(f"A view is made of a dataset and not of the view {manifest.view!r}. Leave the @ out.")
     with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), open_facts(manifest) as table:

@@ -30,6 +30,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec, Schema
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
+from tfpipe.system.units import human_text
 
 NAME, LABEL, LABEL_ID, DIGEST = "name", "label", "label_id", "digest"
 """The file that the image came from; the name of the class, and its number from 0; and the SHA-256 of the original
@@ -252,9 +253,7 @@ def _get_one(value: Any) -> Any:
         if len(value) != 1:
             return None
         value = value[0]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, str) and not value.isascii():  # a name that is not UTF-8 has surrogates
-        return value.encode("utf-8", "surrogateescape").decode(errors="replace")
+    if isinstance(value, str | bytes):
+        return human_text(value)
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, bool) else value

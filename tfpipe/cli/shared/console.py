@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.units import human_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,5 +70,5 @@ def new_console() -> "Console":
 
 
 def clean_line(text: str) -> str:
-    """Replaces control characters and line breaks in a text that comes out of a file."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Replaces control characters and line breaks in a text out of a file, and escapes what is not UTF-8."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in human_text(text))

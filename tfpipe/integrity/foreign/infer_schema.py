@@ -208,5 +208,5 @@ def _names_in_records(scan: FileScan, base: int, count: int) -> tuple[str, ...]:
         if len(texts) > 1:
             return numbers
         if base <= label < base + count:
-            names[label - base] = next(iter(texts)).decode("utf-8", "replace")
+            names[label - base] = next(iter(texts)).decode("utf-8", "surrogateescape")
     return tuple(names) if len(set(names)) == count and all(names) else numbers

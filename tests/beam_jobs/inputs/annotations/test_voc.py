@@ -175,8 +175,8 @@ def test_a_wrong_list_is_refused(voc: Path) -> None:
     assert refuse(voc) == f"{main}/val.txt, line 2: 1 is in another split too. Remove it from one of them."
     write_files(main, {"val.txt": b"../../x\n"})
     assert refuse(voc) == f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
-    write_files(main, {"val.txt": b"\xff"})
-    assert refuse(voc).startswith(f"{main}/val.txt is not a text in UTF-8 (")
+    write_files(main, {"val.txt": "1\n".encode("utf-16")})
+    assert refuse(voc) == f"{main}/val.txt must be a text in UTF-8, but has zeros. Save it anew with this encoding."
 
 
 def test_the_layout_is_recognized(voc: Path, tmp_path: Path) -> None:
