@@ -233,8 +233,7 @@ def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch) -> No
     assert memory.found.startswith(
         f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
     )
-    (tmp_path / "pets-train-0123456789abcdef").mkdir()
-    (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
+    (tmp_path / "pets-train-0123456789abcdef.cache").touch()
     (cache,) = some(manifest, "cache", in_files)
     assert cache.found == f"{tmp_path} has a cache of this split already."
 

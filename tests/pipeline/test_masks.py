@@ -15,7 +15,6 @@ from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.engine.host import Host
 from tfpipe.errors import ConfigError
 from tfpipe.images.masks import encode_mask
-from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
@@ -80,9 +79,8 @@ def test_a_crop_takes_the_class_under_each_center() -> None:
 def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
     in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
     config = make_config(cache="decoded", decoded_size=20, cache_dir=str(tmp_path / "cache"))
-    check_equal(read(manifest, config), in_memory)  # while it is filled
-    filled = build_stages(manifest, "train", config).dataset()
-    check_equal([{k: np.asarray(v) for k, v in batch.items()} for batch in filled.take(STEPS)], in_memory)
+    for _ in range(2):
+        check_equal(read(manifest, config), in_memory)
     plain = read(manifest, make_config(cache="decoded", decoded_size=20, augment="none"))
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
     for batch in read(manifest, make_config(order="throughput")):

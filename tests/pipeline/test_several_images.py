@@ -18,7 +18,6 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.pipeline.stages.parse import choose_images
@@ -152,9 +151,8 @@ def test_caches_of_bytes_and_the_throughput_order_change_no_image(some: tfpipe.M
     expected = read(some, make_config(images=2))
     check_equal(read(some, make_config(images=2, cache="bytes")), expected)
     config = make_config(images=2, cache="bytes", cache_dir=str(tmp_path / "cache"))
-    check_equal(read(some, config), expected)  # while it is filled
-    filled = build_stages(some, "train", config).dataset()
-    check_equal([{k: np.asarray(v) for k, v in batch.items()} for batch in filled.take(STEPS)], expected)
+    for _ in range(2):
+        check_equal(read(some, config), expected)
     (batch, *_) = read(some, make_config(images=2, order="throughput"))
     for images, number in zip(batch["image"], get_numbers(batch), strict=True):
         assert (images[..., 0] == 10 * number).all()

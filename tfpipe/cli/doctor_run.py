@@ -30,7 +30,6 @@ from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
-from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device import augment
@@ -121,7 +120,7 @@ class _Facts:
 
     @cached_property
     def plan(self) -> BatchPlan:
-        """The plan of the first host, without a cache in files, which is a dataset by itself."""
+        """The plan of the first host, without a cache in a file."""
         config = self.config if self.config.cache_dir is None else _without_cache(self.config)
         return plan_batches(self.source, config, Host(0, self.target.num_hosts, self.num_replicas))
 
@@ -314,7 +313,7 @@ def _check_cache(facts: _Facts) -> Check:
 def _has_cache(folder: str, split: str | None) -> bool:
     """Returns whether the folder holds a cache of a split by this name; the run sees whether its options match."""
     name = "?*" if split is None else glob.escape(split)
-    return bool(glob.glob(os.path.join(glob.escape(folder), f"*-{name}-{'[0-9a-f]' * 16}", file_names.MANIFEST)))
+    return bool(glob.glob(os.path.join(glob.escape(folder), f"*-{name}-{'[0-9a-f]' * 16}.cache")))
 
 
 def _check_xla(facts: _Facts) -> Check:

@@ -85,7 +85,7 @@ def distribute_dataset(
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         host = get_host(context, start_step, epochs)
-        stages = build_host_stages(opened, split, config, host, fill_first=False, customize=customize)
+        stages = build_host_stages(opened, split, config, host, customize=customize)
         passes.extend(stages.passes)
         dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)

@@ -115,7 +115,7 @@ def distribute_over_mesh(
     check_fits_devices(plan)
     if host.num_hosts < len(held_by) and not isinstance(opened, Mixture):
         _check_repeatable(plan)
-    stages = build_host_stages(opened, split, config, host, fill_first=False, customize=customize)
+    stages = build_host_stages(opened, split, config, host, customize=customize)
     return MeshBatches(mesh, plan.steps_per_epoch or None, stages.dataset())
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, ReadBlock, choose_kept
+from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.columns.images import (
     DTYPES,
@@ -188,8 +189,10 @@ class BatchMaker:
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
         self.bad_records = BadRecords(config.max_bad_records)
-        self._cache: BytesCache | None = None
-        if config.cache == "bytes":
+        self._cache: BytesCache | CacheFile | None = None
+        if config.cache == "bytes" and config.cache_dir is not None:
+            self._cache = open_cache_file(plan, self.manifest, split)
+        elif config.cache == "bytes":
             self._cache = BytesCache(choose_kept(plan, self.reader))
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
@@ -230,6 +233,8 @@ class BatchMaker:
         """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
         numbers = strip_copies(numbers)
         later = strip_copies(np.concatenate(soon)) if len(soon) else None
+        if isinstance(self._cache, CacheFile):
+            self._cache.announce(numbers)
         if self._cache is not None:
             numbers = self._cache.leave_out_present(numbers)
             later = None if later is None else self._cache.leave_out_present(later)

@@ -236,8 +236,9 @@ class DecodedCache:
 
     def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
         """Keeps all of some records but their images, which are in their places already."""
-        for row, slot in enumerate(slots.tolist()):
-            self._others[slot] = {name: column.get_record(row) for name, column in columns.items()}
+        listed = zip(*(column.list_records() for column in columns.values()), strict=True)
+        for slot, values in zip(slots.tolist(), listed if columns else [()] * len(slots), strict=True):
+            self._others[slot] = dict(zip(columns, values, strict=True))
         self.sizes[slots] = sizes
         self.present[slots] = True
 

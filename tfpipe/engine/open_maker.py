@@ -17,11 +17,12 @@ import numpy as np
 
 from tfpipe.engine.batch import BatchMaker, Transform
 from tfpipe.engine.cache import share_cache_bytes
+from tfpipe.engine.cache_file import open_cache_file
+from tfpipe.engine.cache_file_batch import FileCachingMaker
 from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.check_plan import check_fits_devices, check_plan, check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
-from tfpipe.engine.folder_cache.batch import FolderCacheMaker, open_folder_cache
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import MixedMaker, MixedPlan
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
@@ -35,7 +36,7 @@ from tfpipe.system.hash_permutation import IntArray
 
 def open_maker(
     plan: BatchPlan, transform: Transform | None = None, *, for_devices: bool = False
-) -> BatchMaker | CachingMaker | FolderCacheMaker:
+) -> BatchMaker | CachingMaker | FileCachingMaker:
     """Opens the maker of the batches of one dataset, whose source knows its manifest.
 
     Raises:
@@ -44,9 +45,11 @@ def open_maker(
         DataError: The folder of a cache in files cannot be written.
     """
     _check(plan, transform, for_devices)
-    if plan.config.cache_dir is not None:  # a whole cache in files needs no source
-        return open_folder_cache(plan, *locate_split(plan), transform)
-    return _open_one(plan, transform, None)
+    manifest, split = locate_split(plan)
+    maker = BatchMaker(plan, manifest, split, transform)
+    if plan.config.cache == "decoded" and plan.config.cache_dir is not None:
+        return FileCachingMaker(maker, open_cache_file(plan, manifest, split))
+    return CachingMaker(maker) if plan.config.cache == "decoded" else maker
 
 
 def open_mixture(
@@ -92,7 +95,8 @@ def open_mixture(
         part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
         classes = mixture.map_labels(manifest) if manifest.label_names else None
-        makers.append(_open_one(parts[-1], transform, classes))
+        maker = BatchMaker(parts[-1], *locate_split(parts[-1]), transform, classes)
+        makers.append(CachingMaker(maker) if config.cache == "decoded" else maker)
     return MixedMaker(
         MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows),
         makers,
@@ -140,8 +144,7 @@ def _check(plan: BatchPlan, transform: Transform | None, for_devices: bool) -> N
         check_fits_devices(plan)
     if transform is not None:
         _check_transform(plan.config)
-    if plan.config.cache_dir is None:
-        plan.source.check()
+    plan.source.check()
 
 
 def _check_transform(config: PipelineConfig) -> None:
@@ -152,8 +155,3 @@ def _check_transform(config: PipelineConfig) -> None:
         )
     if config.cache == "decoded":
         raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
-
-
-def _open_one(plan: BatchPlan, transform: Transform | None, classes: Sequence[int] | None) -> BatchMaker | CachingMaker:
-    maker = BatchMaker(plan, *locate_split(plan), transform, classes)
-    return CachingMaker(maker) if plan.config.cache == "decoded" else maker

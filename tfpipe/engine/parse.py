@@ -70,11 +70,11 @@ class Column:
         data = self.memory.data
         return [data[begin : begin + size].tobytes() for begin, size in self.values.tolist()]
 
-    def get_record(self, record: int) -> list[bytes] | NDArray[Any]:
-        """Returns the values of one record: a list of bytes, or an array."""
-        first = int(self.counts[:record].sum())
-        end = first + int(self.counts[record])
-        return self.values[first:end] if self.memory is None else [self.get_bytes(k) for k in range(first, end)]
+    def list_records(self) -> list[Any]:
+        """Lists the values of each record: a list of bytes, or an array."""
+        values = self.values if self.memory is None else self.list_bytes()
+        ends = np.cumsum(self.counts).tolist()
+        return [values[end - count : end] for count, end in zip(self.counts.tolist(), ends, strict=True)]
 
     def check_counts(self, count: int, name: str) -> None:
         """Checks that each record has this number of values."""

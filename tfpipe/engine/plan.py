@@ -12,7 +12,7 @@ batches before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,6 @@ from tfpipe.engine.host import Host, split_batch
 from tfpipe.engine.order import Order, choose_block
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
 from tfpipe.system.hash_permutation import IntArray
 
 
@@ -37,14 +36,12 @@ class BatchPlan:
         config: The options.
         host: The host among those that share each batch.
         rows: The rows of the global batch that are made here: those of the host, or some of them.
-        cached: The split of a dataset whose cache in files is read; None for the records themselves.
     """
 
     source: Source
     config: PipelineConfig
     host: Host
     rows: range
-    cached: tuple[Manifest, str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def batch_size(self) -> int:

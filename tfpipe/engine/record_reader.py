@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -374,12 +373,6 @@ class RecordReader:
         for column in self._columns:
             sizes = sizes + column.list_sizes(stored)
         return sizes[inverse]
-
-    def replace_shards(self, shards: Sequence[ShardInfo]) -> None:
-        """Takes the sizes of files that were not there before, and of which nothing was read. Other facts must stay."""
-        info = replace(self.manifest.splits[self.split], shards=tuple(shards))
-        self.manifest = replace(self.manifest, splits={**self.manifest.splits, self.split: info})
-        self._shards = info.shards
 
     def describe(self, number: int) -> str:
         """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""

@@ -51,8 +51,8 @@ class _Examples(ctypes.Structure):
 def _declare() -> ctypes.CDLL:
     """Returns the library with the types of the functions that this module calls."""
     loaded = library.load()
-    text, size, memory = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
-    loaded.tfpipe_masked_crc32c.argtypes = (text, size, ctypes.c_int)
+    size, memory = ctypes.c_size_t, ctypes.c_void_p
+    loaded.tfpipe_masked_crc32c.argtypes = (memory, size, ctypes.c_int)
     loaded.tfpipe_masked_crc32c.restype = ctypes.c_uint32
     loaded.tfpipe_read_records.argtypes = (memory, size, memory, size, memory, size, memory)
     loaded.tfpipe_parse_examples.argtypes = (memory, size, memory, size, ctypes.POINTER(_Examples), memory)
@@ -61,14 +61,15 @@ def _declare() -> ctypes.CDLL:
     return loaded
 
 
-def masked_crc32c(data: bytes, by_tables: bool = False) -> int:
+def masked_crc32c(data: Any, by_tables: bool = False) -> int:
     """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
 
     Args:
-        data: Any bytes.
+        data: Any bytes, or an array of them.
         by_tables: Whether to leave out the processor's own instruction, as where there is none.
     """
-    result: int = _declare().tfpipe_masked_crc32c(data, len(data), by_tables)
+    view = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+    result: int = _declare().tfpipe_masked_crc32c(view.ctypes.data, len(view), by_tables)
     return result
 
 

@@ -20,11 +20,10 @@ import tensorflow as tf
 
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
-from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
-from tfpipe.engine.open_maker import locate_split, open_maker, open_mixture
+from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
@@ -57,9 +56,8 @@ def build_dataset(
 ) -> tf.data.Dataset:
     """Builds the input pipeline of one host.
 
-    A cache in files (`cache_dir`) that is not whole is filled while the dataset is read, by a process of low priority.
-    Until it has a record the source gives it, with the same pixels and in the same order. The process ends with this
-    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
+    A cache in a file (`cache_dir`) is filled with what is read. What it lacks comes from the source, with the same
+    pixels and in the same order, and the next run goes on from there. If it cannot be written, a warning says why.
 
     Args:
         data: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
@@ -93,9 +91,7 @@ def build_dataset(
     """
     config, opened = choose_config(config, changes), open_any(data)
     epochs = choose_epochs(opened, split, config, epochs)
-    stages = build_host_stages(
-        opened, split, config, get_host(context, start_step, epochs), fill_first=False, customize=None
-    )
+    stages = build_host_stages(opened, split, config, get_host(context, start_step, epochs), customize=None)
     dataset = stages.dataset()
     dataset.tfpipe_passes = stages.passes
     return dataset
@@ -109,7 +105,6 @@ def build_stages(
     start_step: int = 0,
     epochs: int | None = None,
     *,
-    fill_first: bool = True,
     customize: Customize | None = None,
     **changes: Any,
 ) -> Stages:
@@ -125,8 +120,6 @@ def build_stages(
         start_step: The step, counted from 0, to begin with.
         epochs: The epochs of one pass, or None or 0 for passes without end.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
-        fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
-            Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
@@ -134,7 +127,7 @@ def build_stages(
     host = get_host(context, start_step, epochs)
     opened = open_any(data)
     config = choose_config(config, changes)
-    return build_host_stages(opened, split, config, host, fill_first=fill_first, customize=customize)
+    return build_host_stages(opened, split, config, host, customize=customize)
 
 
 def build_host_stages(
@@ -143,7 +136,6 @@ def build_host_stages(
     config: PipelineConfig,
     host: Host,
     *,
-    fill_first: bool,
     customize: Customize | None,
 ) -> Stages:
     """Builds the stages of a host; the other arguments, and the errors, are those of `build_stages`.
@@ -153,14 +145,13 @@ def build_host_stages(
         split: The name of the split of a manifest.
         config: The options.
         host: The host among those that share each batch, and the steps that it makes.
-        fill_first: Whether to return only when a cache in files is whole.
         customize: A function that changes the stages.
     """
     config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
         stages = _build_mixture(data, split, config, host)
     else:
-        stages = _build_planned(plan_batches(get_source(data, split), config, host), fill_first)
+        stages = _build_planned(plan_batches(get_source(data, split), config, host))
     return customize_stages(stages, customize)
 
 
@@ -203,7 +194,7 @@ def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, ep
     return Host(number, hosts, replicas, start_step, epochs)
 
 
-def _build_planned(plan: BatchPlan, fill_first: bool) -> Stages:
+def _build_planned(plan: BatchPlan) -> Stages:
     """Builds the stages of one dataset.
 
     Raises:
@@ -211,8 +202,6 @@ def _build_planned(plan: BatchPlan, fill_first: bool) -> Stages:
     """
     by_engine = _check(plan)
     if by_engine:
-        if plan.config.cache_dir is not None and fill_first:
-            fill_cache(*locate_split(plan), plan.config)
         return _list_engine_stages(plan, serve_remotely(open_maker(plan)))
     return Stages(list_textbook_stages(plan), tf_data_options(plan.config, keeps_order(plan.config)))
 

@@ -539,7 +539,7 @@ class Profile:
             part of the time that no stage accounts for which no cheaper stage saves. None: all of it.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
-        fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
+        fill_s: The seconds until the cache is full, if the figures are of the epoch that fills it. 0: it was
             full, or there is none.
         records_per_image: The records that are taken for an image that leaves the pipeline; 4 if a filter drops three
             of four.

@@ -192,7 +192,7 @@ def locate(maker: AnyMaker, start_step: int) -> Position:
 def list_splits(plan: AnyPlan) -> list[Split]:
     """Lists the splits that a plan reads: one, or one of each dataset of a mixture."""
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
-    read = [part.cached or (part.source.manifest, part.source.split) for part in parts]
+    read = [(part.source.manifest, part.source.split) for part in parts]
     return [(manifest, split) for manifest, split in read if manifest and split]
 
 

@@ -32,8 +32,8 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     assert kind is not None
     column.check_counts(1, feature.name)
     tensors: list[NDArray[Any]] = []
-    for row in range(len(column.counts)):
-        stored_sizes: Any = None if sizes is None else sizes.get_record(row)
+    all_sizes: list[Any] = [None] * len(column.counts) if sizes is None else sizes.list_records()
+    for row, stored_sizes in enumerate(all_sizes):
         try:
             tensors.append(kind.read_bits(column.get_bytes(row), stored_sizes))
         except FormatError as error:

@@ -116,9 +116,9 @@ class PipelineConfig:
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
-        cache_dir: The local folder of the cache, which the next run finds there, by whichever reader. It is filled
-            while training runs, by a process of low priority, and what it lacks is read from the source. The profiler
-            fills it first. None: the cache is in memory. Default: None.
+        cache_dir: The local folder of the cache, which other processes of this host and the next run find there, by
+            whichever reader. They write what they read, and what it lacks is read from the source. None: the cache is
+            in memory. Default: None.
         cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.ahead import count_decoded
+from tfpipe.engine.cache_file import is_filled
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -64,7 +65,7 @@ class ProfileConfig:
     Attributes:
         seconds: The seconds to measure; at least two steps in any case.
         max_warm_up_s: The seconds after which the rate counts as settled.
-        max_fill_s: The seconds in which a cache in memory may be filled first. If it takes longer, the first epoch is
+        max_fill_s: The seconds in which a cache may be filled first. If it takes longer, the first epoch is
             measured, which fills it.
     """
 
@@ -101,7 +102,7 @@ def profile_pipeline(
 ) -> Profile:
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
-    The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
+    The time before the rate has settled is left out, see `is_settled`, and the time in which a cache is
     filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again.
 
     The engine's own clocks say where its time goes. Stages of tf.data's operations are run alone afterwards, and so are
@@ -190,7 +191,7 @@ def measure_rate(
     """Runs the pipeline as `profile_pipeline` does, with the same arguments and errors, and measures only its rate.
 
     Returns:
-        The images per second, and the seconds until a cache in memory is full; 0 if it is full, or there is none.
+        The images per second, and the seconds until a cache is full; 0 if it is full, or there is none.
     """
     config = prefer_textbook(config, customize)
     with explain_customize_errors(customize):
@@ -282,12 +283,11 @@ class _Run:
 def _run(
     pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, plan: BatchPlan, observer: Observer
 ) -> _Run:
-    """Drives the accelerator, first for as many steps as fill a cache in memory.
+    """Drives the accelerator, first for as many steps as fill a cache.
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
-    has_cache = plan.config.cache != "none" and plan.config.cache_dir is None
-    fill_steps = plan.steps_per_epoch if has_cache else 0
+    fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
     held: list[Any] = [steps]
@@ -330,7 +330,7 @@ def _drop(held: list[Any]) -> None:
 def _fill_cache(
     steps: Iterator[tuple[int, Step]], first: Step, fill_steps: int, max_s: float, observer: Observer
 ) -> int:
-    """Takes the steps that fill a cache in memory, unless that would take too long; returns the number of all steps."""
+    """Takes the steps that fill a cache, unless that would take too long; returns the number of all steps."""
     observer.phase("Filling the cache")
     for count, step in steps:
         passed_s = step.begins_s - first.begins_s

@@ -1,0 +1,376 @@
+"""A cache in a file on a local disk: records that a run has read, for its later epochs, other processes and later runs.
+
+```
+/local/ssd/flowers-train-0123456789abcdef.cache
+
+the version and the hash of everything that the bytes depend on        4096 bytes
+for each record of the split where it lies: offset, bytes, their XOR   24 bytes; zeros if it is not there
+the records, in the order in which they were written                   frames as in TFRecord files:
+    its number, its payload, and of a decoded image its pixels
+```
+
+Any number of processes read and write one file. All write the same bytes of a record, and it is trusted only if its
+number and all checksums hold; else the source is read. So a process may be killed and a disk may fail at any moment.
+A thread writes what was read. If the disk is slower than the batches, it leaves some of them to a later epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+import re
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.cache import ReadBlock
+from tfpipe.engine.features import list_stored_features
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.record_block import RecordBlock, join_block, take_memory
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, record_header
+from tfpipe.native.records import masked_crc32c, read_records
+from tfpipe.storage import file_io
+from tfpipe.storage.local import open_descriptor
+from tfpipe.system import host_limits
+from tfpipe.system.file_lock import hold_lock, open_no_link
+from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.hash_permutation import IntArray
+from tfpipe.system.units import human_bytes
+
+_VERSION = 3  # raise it when the same data would be cached as other bytes
+_HEAD_BYTES, _ENTRY = 4096, struct.Struct("<3q")
+_NUMBER = struct.Struct("<q")
+_NUMBER_FRAME = FRAME_BYTES + _NUMBER.size
+_TO_PIXELS = FOOTER_BYTES + HEADER_BYTES  # from the end of a payload
+_MOST_WAITING = 3  # batches that wait to be written
+_MOST_PARTS = 512  # of memory in one call; the system allows 1,024
+_RECORD_BYTES = 500  # of a decoded record without its pixels, about
+_IF_FULL = "Free some space: the next run goes on to fill it."
+
+Payload: TypeAlias = bytes | memoryview | None
+"""The bytes of a record; None if they are damaged."""
+
+logger = logging.getLogger(__name__)
+
+
+class CacheFile:
+    """A file of records of a split. Threads and processes may share it; a pickled one opens the file anew.
+
+    Args:
+        path: The file. It is made if it is not there.
+        key: The hash of all that its bytes depend on, 64 hexadecimal digits.
+        records: The number of records in the shards of the split.
+        pixel_bytes: The bytes of a decoded image; 0 if records are kept as they are stored.
+        chosen: The numbers in the shards of the records of a view, int64 [n]; None for all.
+
+    Raises:
+        DataError: The file cannot be made or read.
+    """
+
+    def __init__(self, path: str, key: str, records: int, pixel_bytes: int = 0, chosen: IntArray | None = None) -> None:
+        self.path, self.pixel_bytes = path, pixel_bytes
+        self._key, self._records, self._chosen = key, records, chosen
+        self._head = f"tfpipe cache {_VERSION}\n{key}\n".encode()
+        self._waiting = deque[Callable[[], None]]()
+        self._lock = ForkLock()  # guards the two above and below
+        self._thread: threading.Thread | None = None
+        self._is_writable, self._has_warned, self._damaged = True, False, set[int]()
+        self._pixel_frame = pixel_bytes + FRAME_BYTES if pixel_bytes else 0
+        self._more_bytes = _NUMBER_FRAME + self._pixel_frame  # of a record beside the frame of its payload
+        self._table_end = _HEAD_BYTES + records * _ENTRY.size
+        with file_io.explain_os_errors(f"open the cache {path}", _IF_FULL, "Give another `cache_dir`."):
+            while not self._open():
+                self._make()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self._key, self._records, self.pixel_bytes, self._chosen)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
+        if (descriptor := getattr(self, "_descriptor", None)) is not None:
+            close(descriptor)
+
+    def find(self, numbers: IntArray) -> NDArray[np.bool_]:
+        """Returns whether each record is there, bool [n]."""
+        return self._find(self._locate(numbers))[1]
+
+    def leave_out_present(self, numbers: IntArray) -> IntArray:
+        """Returns the records that must still be read."""
+        return numbers[~self.find(numbers)]
+
+    def announce(self, numbers: IntArray) -> None:
+        """Asks the disk for records that are read soon, if the system has a call for that."""
+        if hasattr(os, "posix_fadvise"):
+            entries, present = self._find(self._locate(numbers))
+            for offset, size, _ in entries[present].tolist():
+                os.posix_fadvise(self._descriptor, offset, size + self._more_bytes, os.POSIX_FADV_WILLNEED)
+
+    def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
+        """Reads records that are kept as they are stored, those that are not there by a method of `RecordReader`."""
+        block = self.read(numbers, memory)
+        missing = np.flatnonzero(~block.whole)
+        if not len(missing):
+            return block
+        if len(missing) == len(numbers):
+            block = read(numbers, memory)
+            self.offer(numbers, lambda: _view_payloads(block))
+            return block
+        added, found = read(numbers[missing], None), block.list_payloads()
+        self.offer(numbers[missing], lambda: _view_payloads(added))
+        for row, payload in zip(missing.tolist(), added.list_payloads(), strict=True):
+            found[row] = payload
+        return join_block(found, memory)
+
+    def read(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+        """Reads the records that are there; the others are not whole. `find_pixels` says where the pixels are."""
+        numbers = self._locate(numbers)
+        entries, present = self._find(numbers)
+        rows, (offsets, sizes, _) = np.flatnonzero(present), entries[present].T
+        whole_sizes = sizes + self._more_bytes
+        ats = np.cumsum(whole_sizes) - whole_sizes
+        memory = take_memory(int(whole_sizes.sum()), memory)
+        begins, ends, whole = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64), present.copy()
+        if len(rows):
+            frames = [(ats, np.full(len(rows), _NUMBER_FRAME)), (ats + _NUMBER_FRAME, sizes)]
+            if self.pixel_bytes:
+                frames.append((ats + _NUMBER_FRAME + sizes, np.full(len(rows), self._pixel_frame)))
+            spans = np.stack((np.full(len(rows), self._descriptor), offsets, whole_sizes, ats), axis=1)
+            table = np.concatenate([np.stack(frame, axis=1) for frame in frames])
+            checks = read_records(spans, table, memory).reshape(len(frames), -1).all(axis=0)
+            found = memory[(ats + HEADER_BYTES)[:, None] + np.arange(_NUMBER.size)].view("<i8")[:, 0]
+            whole[rows] = checks & (found == numbers[rows])
+            begins[rows] = ats + _NUMBER_FRAME + HEADER_BYTES
+            ends[rows] = ats + _NUMBER_FRAME + sizes - FOOTER_BYTES
+            if not whole[rows].all():
+                self._note_damage(numbers[present & ~whole])
+        return RecordBlock(memory.data, begins, ends, whole)
+
+    def find_pixels(self, block: RecordBlock) -> IntArray:
+        """Returns the begin and the bytes of each record's pixels in a block that `read` returned, int64 [n, 2]."""
+        return np.stack((block.ends + _TO_PIXELS, np.full(len(block.ends), self.pixel_bytes)), axis=1)
+
+    def offer(
+        self, numbers: IntArray, list_payloads: Callable[[], Sequence[Payload]], pixels: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Lets a thread write records that were not there, or were damaged; it leaves them out if it is behind.
+
+        Args:
+            numbers: Their numbers, int64 [n].
+            list_payloads: A function that returns their payloads. The thread calls it.
+            pixels: Their images, uint8 [n, ...].
+        """
+        numbers = self._locate(numbers)
+        with self._lock:
+            if not self._is_writable or len(self._waiting) >= _MOST_WAITING:
+                return
+            self._waiting.append(lambda: self._write(numbers, list_payloads(), pixels))
+            if self._thread is None or not self._thread.is_alive():  # as in a forked process
+                # No daemon, so that a run that ends has written what it read.
+                self._thread = threading.Thread(target=self._write_all, name="tfpipe-cache", daemon=False)
+                with suppress(RuntimeError):  # Python ends
+                    self._thread.start()
+
+    def flush(self) -> None:
+        """Waits until everything that was offered is written."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    # The file
+
+    def _open(self) -> bool:
+        """Opens the file, and returns whether it is there and this cache."""
+        try:
+            descriptor = open_descriptor(self.path)
+        except FileNotFoundError:
+            return False
+        head, size = os.pread(descriptor, len(self._head), 0), os.fstat(descriptor).st_size
+        if head != self._head or size < self._table_end:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        table = mmap.mmap(descriptor, self._table_end, access=mmap.ACCESS_READ)  # it shows what other processes write
+        self._table = np.frombuffer(table, "<i8", 3 * self._records, _HEAD_BYTES).reshape(-1, 3)
+        return True
+
+    def _make(self) -> None:
+        """Makes the file, in the place of one that is not this cache. Another process may do that first."""
+        with hold_lock(self.path, lambda: None) as old:
+            with open(self.path, "rb") as file:
+                if file.read(len(self._head)) == self._head and os.fstat(file.fileno()).st_size >= self._table_end:
+                    return
+            if os.fstat(old.fileno()).st_size:
+                logger.warning("The cache %s is damaged or of another version: it is made anew.", self.path)
+            # A name of its own, because others may have the old file in their memory.
+            with open(f"{self.path}.tmp", "wb", opener=open_no_link) as file:
+                file.write(self._head)
+                file.truncate(self._table_end)
+            os.replace(f"{self.path}.tmp", self.path)
+
+    def _locate(self, numbers: IntArray) -> IntArray:
+        """Returns the numbers that records have in the shards."""
+        return numbers if self._chosen is None else self._chosen[numbers]
+
+    def _find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Returns the entry of each record in the table, int64 [n, 3], and whether it is there, bool [n]."""
+        entries: IntArray = self._table[numbers]
+        return entries, (entries[:, 1] > 0) & (entries[:, 0] ^ entries[:, 1] == entries[:, 2])
+
+    def _note_damage(self, numbers: IntArray) -> None:
+        if not self._has_warned:
+            text = "Record %d in the cache %s is damaged. Damaged records are read from the source, and written anew."
+            logger.warning(text, numbers[0], self.path)
+        self._has_warned = True
+        self._damaged.update(numbers.tolist())
+
+    # The thread
+
+    def _write_all(self) -> None:
+        """Writes what was offered, until nothing is left or an error comes, after which it writes no more."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                write = self._waiting.popleft()
+            try:
+                with file_io.explain_os_errors(f"write to the cache {self.path}", _IF_FULL):
+                    write()
+            except DataError as error:
+                text = "%s What the cache lacks is read from the source."
+                logger.warning(text, error)
+                with self._lock:
+                    self._is_writable = False
+                    self._waiting.clear()
+            del write  # it holds the memory of a batch
+
+    def _write(self, numbers: IntArray, payloads: Sequence[Payload], pixels: NDArray[np.uint8] | None) -> None:
+        """Writes records behind the others, but for those that somebody has written meanwhile."""
+        with hold_lock(self.path, lambda: None) as file, open(self.path, "r+b", buffering=0) as table:
+            if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._descriptor)):
+                raise DataError(f"The cache {self.path} was removed or made anew by another program.")
+            is_there, rows = self._find(numbers)[1], dict[int, int]()
+            for row, (number, payload) in enumerate(zip(numbers.tolist(), payloads, strict=True)):
+                if payload is not None and (not is_there[row] or number in self._damaged):
+                    rows[number] = row  # copies of one record may meet in a batch
+            begin = end = os.lseek(file.fileno(), 0, os.SEEK_END)
+            parts, entries = list[Payload | NDArray[np.uint8]](), list[tuple[int, bytes]]()
+            for number, row in rows.items():
+                frames = _frame(_NUMBER.pack(number)), _frame(payloads[row])
+                parts += [part for frame in frames for part in frame]
+                if pixels is not None:
+                    parts += _frame(pixels[row].reshape(-1))
+                size = len(payloads[row] or b"") + FRAME_BYTES
+                entries.append((number, _ENTRY.pack(end, size, end ^ size)))
+                end += size + self._more_bytes
+            try:
+                _write_parts(file.fileno(), parts)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), begin)
+                raise
+            for number, entry in entries:
+                os.pwrite(table.fileno(), entry, _HEAD_BYTES + number * _ENTRY.size)
+            self._damaged -= rows.keys()
+
+
+def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFile:
+    """Opens the cache of a split, and makes it if it is not there.
+
+    Args:
+        plan: The plan of the batches, with a `cache_dir`.
+        manifest: The manifest of the dataset.
+        split: The name of the split.
+
+    Raises:
+        ConfigError: An option or the data excludes a cache in files, or the disk is too small.
+        DataError: The folder cannot be written.
+    """
+    manifest = manifest.keep_columns(list_stored_features(plan.source, plan.features))
+    config, info = plan.config, manifest.splits[split]
+    parts: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
+    parts.append([(shard.records, shard.sha256) for shard in info.shards])
+    parts.append([column.splits[split].fingerprint for column in manifest.columns])
+    pixel_bytes, record_bytes = 0, plan.source.record_bytes
+    _check(plan, manifest)
+    if config.cache == "decoded":
+        height, width = plan.decoded_size
+        options = config.augment_options
+        parts += [height, width, options.dct_scaling, options.antialias, config.decoder == "pillow"]
+        pixel_bytes = height * width * 3
+        record_bytes = pixel_bytes + _RECORD_BYTES
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", manifest.name).strip("-")[:64] or "dataset"
+    assert config.cache_dir is not None
+    folder = os.path.abspath(config.cache_dir)
+    path = os.path.join(folder, f"{name}-{split}-{key[:16]}.cache")
+    needed = round(info.stored_records * (record_bytes + _ENTRY.size)) - max(file_io.get_size(path), 0)
+    free = host_limits.free_disk_bytes(folder)
+    if needed > free:
+        advice = "Free some, use a smaller `decoded_size`," if pixel_bytes else "Free some,"
+        raise ConfigError(
+            f"The cache of {plan.source.name} needs {human_bytes(needed)} in {folder}, and "
+            f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
+        )
+    chosen = None if info.chosen is None else info.chosen.numbers
+    return CacheFile(path, key, info.stored_records, pixel_bytes, chosen)
+
+
+def is_filled(plan: BatchPlan) -> bool:
+    """Returns whether a plan has a cache in a file, which holds all of its records."""
+    manifest, split = plan.source.manifest, plan.source.split
+    if plan.config.cache_dir is None or manifest is None or split is None:
+        return False
+    cache = open_cache_file(plan, manifest, split)
+    return bool(cache.find(np.arange(plan.source.num_records or 0)).all())
+
+
+def _check(plan: BatchPlan, manifest: Manifest) -> None:
+    """Refuses data and options that exclude a cache in files."""
+    config = plan.config
+    if manifest.foreign is not None:
+        raise ConfigError(
+            f"A cache in files needs a dataset that tfpipe wrote, and {manifest.directory} describes files of others. "
+            "Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
+        )
+    if file_io.is_url(config.cache_dir or ""):
+        raise ConfigError(
+            "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
+            f"{config.cache!r} and {config.cache_dir!r}."
+        )
+    if config.cache == "decoded" and manifest.has_several_images:
+        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
+
+
+def _view_payloads(block: RecordBlock) -> list[Payload]:
+    """Lists the payloads of a block without a copy, with None for a damaged one."""
+    places = zip(block.begins.tolist(), block.ends.tolist(), block.whole.tolist(), strict=True)
+    return [block.data[begin:end] if whole else None for begin, end, whole in places]
+
+
+def _frame(payload: Any) -> list[Any]:
+    """Returns the parts of the frame of a payload."""
+    return [record_header(len(payload)), payload, struct.pack("<I", masked_crc32c(payload))]
+
+
+def _write_parts(descriptor: int, parts: list[Any]) -> None:
+    """Writes parts of memory behind each other at the end of a file."""
+    for first in range(0, len(parts), _MOST_PARTS):
+        chunk = [memoryview(part).cast("B") for part in parts[first : first + _MOST_PARTS]]
+        while chunk:
+            count = os.writev(descriptor, chunk)
+            while chunk and count >= len(chunk[0]):
+                count -= len(chunk.pop(0))
+            if chunk:
+                chunk[0] = chunk[0][count:]
