@@ -91,7 +91,6 @@ HEAVY = {
         "tfpipe.distribution",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
-        "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",
         "tfpipe.pipeline.steps",

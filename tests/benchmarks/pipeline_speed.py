@@ -50,7 +50,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "device, square256": ("square256", {"augment": "device"}),
     "device, square256, Pillow": ("square256", {"augment": "device"} | PLAIN),
     "device, raw256": ("raw256", {"augment": "device"}),
-    "device, raw256, throughput": ("raw256", {"augment": "device", "order": "throughput"}),
+    "raw256, throughput": ("raw256", {"order": "throughput"}),
     "cache bytes, host uint8, original": ("original", {"cache": "bytes"}),
     "cache decoded, device, original": ("original", {"cache": "decoded", "augment": "device"}),
     "cache decoded, host uint8, original": ("original", {"cache": "decoded"}),

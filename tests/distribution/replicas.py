@@ -109,7 +109,7 @@ class Trainer:
 
         @tf.function(jit_compile=True)
         def gradients(batch):
-            pixels = augment(batch["image"], batch["seed"], batch["height"], batch["width"], 8, training=True)
+            pixels = augment(batch["image"], batch["crop"], batch["flip"], 8)
             with tf.GradientTape() as tape:
                 logits = tf.reshape(pixels, [-1, 8 * 8 * 3]) @ weights
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
@@ -161,11 +161,9 @@ class Net(tf.keras.Model):
             [tf.keras.layers.Rescaling(1 / 255), tf.keras.layers.Flatten(), tf.keras.layers.Dense(5)]
         )
 
-    def call(self, inputs, training=False):
+    def call(self, inputs):
         if isinstance(inputs, dict):
-            inputs = self.augment(
-                inputs["image"], inputs.get("seed"), inputs["height"], inputs["width"], training=training
-            )
+            inputs = self.augment(inputs["image"], inputs["crop"], inputs["flip"])
         return self.head(inputs)
 
 

@@ -11,8 +11,10 @@ import pytest
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tfpipe.engine import batch
+from tfpipe.engine import batch as engine_batch
+from tfpipe.engine import crops
 from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.record_reader import RecordReader
@@ -44,6 +46,38 @@ def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_datas
     assert [bool(batch["image"].any()) for batch in batches] == [True, True, False]
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("flip", [True, False])
+def test_the_device_gets_the_crops_of_the_host(maker: BatchMaker, training: bool, flip: bool) -> None:
+    options = {"training": training, "augment_options": AugmentOptions(flip=flip), "batch_size": 12}
+    host, device = (make_maker(maker.manifest, augment=where, **options) for where in ("host", "device"))
+    images, batch = host.choose_images(host.read(1, 0)), device.make(1, 0)
+    whole = make_maker(maker.manifest, augment="none", image_size=device.plan.decoded_size, **options).make(1, 0)
+    np.testing.assert_array_equal(batch["image"], whole["image"])
+    corners = batch["crop"] * np.tile(images.sizes, 2)
+    expected = np.concatenate((images.boxes[:, :2], images.boxes[:, :2] + images.boxes[:, 2:]), axis=1)
+    assert np.rint(corners).tolist() == expected.tolist()
+    np.testing.assert_allclose(corners, expected, atol=1e-3)
+    assert batch["flip"].tolist() == images.flips.tolist()
+    assert batch["flip"].any() == (training and flip)
+    assert set(batch) == {"image", "crop", "flip", "label"} | (set() if training else {"mask"})
+
+
+def test_the_device_gets_the_crops_of_a_cache(maker: BatchMaker) -> None:
+    options = {"cache": "decoded", "decoded_size": (9, 7), "batch_size": 12}
+    device = make_maker(maker.manifest, augment="device", **options)
+    first, again = device.make(1, 0), device.make(1, 0)
+    stored = device.read(1, 0)
+    sizes = maker.choose_images(maker.read(1, 0, stored.numbers)).sizes
+    seeds = crops.make_seeds(3, 1, stored.numbers)
+    boxes, flips = crops.draw_boxes(seeds, sizes, (9, 7), AugmentOptions())
+    for batch in (first, again):
+        corners = np.rint(batch["crop"] * [9, 7, 9, 7]).astype(int)
+        assert np.concatenate((corners[:, :2], corners[:, 2:] - corners[:, :2]), axis=1).tolist() == boxes.tolist()
+        assert batch["flip"].tolist() == flips.tolist()
+        np.testing.assert_array_equal(batch["image"], first["image"])
+
+
 def test_the_clocks_run(maker: BatchMaker) -> None:
     maker.make(0, 0)
     maker.make(0, 1)
@@ -66,9 +100,9 @@ def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch) -> No
             pass
         return parse(*arguments)
 
-    read, parse = maker.reader.read_block, batch.parse_columns
+    read, parse = maker.reader.read_block, engine_batch.parse_columns
     monkeypatch.setattr(maker.reader, "read_block", read_slowly)
-    monkeypatch.setattr(batch, "parse_columns", parse_slowly)
+    monkeypatch.setattr(engine_batch, "parse_columns", parse_slowly)
     maker.read(0, 0)
     times = maker.clocks.read()
     assert times["read"].cpu_s < 0.04 < 0.05 <= times["read"].wall_s

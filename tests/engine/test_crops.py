@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfpipe.engine import crops
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.pipeline.stages import _crop_box
+from tfpipe.pipeline.stages.augment import center_crop_box, sample_crop_box, sample_flip
 
 SEED = 20261121
 COUNT = 600
@@ -43,7 +43,7 @@ def test_windows_are_those_of_the_pipeline(options: AugmentOptions, stored: tupl
 
     def draw(element):
         seed, original = element
-        return _crop_box.sample_crop_box(seed, tf.unstack(original), stored, options)
+        return sample_crop_box(seed, tf.unstack(original), stored, options)
 
     expected = in_graph(draw, (seeds, originals), tf.int32)
     windows, _ = crops.draw_boxes(seeds, originals, stored, options)
@@ -57,22 +57,48 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 
     def center(element):
         original, size = element
-        return _crop_box.center_crop_box(
-            tf.unstack(original), tf.unstack(size) if squeezed else None, (224, 192), 0.875
-        )
+        return center_crop_box(tf.unstack(original), tf.unstack(size) if squeezed else None, (224, 192), 0.875)
 
     expected = in_graph(center, (originals, stored), tf.int32)
     sizes, extents = np.array(originals, np.int64), np.array(stored if squeezed else originals, np.int64)
     assert crops.center_boxes(sizes, extents, (224, 192), 0.875).tolist() == expected.tolist()
+    (wide, squeezed_wide) = crops.center_boxes(
+        np.array([[256, 512]] * 2), np.array([[256, 512], [256, 256]]), (9, 9), 0.875
+    )
+    assert (wide.tolist(), squeezed_wide.tolist()) == ([16, 144, 224, 224], [16, 72, 224, 112])
 
 
 def test_flips_are_those_of_the_pipeline() -> None:
     seeds = drawn()[0]
-    expected = in_graph(_crop_box.sample_flip, seeds, tf.bool)
+    expected = in_graph(sample_flip, seeds, tf.bool)
     sizes = np.full((COUNT, 2), 9)
     assert crops.draw_boxes(seeds, sizes, None, AugmentOptions())[1].tolist() == expected.tolist()
     assert not crops.draw_boxes(seeds, sizes, None, AugmentOptions(flip=False))[1].any()
     assert 0.4 < expected.mean() < 0.6
+
+
+def test_crops_keep_area_and_aspect_within_bounds() -> None:
+    random = np.random.default_rng(SEED)
+    seeds, sizes = random.integers(-(2**31), 2**31, (3000, 2)), random.integers(200, 600, (3000, 2))
+    boxes, flips = crops.draw_boxes(seeds.astype(np.int32), sizes, None, AugmentOptions())
+    y, _, height, width = boxes.T
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= sizes).all()
+    area, aspect, whole = height * width / sizes.prod(1), width / height, (boxes[:, 2:] == sizes).all(1)
+    assert whole.mean() < 0.05
+    assert area[~whole].min() > 0.06
+    assert 0.31 < area.mean() < 0.37
+    assert aspect[~whole].min() > 0.73
+    assert aspect[~whole].max() < 1.36
+    room = sizes[:, 0] - height  # shared out evenly on average
+    assert abs((y / np.maximum(room, 1))[room > 10].mean() - 0.5) < 0.02
+    assert abs(np.corrcoef(flips, boxes[:, 0])[0, 1]) < 0.06
+
+
+def test_where_no_crop_fits_it_is_the_whole_image() -> None:
+    options = AugmentOptions(scale=(0.99, 1.0), ratio=(3.0, 3.0))
+    boxes, _ = crops.draw_boxes(drawn()[0][:5], np.full((5, 2), 100), None, options)
+    assert boxes.tolist() == [[0, 0, 100, 100]] * 5
 
 
 def test_an_image_without_a_pixel_is_refused() -> None:

@@ -40,7 +40,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     offset, factor = compute_scaling(config.augment_options.mean, config.augment_options.std)
     for image, box in enumerate(images.boxes.tolist()):
         ratios = [ratio for ratio in (1, 2, 4, 8) if min(box[2] // ratio, box[3] // ratio) >= config.size[0]]
-        ratio = max(ratios, default=1) if config.augment_options.dct_scaling else 1
+        ratio = max(ratios, default=1) if config.augment_options.dct_scaling is not False else 1
         scaling = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
         jpeg.decode(
             images.column.get_bytes(image),

@@ -10,14 +10,11 @@ import tensorflow as tf
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
-from tests.mask_files import make_classes
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.engine.host import Host
 from tfpipe.errors import ConfigError
-from tfpipe.images.masks import encode_mask
-from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
-from tfpipe.pipeline.device.random_boxes import center_crop_boxes
-from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
+from tfpipe.format.image_form import ImageForm
+from tfpipe.pipeline.device.augment import augment, augment_masks
 from tfpipe.readers.base import open_data
 from tfpipe.readers.torch import TorchBatches
 
@@ -53,28 +50,6 @@ def check_equal(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndar
         np.testing.assert_array_equal(first[MASK_NAME], second[MASK_NAME])
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-def test_classes_are_decoded(bits: int) -> None:
-    classes = np.random.default_rng(bits).integers(0, 2**bits, (7, 5)).astype(np.uint8 if bits == 8 else np.uint16)
-    decoded = decode_mask(tf.constant(encode_mask(classes)))
-    assert decoded.dtype == tf.uint16
-    np.testing.assert_array_equal(decoded, classes)
-
-
-def test_a_crop_takes_the_class_under_each_center() -> None:
-    classes = make_classes(0, (31, 23), 256)
-    for y, x, height, width in ((0, 0, 23, 31), (3, 5, 11, 13), (22, 30, 1, 1), (2, 0, 5, 31)):
-        part = classes[y : y + height, x : x + width]
-        for flip in (False, True):
-            result = crop_mask(tf.constant(classes), tf.constant([y, x, height, width]), tf.constant(flip), SIZE)
-            expected = np.empty(SIZE, np.uint8)
-            for i in range(SIZE[0]):  # slow and plain
-                for j in range(SIZE[1]):
-                    column = int((j + 0.5) * width / SIZE[1])
-                    expected[i, SIZE[1] - 1 - j if flip else j] = part[int((i + 0.5) * height / SIZE[0]), column]
-            np.testing.assert_array_equal(result, expected)
-
-
 @pytest.mark.slow
 def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
     in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
@@ -83,42 +58,21 @@ def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> No
         check_equal(read(manifest, config), in_memory)
     plain = read(manifest, make_config(cache="decoded", decoded_size=20, augment="none"))
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
-    for batch in read(manifest, make_config(order="throughput")):
-        assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
 
 
-def test_the_device_crops_masks_as_their_images() -> None:
-    masks = np.stack([make_classes(k, (20, 20)) for k in range(6)])
-    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (6, 2)).astype(np.int32)
-    sides = np.arange(30, 36), np.arange(40, 46)
-    for training in (True, False):
-        result = augment_masks(tf.constant(masks), seeds, *sides, SIZE, training).numpy()
-        flips = np.zeros(6, bool)
-        if training:
-            boxes, flips = sample_crop_boxes(seeds, *sides).numpy(), sample_flips(tf.constant(seeds)).numpy()
-        else:
-            boxes = center_crop_boxes(*sides, 0.875, SIZE[1] / SIZE[0]).numpy()
-        for k, (top, left, bottom, right) in enumerate(boxes):
-            rows = [int((top + (i + 0.5) / SIZE[0] * (bottom - top)) * 20) for i in range(SIZE[0])]
-            columns = [int((left + (j + 0.5) / SIZE[1] * (right - left)) * 20) for j in range(SIZE[1])]
-            expected = masks[k][rows][:, columns]
-            expected = expected[:, ::-1] if flips[k] else expected
-            assert (result[k] == expected).mean() > 0.97  # float32 may round a center to the neighbor
-    with pytest.raises(ConfigError, match="`augment` needs `seeds` in training, got None"):
-        augment_masks(tf.constant(masks), None, None, None, SIZE, True)
-
-
-@pytest.mark.slow
-def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> None:
-    (batch, *_) = read(manifest, make_config(augment="device", decoded_size=20))
-    assert (batch[MASK_NAME].shape, batch[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
-    arguments = [tf.constant(batch[name]) for name in ("seed", "height", "width")]
-    masks = augment_masks(tf.constant(batch[MASK_NAME]), *arguments, SIZE, True)
-    compiled = tf.function(augment_masks, jit_compile=True)(tf.constant(batch[MASK_NAME]), *arguments, SIZE, True)
-    assert (masks.numpy() == compiled.numpy()).mean() > 0.97
+@pytest.mark.parametrize("training", [True, False])
+def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path, training: bool) -> None:
+    stored = _write(tmp_path, "PNG", form=ImageForm(square=20))
     plain = tfpipe.AugmentOptions(mean=(0.0, 0.0, 0.0), std=(1 / 255,) * 3)
-    images = augment(tf.constant(batch["image"]), *arguments, SIZE, True, options=plain)
-    assert (np.abs(images.numpy()[..., 0] - 40 * masks.numpy()) <= 1).mean() > 0.5
+    on_host = read(stored, make_config(training=training))
+    on_device = read(stored, make_config(training=training, augment="device"))
+    crop = tf.function(lambda *part: (augment(*part[1:], SIZE, options=plain), augment_masks(part[0], *part[2:], SIZE)),
+                       jit_compile=True, autograph=False)  # fmt: skip
+    for host, device in zip(on_host, on_device, strict=True):
+        assert (device[MASK_NAME].shape, device[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
+        images, masks = crop(*(tf.constant(device[name]) for name in (MASK_NAME, "image", "crop", "flip")))
+        np.testing.assert_allclose(images, host["image"], atol=0.51)  # which is rounded
+        assert (masks.numpy() == host[MASK_NAME]).mean() > 0.97  # float32 may round a center to the neighbor
 
 
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:

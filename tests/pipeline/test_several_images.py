@@ -19,8 +19,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.device.augment import augment
-from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
-from tfpipe.pipeline.stages.parse import choose_images
+from tfpipe.pipeline.stages.augment import sample_crop_box, sample_flip
 from tfpipe.readers.base import open_data
 from tfpipe.readers.torch import TorchBatches, data_loader
 
@@ -119,18 +118,14 @@ def test_images_are_drawn_among_as_many_as_a_record_has(some: tfpipe.Manifest) -
     assert len(drawn) > 8  # other ones in other records
 
 
-def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.Manifest) -> None:
-    plan = plan_batches(Source.from_manifest(some, "train"), make_config(images=2))
+def test_each_choice_is_as_likely_and_each_image_has_its_own_seed() -> None:
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
-    numbered = {"encoded": tf.fill([4], "x"), "height": tf.range(4)}
-    choose = tf.autograph.experimental.do_not_convert(lambda seed: choose_images(plan, numbered, seed))
-    features, own = next(tf.data.Dataset.from_tensor_slices(seeds).map(choose).batch(3000).as_numpy_iterator())
-    pairs, counts = np.unique(features["height"], axis=0, return_counts=True)
+    chosen = crops.choose_images(seeds, np.full(3000, 4), 2, 5)
+    assert chosen[:20].tolist() == [choose_slowly(seed, 4, 2) for seed in seeds[:20]]
+    pairs, counts = np.unique(chosen, axis=0, return_counts=True)
     assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]
     assert (abs(counts - 500) < 110).all()  # five standard deviations
-    assert crops.choose_images(seeds, np.full(3000, 4), 2, 5).tolist() == features["height"].tolist()
     alike = crops.make_image_seeds(seeds, np.tile(np.arange(5), (3000, 1)))
-    np.testing.assert_array_equal(own, np.take_along_axis(alike, features["height"][..., None], 1))
     assert len(np.unique(alike.reshape(-1, 2), axis=0)) == 3000 * 5
 
 
@@ -147,16 +142,12 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
 
 
 @pytest.mark.slow
-def test_caches_of_bytes_and_the_throughput_order_change_no_image(some: tfpipe.Manifest, tmp_path: Path) -> None:
+def test_caches_of_bytes_change_no_image(some: tfpipe.Manifest, tmp_path: Path) -> None:
     expected = read(some, make_config(images=2))
     check_equal(read(some, make_config(images=2, cache="bytes")), expected)
     config = make_config(images=2, cache="bytes", cache_dir=str(tmp_path / "cache"))
     for _ in range(2):
         check_equal(read(some, config), expected)
-    (batch, *_) = read(some, make_config(images=2, order="throughput"))
-    for images, number in zip(batch["image"], get_numbers(batch), strict=True):
-        assert (images[..., 0] == 10 * number).all()
-        assert (images[0, ..., 1] < images[1, ..., 1]).all()
     first = make_config(images="first", cache="decoded", decoded_size=20)
     assert read(some, first)[0]["image"].shape == (6, *SIZE, 3)
 
@@ -168,17 +159,15 @@ def test_whole_images_are_resized(three: tfpipe.Manifest) -> None:
             assert images.shape == (2, *SIZE, 3)
 
 
-def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None:
+def test_the_device_crops_each_image(three: tfpipe.Manifest) -> None:
+    maker = open_data(three, "train", make_config(), Host())
+    images = maker.choose_images(maker.read(0, 0))
     (batch, *_) = read(three, make_config(augment="device", decoded_size=20))
     assert batch["image"].shape == (6, 3, 20, 20, 3)
-    assert batch["seed"].shape == (6, 3, 2)
-    assert batch["height"].shape == (6, 3)
-    places = batch["seed"], batch["height"], batch["width"]
-    together = augment(tf.constant(batch["image"]), *places, SIZE, True)
-    assert together.shape == (6, 3, *SIZE, 3)
-    for place in range(3):
-        alone = augment(tf.constant(batch["image"][:, place]), *(part[:, place] for part in places), SIZE, True)
-        np.testing.assert_allclose(together[:, place], alone, atol=1e-5)
+    np.testing.assert_array_equal(batch["crop"].reshape(18, 4), images.list_corners())
+    np.testing.assert_array_equal(batch["flip"].reshape(18), images.flips)
+    assert len(np.unique(batch["crop"].reshape(18, 4), axis=0)) == 18
+    assert augment(*(tf.constant(batch[name]) for name in ("image", "crop", "flip")), SIZE).shape == (6, 3, *SIZE, 3)
 
 
 def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:

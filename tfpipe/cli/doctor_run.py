@@ -363,9 +363,7 @@ def _compile_step(batch: Mapping[str, tf.Tensor], plan: BatchPlan) -> str | None
 def _model_input(batch: Mapping[str, tf.Tensor], config: PipelineConfig) -> tf.Tensor:
     image = batch["image"]
     if config.augment == "device":
-        sizes = batch.get("height"), batch.get("width")
-        seeds = batch.get("seed")
-        return augment.augment(image, seeds, *sizes, config.size, config.training, options=config.augment_options)
+        return augment.augment(image, batch["crop"], batch["flip"], config.size, options=config.augment_options)
     if image.dtype == tf.uint8:
         return augment.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
     return image

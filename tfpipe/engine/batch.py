@@ -35,6 +35,7 @@ from tfpipe.engine.columns.images import (
     Decoding,
     StoredImages,
     decode_images,
+    make_whole_boxes,
     measure_headers,
     measure_images,
 )
@@ -205,7 +206,7 @@ class BatchMaker:
             size=size,
             dtype=config.image_dtype,
             options=config.augment_options,
-            reduces=config.augment_options.dct_scaling,
+            reduces=config.augment_options.dct_scaling is not False,
             natively=config.decoder != "pillow",
         )
 
@@ -326,8 +327,8 @@ class BatchMaker:
         Returns:
             "image", if records have one: [rows, height, width, 3] of `image_dtype`, or for several images of a record
             [rows, images, height, width, 3], where bfloat16 comes as its bits, uint16; or with a `transform` the list
-            of its results for all images. With `augment` device also "height" and "width" of the originals, int64, and
-            in training "seed", int32 [rows, 2].
+            of its results for all images. With `augment` device images are whole, and with them come "crop", float32
+            [rows, 4]: ymin, xmin, ymax, xmax as shares of the image, and "flip", bool [rows].
             "label", int64 [rows] or one-hot float32 [rows, classes], if there are labels; masks, int32 [rows, height,
             width], cropped as their images; the other features of the plan, see `tfpipe.engine.columns`; and in
             evaluation "mask", bool [rows], False in rows that fill the batch up with zeros.
@@ -381,14 +382,21 @@ class BatchMaker:
             seeds = crops.make_seeds(config.seed, epoch, numbers)
             if places is not None:
                 seeds = crops.make_image_seeds(seeds, places).reshape(-1, 2)
-        boxes, flips = self._choose_boxes(sizes, seeds, squeezed)
+        extents, options = _squeeze(sizes, squeezed), config.augment_options
+        flips = np.zeros(len(sizes), np.bool_)
+        if config.augment == "none":
+            boxes = make_whole_boxes(extents)
+        elif config.training:
+            boxes, flips = crops.draw_boxes(seeds, sizes, squeezed, options)
+        else:
+            boxes = crops.center_boxes(sizes, extents, config.size, options.crop_fraction)
         nothing = Column(np.zeros(len(numbers), np.int64), np.empty((0, 2), np.int64), np.empty(0, np.uint8))
         flat = None if places is None else places.reshape(-1)
-        return StoredImages(nothing, self.plan.num_images or 1, flat, sizes, seeds, boxes, flips)
+        return StoredImages(nothing, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
-    def get_whole_boxes(self, sizes: IntArray) -> NDArray[np.int32]:
-        """Returns boxes of whole stored images, whose originals have these sizes: int32 [images, 4]."""
-        return _make_whole_boxes(_squeeze(sizes, self.plan.source.images.size))
+    def leave_to_device(self, images: StoredImages) -> StoredImages:
+        """Returns images as they are decoded: without their crops and flips if the device makes these."""
+        return images.make_whole() if self.plan.config.augment == "device" else images
 
     def make_others(
         self,
@@ -418,7 +426,9 @@ class BatchMaker:
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
-        batch: Batch = {} if images is None else self._describe_originals(images, filled)
+        batch: Batch = {}
+        if images is not None and config.augment == "device":
+            batch = self._describe_crops(images, filled)
         with self.naming(stored.numbers):
             if source.label_key is not None:
                 classes = source.num_classes if config.one_hot else None
@@ -431,7 +441,8 @@ class BatchMaker:
                 if feature.name in plan.masks:
                     assert images is not None
                     sizes, name = _squeeze(images.sizes, source.images.size), feature.name
-                    batch[name] = make_masks(name, column, images, sizes, self.decoding.size, filled, squeeze_to)
+                    shown = self.leave_to_device(images)
+                    batch[name] = make_masks(name, column, shown, sizes, self.decoding.size, filled, squeeze_to)
                 elif feature.multi_hot:
                     batch[feature.name] = make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
@@ -503,17 +514,6 @@ class BatchMaker:
             return np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
         return measure_headers(column)
 
-    def _choose_boxes(
-        self, sizes: IntArray, seeds: NDArray[np.int32], squeezed: tuple[int, int] | None
-    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        config, options = self.plan.config, self.plan.config.augment_options
-        if config.augment == "host" and config.training:
-            return crops.draw_boxes(seeds, sizes, squeezed, options)
-        flips, stored = np.zeros(len(sizes), np.bool_), _squeeze(sizes, squeezed)
-        if config.augment != "host":
-            return _make_whole_boxes(stored), flips
-        return crops.center_boxes(sizes, stored, config.size, options.crop_fraction), flips
-
     def _make_images(self, images: StoredImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images: an array of all rows, or the list of what a transform makes of them."""
         if self._transform is not None:
@@ -524,8 +524,9 @@ class BatchMaker:
         if out is None:
             out = self.allocate_images(self.plan.batch_size)
             out[len(images) :] = 0
+        decoded = self.leave_to_device(images)
         with self.clocks.measure("decode"):
-            decode_images(images, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
+            decode_images(decoded, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
         return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
 
     def _transform_image(self, images: StoredImages, image: int) -> Any:
@@ -538,24 +539,15 @@ class BatchMaker:
         with self.clocks.measure("transform"):
             return self._transform(make_image(pixels), seed)
 
-    def _describe_originals(self, images: StoredImages, filled: int) -> Batch:
-        """Returns what an accelerator needs to crop: the sizes of the originals, and in training the seeds."""
-        config = self.plan.config
-        if config.augment != "device":
-            return {}
-        rows = len(images) + filled * images.per_record
-        sizes, seeds = np.ones((rows, 2), np.int64), np.zeros((rows, 2), np.int32)  # a filled row has one pixel
-        sizes[: len(images)], seeds[: len(images)] = images.sizes, images.seeds
+    def _describe_crops(self, images: StoredImages, filled: int) -> Batch:
+        """Returns what an accelerator needs to crop; rows behind the records keep their whole images."""
+        count = filled * images.per_record
+        corners = np.concatenate((images.list_corners(), np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))))
+        flips = np.concatenate((images.flips, np.zeros(count, np.bool_)))
         shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
-        described = {"height": sizes[:, 0].reshape(shape), "width": sizes[:, 1].reshape(shape)}
-        return {**described, "seed": seeds.reshape(*shape, 2)} if config.training else described
+        return {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
 
 
 def _squeeze(sizes: IntArray, squeezed: tuple[int, int] | None) -> IntArray:
     """Returns the height and width of stored images, whose originals have these sizes: int64 [images, 2]."""
     return sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
-
-
-def _make_whole_boxes(sizes: IntArray) -> NDArray[np.int32]:
-    boxes: NDArray[np.int32] = np.concatenate((np.zeros_like(sizes), sizes), axis=1).astype(np.int32)
-    return boxes

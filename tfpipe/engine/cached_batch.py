@@ -184,8 +184,7 @@ class CachingMaker(WrappedMaker):
         records = stored.choose(chosen[firsts])
         images = self._maker.choose_images(records)
         if not self._is_final:
-            whole = self._maker.get_whole_boxes(images.sizes)
-            images = replace(images, boxes=whole, flips=np.zeros(len(whole), np.bool_))
+            images = images.make_whole()
         with self.clocks.measure("decode"), self._maker.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
         others = {name: column for name, column in records.columns.items() if name not in self._image_names}
@@ -212,8 +211,9 @@ class CachingMaker(WrappedMaker):
             stride = height * width * 3
             places = np.stack((slots * stride, np.full(len(slots), stride)), axis=1)
             column = Column(np.ones(len(slots), np.int64), places, cache.images.reshape(-1))
+            cropped = replace(self._maker.leave_to_device(images), column=column)
             with self.clocks.measure("decode"):
-                decode_images(replace(images, column=column), out, rows, self._cropping, threads)
+                decode_images(cropped, out, rows, self._cropping, threads)
         records = [cache.get_others(slot) for slot in slots.tolist()]
         columns = {
             name: collect_column([record[name] for record in records], name, kind)

@@ -66,7 +66,7 @@ DERIVED = frozenset(
 DType: TypeAlias = Literal["bytes", "int64", "float"]
 Kind: TypeAlias = Literal["values", "text", "tensor", "mask"]
 """The meaning of a feature's stored values."""
-RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
+RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "crop", "flip", "number")
 """The names that the input pipeline gives to parts of a batch, so that no other feature of a batch can have them."""
 
 _MAX_DIMENSIONS = 8

@@ -38,8 +38,7 @@ class StepRow:
         name: The file that the image came from; empty if the records do not say.
         label: The class, from 0; None if there is none.
         label_name: The name of the class; None if there is none.
-        box: The crop in the stored image: y, x, height and width, in pixels; None without images, or if the device
-            crops.
+        box: The crop in the stored image: y, x, height and width, in pixels; None without images, or with several.
         flip: Whether the crop is mirrored.
         deleted: Whether the record was deleted since; nothing but its number is said then.
     """
@@ -96,7 +95,7 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
         column = stored.columns[source.label_key]
         labels[column.counts == 1] = column.values[column.firsts[column.counts == 1]] - source.label_base
     boxes, flips = None, np.zeros(len(numbers), np.bool_)
-    if source.has_images and plan.num_images is None and plan.config.augment != "device":
+    if source.has_images and plan.num_images is None:
         images = maker.choose_images(stored)
         boxes, flips = images.boxes, images.flips
     withheld = set(manifest.withheld.get(split, np.empty(0, np.int64)).tolist())

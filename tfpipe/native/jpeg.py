@@ -98,7 +98,7 @@ def decode(
     if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
         raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
     check_channels(offset, factor)
-    if not resize and (height, width) != tuple(_reduce(box[i], box[i + 2], ratio) for i in range(2)):
+    if not resize and (height, width) != reduce_box(box, ratio):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
     request = Request(
         *box, ratio, *((height, width) if resize else (0, 0)), flip, code, seeks, max_pixels, (*offset,), (*factor,)
@@ -198,8 +198,11 @@ def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     return loaded
 
 
-def _reduce(begin: int, size: int, ratio: int) -> int:
-    return (begin + size + ratio // 2) // ratio - (begin + ratio // 2) // ratio
+def reduce_box(box: Sequence[int], ratio: int) -> tuple[int, int]:
+    """Returns the height and width of a crop that is decoded at a fraction of its size."""
+    near = [(side + ratio // 2) // ratio for side in box[:2]]
+    far = [(side + extent + ratio // 2) // ratio for side, extent in zip(box[:2], box[2:], strict=True)]
+    return far[0] - near[0], far[1] - near[1]
 
 
 def _check(result: int, message: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfpipe.errors import MissingDependencyError
 
-_INTERFACE = 10
+_INTERFACE = 11
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""

@@ -79,10 +79,11 @@ def build_dataset(
         the features in `extra_features`, or all if the records have no image; those of open size are tf.RaggedTensor
         unless `pad_to` gives them a size, and masks are int32 [batch, height, width], cropped as their images. In
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
-        uint8 of `decoded_size`, as masks are then, and come with "height" and "width", int64 [batch], and in training
-        "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in evaluation (image, label, mask)
-        with a float32 mask; for one replica that is not a TPU's the last batch is not filled up then, and rows are of
-        unknown number. Training ends after `epochs`; evaluation is one pass.
+        uint8 of `decoded_size`, as masks are then, and come with "crop", float32 [batch, 4]: ymin, xmin, ymax, xmax as
+        shares of the image, and "flip", bool [batch]. With `as_supervised` a batch is (image, label), and in evaluation
+        (image, label, mask) with a float32 mask; for one replica that is not a TPU's the last batch is not filled up
+        then, and rows are of unknown number. Training ends after `epochs`; evaluation is one pass. The textbook
+        pipeline reads one image, a label, and features of one size, and refuses all else.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.

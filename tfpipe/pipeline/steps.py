@@ -308,7 +308,7 @@ class _Steps:
             parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], of_axes)
         if not config.as_supervised:
             return parts
-        names = ("image", "height", "width", "seed", *config.extra_features)
+        names = ("image", "crop", "flip", *config.extra_features)
         inputs = {name: parts[name] for name in names if name in parts}
         first = inputs if len(inputs) > 1 else inputs["image"]
         return (first, parts["label"], parts["mask"]) if "mask" in parts else (first, parts["label"])
@@ -360,9 +360,8 @@ def _list_outputs(plan: BatchPlan) -> list[_Output]:
         dtype = "uint8" if on_device else config.image_dtype
         outputs.append(_Output("image", getattr(tf, dtype), (rows, *per_record, *size, 3)))
         if on_device:
-            outputs += [_Output(name, tf.int64, (rows, *per_record)) for name in ("height", "width")]
-            if config.training:
-                outputs.append(_Output("seed", tf.int32, (rows, *per_record, 2)))
+            outputs.append(_Output("crop", tf.float32, (rows, *per_record, 4)))
+            outputs.append(_Output("flip", tf.bool, (rows, *per_record)))
     if source.label_key is not None:
         classes = (source.num_classes,) if config.one_hot else ()
         outputs.append(_Output("label", tf.float32 if config.one_hot else tf.int32, (rows, *classes)))
@@ -402,9 +401,8 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
 
 def choose_decoder(plan: BatchPlan) -> str:
     """Chooses the engine's decoder of JPEGs: "native", that of the native library, else "pillow"."""
-    config, formats = plan.config, plan.source.images.formats
-    fits = config.decoder != "pillow" and not config.augment_options.antialias
-    return "native" if fits and (not formats or "JPEG" in formats) else "pillow"
+    formats = plan.source.images.formats
+    return "native" if plan.config.decoder != "pillow" and (not formats or "JPEG" in formats) else "pillow"
 
 
 def count_batches_read(plan: BatchPlan) -> int:

@@ -6,7 +6,8 @@ files -> repeat -> interleave -> shuffle -> map(parse) -> map(decode) -> map(aug
 ```
 
 It is for files that the engine cannot read by their index: those that match a pattern, compressed ones, and those that
-only TensorFlow has a client for; and for stages of one's own for each record. A cache stands in front of `repeat`.
+only TensorFlow has a client for; and for stages of one's own for each record. A record has one image or none, a class
+or none, and further features of one size. A cache stands in front of `repeat`.
 """
 
 from __future__ import annotations

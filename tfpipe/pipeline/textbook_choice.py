@@ -6,9 +6,12 @@ explain_textbook(source, config)    # "`order` is throughput"
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
@@ -67,6 +70,7 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
             f"The feature {named!r} lies in a column beside the shards: it is for batches by their steps, and {reason}."
             " Name only others in `extra_features`, or write the dataset anew by `tfpipe reshard`."
         )
+    _check_records(plan, reason)
     asked: dict[str, bool] = {
         "service": bool(config.service.workers),
         "cache_dir": config.cache_dir is not None,
@@ -100,3 +104,38 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
                 f"TensorFlow must read {first}, because {reason}, and it cannot. Leave that out, or copy "
                 "the dataset to a local disk."
             ) from error
+
+
+def _check_records(plan: BatchPlan, reason: str) -> None:
+    """Refuses records and crops that only the engine makes, and says how it comes to read these files."""
+    config, source = plan.config, plan.source
+    kinds = {feature.name: kind for feature in plan.features if (kind := _name_kind(feature))}
+    if source.per_record is not None:
+        refused = f"A record of {source.name} has several images"
+    elif kinds:
+        name, kind = next(iter(kinds.items()))
+        refused = f"The feature {name!r} is {kind}"
+    elif config.augment == "device":
+        refused = "`augment` is device"
+    elif config.augment_options.dct_scaling:
+        refused = "`augment_options.dct_scaling` is True"
+    else:
+        return
+    if explain_textbook(source, replace(config, order="auto")) is None:
+        advice = "Use order='exact', in which stages of your own get whole batches."
+    elif source.compression:
+        advice = "Unpack the files by `tfpipe reshard FILES OUTPUT`, and read OUTPUT."
+    elif source.is_split:
+        advice = "Copy the dataset to a local disk."
+    else:
+        advice = "Run `tfpipe index FILES --output INDEX`, and read INDEX: the engine makes its batches."
+    raise ConfigError(f"{refused}: that is for batches by their steps, and {reason}. {advice}")
+
+
+def _name_kind(feature: BatchFeature) -> str:
+    """Names the kind of a feature that is no text and no fixed number of values; empty for these."""
+    if feature.spec.kind in ("mask", "tensor"):
+        return f"a {feature.spec.kind}"
+    if feature.multi_hot:
+        return "a list of classes"
+    return "a list of any length" if feature.spec.shape is None else ""

@@ -22,10 +22,9 @@ from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stages.augment import augment_on_host
-from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
+from tfpipe.pipeline.stages.augment import Extent, augment_on_host, crop
+from tfpipe.pipeline.stages.decode import decode_image, decode_jpeg_crop, find_crop, read_image_size
 from tfpipe.storage import file_io
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.models import BuildModel, build_model
@@ -60,14 +59,16 @@ def export_model(
     module, names = tf.Module(), tf.constant(list(label_names), tf.string)
     module.model = model
     spec = tf.TensorSpec([*config.size, 3], tf.as_dtype(config.image_dtype))
-    places = {IMAGE_ENCODED: "image_bytes", IMAGE_HEIGHT: "height", IMAGE_WIDTH: "width"}
 
     def make_signature(stored: StoredImages, inputs: dict[str, tf.DType]) -> Any:
         def prepare(given: dict[str, tf.Tensor]) -> tf.Tensor:
-            features = {name: given[place] for name, place in places.items() if place in given}
+            features = {"encoded": given["image_bytes"], **given}
             if config.augment == "none":
-                return augment_on_host(decode_whole(features, stored, config.size, config), None, config)
-            return augment_on_host(decode_for_host(features, None, stored, config)[0], None, config)
+                size = read_image_size(features, stored)
+                crop_box = tf.stack([0, 0, *size])
+            else:
+                crop_box, _, size = find_crop(features, None, stored, config)
+            return augment_on_host(decode_reduced(features["encoded"], crop_box, size, stored, config), None, config)
 
         def predict(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):  # as in the pipeline, even if the model has a GPU
@@ -83,7 +84,7 @@ def export_model(
 
     # What the form promises for every record. The first bytes of a record tell its format.
     size = None if form.square is None else (form.square, form.square)
-    stored = StoredImages(frozenset(("RAW",) if form.encoding == "raw" else ()), size, form.resize_short)
+    stored = StoredImages(frozenset(("RAW",) if form.encoding == "raw" else ()), size)
     file, sizes = {"image_bytes": tf.string}, {"height": tf.int64, "width": tf.int64}
     of_records = make_signature(stored, file | sizes)
     signatures = {"serving_default": make_signature(StoredImages(), file), "records": of_records}
@@ -98,6 +99,37 @@ def export_model(
         tf.saved_model.save(module, directory, signatures=signatures)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
+
+
+def decode_reduced(
+    encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: StoredImages, config: PipelineConfig
+) -> tf.Tensor:
+    """Decodes a crop as the engine does: a JPEG at 1/2, 1/4 or 1/8 of its size if the crop is so much larger.
+
+    Args:
+        encoded: Scalar string: the file's bytes, or raw pixels.
+        crop_box: int32 [4]: y, x, height and width in pixels of the stored image.
+        size: The stored image's size; it is used for JPEGs.
+        stored: The facts about the images.
+        config: The size of the result and `dct_scaling`.
+    """
+    if "RAW" in stored.formats:
+        return crop(decode_image(encoded, stored), crop_box)
+    ratios = (1,) if config.augment_options.dct_scaling is False else (1, 2, 4, 8)
+    begin, extent = tf.split(crop_box, 2)
+    bounds = np.multiply.outer(ratios[1:], config.size).astype(np.int32)
+    # Ratios rise, so those that the box is large enough for come first, and their number is the branch.
+    branch = tf.reduce_sum(tf.cast(tf.reduce_all(extent >= bounds, axis=1), tf.int32))
+    ratio = tf.bitwise.left_shift(1, branch)
+    # The sides of the reduced image are rounded up, so rounding the box to the nearest stays inside.
+    near, far = (begin + ratio // 2) // ratio, (begin + extent + ratio // 2) // ratio
+    box, width = tf.concat([near, far - near], 0), (size[1] + ratio - 1) // ratio
+    decoders = [lambda r=r: decode_jpeg_crop(encoded, box, width, r) for r in ratios]
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.switch_case(branch, decoders),
+        lambda: crop(decode_image(encoded, stored), crop_box),
+    )
 
 
 def export_tflite(model: tf.keras.Model, config: PipelineConfig, images: Iterable[NDArray[Any]], path: str) -> None:

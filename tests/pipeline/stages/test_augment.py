@@ -1,4 +1,4 @@
-"""Augmentation on the host: each mode, and that its pixels agree with those of the device."""
+"""Augmentation by TensorFlow's operations: each mode, and that its pixels agree with those of the device."""
 
 import io
 from typing import Any
@@ -13,9 +13,16 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.stages import _crop_box
-from tfpipe.pipeline.stages.augment import augment_on_host, convert_values, crop_for_host, resize_image
-from tfpipe.pipeline.stages.decode import decode_crop, decode_for_device, decode_for_host, decode_image, decode_whole
+from tfpipe.pipeline.stages.augment import (
+    augment_on_host,
+    center_crop_box,
+    choose_crop,
+    convert_values,
+    resize_image,
+    sample_crop_box,
+    sample_flip,
+)
+from tfpipe.pipeline.stages.decode import decode_crop, decode_image, find_crop
 
 JPEG, RAW = StoredImages(frozenset(["JPEG"])), StoredImages(frozenset(["RAW"]), (32, 32))
 OPTIONS = AugmentOptions()
@@ -34,8 +41,8 @@ def jpeg(pixels: np.ndarray) -> bytes:
 
 
 def record(encoded: bytes, height: int, width: int) -> dict[str, Any]:
-    sizes = {"image/height": tf.constant(height, tf.int64), "image/width": tf.constant(width, tf.int64)}
-    return {"image/encoded": tf.constant(encoded), **sizes}
+    sizes = {"height": tf.constant(height, tf.int64), "width": tf.constant(width, tf.int64)}
+    return {"encoded": tf.constant(encoded), **sizes}
 
 
 def seeds_of(count: int, seed: int = 0) -> Any:
@@ -50,7 +57,7 @@ def config(**options: Any) -> PipelineConfig:
 @pytest.mark.parametrize("crop_box", [(0, 0, 40, 50), (3, 7, 30, 22), (39, 0, 1, 50), (5, 40, 35, 10)])
 def test_host_and_device_agree(crop_box, antialias) -> None:
     encoded, out = jpeg(draw(40, 50)), (24, 28)
-    host = resize_image(decode_crop(encoded, tf.constant(crop_box), (40, 50), out, JPEG, False), out, antialias)
+    host = resize_image(decode_crop(tf.constant(encoded), tf.constant(crop_box), (40, 50), JPEG), out, antialias)
     y, x, height, width = crop_box
     box = np.array([[y / 40, x / 50, (y + height) / 40, (x + width) / 50]], np.float32)
     image = decode_image(encoded, JPEG)[None]
@@ -83,9 +90,9 @@ def test_host_mode(dtype, training, flip) -> None:
 
     @tf.autograph.experimental.do_not_convert
     def whole(seed: Any) -> Any:
-        image, _, flipped = decode_for_host(features, seed, JPEG, run_config)
+        crop_box, flipped, size = find_crop(features, seed, JPEG, run_config)
         assert (flipped is not None) == (training and flip)
-        return augment_on_host(image, flipped, run_config)
+        return augment_on_host(decode_crop(features["encoded"], crop_box, size, JPEG), flipped, run_config)
 
     dataset = tf.data.Dataset.from_tensor_slices(seeds_of(6)).map(whole)
     assert dataset.element_spec == tf.TensorSpec((12, 16, 3), tf.as_dtype(dtype))
@@ -93,13 +100,13 @@ def test_host_mode(dtype, training, flip) -> None:
     assert len({image.tobytes() for image in results}) == (6 if training else 1)
     if training:
         seed = seeds_of(6)[4]
-        crop_box = _crop_box.sample_crop_box(seed, (60, 90), None, options)
+        crop_box = sample_crop_box(seed, (60, 90), None, options)
     else:
-        seed, crop_box = None, _crop_box.center_crop_box((60, 90), None, (12, 16), 0.875)
-    image = decode_crop(features["image/encoded"], crop_box, (60, 90), (12, 16), JPEG, True)
+        seed, crop_box = None, center_crop_box((60, 90), None, (12, 16), 0.875)
+    image = decode_crop(features["encoded"], crop_box, (60, 90), JPEG)
     image = resize_image(image, (12, 16))
     image = convert_values(image, dtype, options)
-    if training and flip and _crop_box.sample_flip(seed):
+    if training and flip and sample_flip(seed):
         image = image[:, ::-1]
     np.testing.assert_array_equal(results[4], image.numpy())
 
@@ -122,51 +129,35 @@ def test_flips_mirror() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_decoded_image_is_cropped_as_a_stored_one(training) -> None:
-    pixels, run_config, seed = draw(32, 32), config(training=training), seeds_of(1)[0]
-    stored, _, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, run_config)
-    cached, _, again = crop_for_host(tf.constant(pixels), (100, 300), seed, run_config)
+def test_a_squeezed_image_is_cropped_in_the_shape_of_its_original(training: bool) -> None:
+    features, run_config, seed = record(bytes(32 * 32 * 3), 100, 300), config(training=training), seeds_of(1)[0]
+    stored, flip, size = find_crop(features, seed, RAW, run_config)
+    assert [int(side) for side in size] == [32, 32]
+    cached, again = choose_crop((32, 32), (100, 300), seed, run_config)
     np.testing.assert_array_equal(stored, cached)
-    assert stored.shape[0] > stored.shape[1]  # squeezed as the whole is
+    assert stored[2] > stored[3]  # squeezed as the whole is
     assert (flip is None, again is None) == (not training, not training)
     if training:
-        assert bool(flip) == bool(again) == bool(_crop_box.sample_flip(seed))
-    alone, _, _ = decode_for_host({"image/encoded": tf.constant(pixels.tobytes())}, seed, RAW, run_config)
-    np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, run_config)[0])
+        assert bool(flip) == bool(again) == bool(sample_flip(seed))
+    alone, _, _ = find_crop({"encoded": features["encoded"]}, seed, RAW, run_config)
+    np.testing.assert_array_equal(alone, choose_crop((32, 32), None, seed, run_config)[0])
 
 
-def test_device_mode_hands_over_whole_images_of_one_size() -> None:
-    run_config, pixels = config(augment="device"), draw(60, 90)
-    features, encoded = record(jpeg(pixels), 60, 90), jpeg(pixels)
-    function = tf.function(lambda: decode_for_device(features, JPEG, run_config, (40, 48)), autograph=False)
-    graph = function.get_concrete_function()
-    assert graph.output_shapes == (40, 48, 3)
-    expected = convert_values(resize_image(decode_image(encoded, JPEG), (40, 48)), "uint8", OPTIONS)
-    np.testing.assert_array_equal(graph(), expected)
-    # What is stored in that size is handed over as it is.
-    raw = draw(32, 32)
-    np.testing.assert_array_equal(decode_for_device(record(raw.tobytes(), 60, 90), RAW, run_config, (32, 32)), raw)
-    # Twice as large on both sides: reduced while decoding.
-    half = decode_for_device(features, JPEG, run_config, (30, 45))
-    np.testing.assert_array_equal(half, tf.io.decode_jpeg(encoded, ratio=2, channels=3))
-
-
-@pytest.mark.parametrize("dct_scaling", [True, False])
-def test_mode_none_shows_the_whole_image(dct_scaling) -> None:
-    run_config, features = (
-        config(augment="none", augment_options=AugmentOptions(dct_scaling=dct_scaling)),
-        record(jpeg(draw(60, 90)), 60, 90),
-    )
-    image = decode_whole(features, JPEG, run_config.size, run_config)
-    assert image.shape == ((30, 45, 3) if dct_scaling else (60, 90, 3))
-    result = augment_on_host(image, None, run_config).numpy().astype(float)
-    whole = tf.image.resize(tf.io.decode_jpeg(features["image/encoded"]), (16, 16), antialias=True)
-    assert np.abs(result - whole).mean() < 12
+@pytest.mark.parametrize(
+    ("original", "stored"), [((1, 1), None), ((600, 3), (2, 2)), ((3, 600), (1, 1)), ((1, 9), None)]
+)
+def test_tiny_images_have_crop_boxes_of_a_pixel_at_least(original: Any, stored: Any) -> None:
+    extent = np.array(stored or original)
+    boxes = [sample_crop_box(seed, original, stored, OPTIONS).numpy() for seed in seeds_of(50)]
+    boxes = np.stack([*boxes, center_crop_box(original, stored, (224, 224), 0.875).numpy()])
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2:] >= 1).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= extent).all()
 
 
 def test_random_crops_need_a_seed() -> None:
     with pytest.raises(ConfigError) as caught:
-        decode_for_host(record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config())
+        find_crop(record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config())
     assert str(caught.value) == (
         "Random crops need a seed for each record, got None. Give two int32, or set `training` off."
     )

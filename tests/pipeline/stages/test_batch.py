@@ -32,22 +32,23 @@ def test_tuples(few: Manifest) -> None:
     inputs, _, mask = first(
         few, "validation", as_supervised=True, augment="device", extra_features=("id",), batch_size=10
     )
-    assert set(inputs) == {"image", "height", "width", "id"}
+    assert set(inputs) == {"image", "crop", "flip", "id"}
     assert inputs["image"].shape == (8, 9, 9, 3)  # in its true size
     assert mask.tolist() == [1.0] * 8
     batch = first(few, "validation", augment="device", extra_features=("id",), batch_size=10)
-    assert batch["height"].tolist() == [10] * 8 + [1] * 2  # nothing is divided by zero
-    assert batch["width"].tolist() == [14] * 8 + [1] * 2
+    middle, whole = [0, 2 / 14, 0.9, 11 / 14], [0, 0, 1, 1]  # 9 x 9 of 10 x 14 pixels; and where no record is
+    np.testing.assert_array_equal(batch["crop"], np.float32([middle] * 8 + [whole] * 2))
+    assert not batch["flip"].any()
     inputs, label = first(few, as_supervised=True, augment="device", training=True)
-    assert set(inputs) == {"image", "height", "width", "seed"}
-    assert inputs["seed"].shape == (8, 2)
-    assert inputs["seed"].dtype == np.int32
+    assert set(inputs) == {"image", "crop", "flip"}
+    assert (inputs["crop"].shape, inputs["crop"].dtype) == ((8, 4), np.float32)
+    assert (inputs["flip"].shape, inputs["flip"].dtype) == ((8,), np.bool_)
     assert label.shape == (8,)
 
 
 @pytest.mark.parametrize("order", ["exact", "throughput"])
 def test_pairs_of_one_replica_have_each_record_once_and_nothing_else(few: Manifest, context, order: str) -> None:
-    config = PipelineConfig(**EVALUATION, as_supervised=True, order=order, extra_features=("id", "words"))
+    config = PipelineConfig(**EVALUATION, as_supervised=True, order=order, extra_features=("id", "pair"))
     one = build_dataset(few, "train", config)
     assert int(one.cardinality()) in (3, tf.data.UNKNOWN_CARDINALITY)
     assert [(x["id"].tolist(), y.shape, mask.tolist()) for x, y, mask in one.as_numpy_iterator()] == [

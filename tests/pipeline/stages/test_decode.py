@@ -1,4 +1,4 @@
-"""Decoding on the host: every stored form, crop boxes, and libjpeg's reductions."""
+"""Decoding by TensorFlow: every stored form, and crop boxes."""
 
 import functools
 import io
@@ -12,8 +12,8 @@ from PIL import Image
 
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stages._crop_box import crop
-from tfpipe.pipeline.stages.decode import decode_crop, decode_image, read_image_size
+from tfpipe.pipeline.stages.augment import crop
+from tfpipe.pipeline.stages.decode import decode_crop, decode_image, decode_jpeg_crop, read_image_size
 
 JPEG, PNG, MIXED, FOREIGN = (StoredImages(frozenset(names)) for names in (["JPEG"], ["PNG"], ["JPEG", "PNG"], []))
 
@@ -46,10 +46,10 @@ def decoder(stored: StoredImages) -> Any:
 
 
 @functools.cache
-def cutter(out: tuple[int, int], stored: StoredImages, dct: bool) -> Any:
+def cutter(stored: StoredImages) -> Any:
 
     def cut(encoded: tf.Tensor, crop_box: tf.Tensor) -> tf.Tensor:
-        return decode_crop(encoded, crop_box, read_image_size({"image/encoded": encoded}, stored), out, stored, dct)
+        return decode_crop(encoded, crop_box, read_image_size({"encoded": encoded}, stored), stored)
 
     return tf.function(cut, [ENCODED, CROP_BOX], autograph=False)
 
@@ -60,12 +60,12 @@ def measurer(stored: StoredImages, *sizes: int) -> Any:
 
 
 def make_record(encoded: Any, *sizes: int) -> dict[str, Any]:
-    names = ("image/height", "image/width")
-    return {"image/encoded": encoded, **{n: tf.constant(s, tf.int64) for n, s in zip(names, sizes, strict=False)}}
+    names = ("height", "width")
+    return {"encoded": encoded, **{n: tf.constant(s, tf.int64) for n, s in zip(names, sizes, strict=False)}}
 
 
-def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
-    return cutter(out, stored, dct)(encoded, np.int32(crop_box)).numpy()
+def cut(encoded: bytes, crop_box: tuple[int, ...], stored: StoredImages = JPEG) -> np.ndarray:
+    return cutter(stored)(encoded, np.int32(crop_box)).numpy()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_every_format_becomes_three_channels(kind, stored, size, gray):
     np.testing.assert_allclose(whole.astype(int), expected, atol=4 if kind == "JPEG" else 0)
     if gray:
         np.testing.assert_array_equal(whole[..., 0], whole[..., 2])
-    np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), stored), whole)
+    np.testing.assert_array_equal(cut(encoded, (0, 0, *size), stored), whole)
     assert [int(n) for n in measurer(stored)(encoded)] == list(size)
 
 
@@ -103,13 +103,13 @@ def test_raw_pixels_and_fixed_sizes_have_static_shapes():
         dataset = tf.data.Dataset.from_tensors(encoded).map(decoder(stored))
         assert dataset.element_spec == tf.TensorSpec((6, 9, 3), tf.uint8)
         np.testing.assert_array_equal(next(iter(dataset)), pixels)
-        np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), stored), pixels[1:5, 2:7])
+        np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), stored), pixels[1:5, 2:7])
         # The record's height and width are the original's here.
         assert [int(n) for n in read_image_size(make_record(encoded, 600, 900), stored)] == [6, 9]
     for stored in (JPEG, PNG, MIXED, FOREIGN):
         for function in (
             lambda e, w, stored=stored: decode_image(e, stored),
-            lambda e, w, stored=stored: decode_crop(e, w, (37, 53), (4, 4), stored, True),
+            lambda e, w, stored=stored: decode_crop(e, w, (37, 53), stored),
         ):
             specs = (tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32))
             shape = tf.function(function, autograph=False).get_concrete_function(*specs).output_shapes
@@ -131,13 +131,13 @@ def test_damage_and_wrong_sizes_are_errors():
         with pytest.raises(error):
             decoder(stored)(bad)
         with pytest.raises(error):
-            cut(bad, (0, 0, 9, 9), (4, 4), stored)
+            cut(bad, (0, 0, 9, 9), stored)
     with pytest.raises(error):
         decoder(StoredImages(frozenset(["JPEG"]), (40, 41)))(encoded)
     with pytest.raises(error):
         decoder(StoredImages(frozenset(["RAW"]), (4, 4)))(bytes(47))
     with pytest.raises(error, match="crop window"):
-        cut(encoded, (0, 1, 40, 40), (40, 40))
+        cut(encoded, (0, 1, 40, 40))
 
 
 @pytest.mark.parametrize("crop_box", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])
@@ -149,76 +149,25 @@ def test_a_crop_box_is_a_slice(crop_box, kind):
     for stored in (StoredImages(frozenset([kind])), MIXED, FOREIGN):
         whole = decode_image(tf.constant(encoded), stored)
         expected = whole[y : y + height, x : x + width].numpy()
-        for dct in (False, True):
-            np.testing.assert_array_equal(cut(encoded, crop_box, (40, 60), stored, dct), expected)
+        np.testing.assert_array_equal(cut(encoded, crop_box, stored), expected)
         np.testing.assert_array_equal(crop(whole, tf.constant(crop_box)), expected)
 
 
 @pytest.mark.parametrize("subsampling", [1, 2], ids=["4:2:2", "4:2:0"])
-@pytest.mark.parametrize(("ratio", "out"), [(1, (224, 224)), (2, (30, 40))])
-def test_colour_at_half_width_is_that_of_the_whole_image(subsampling, ratio, out):
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_colour_at_half_width_is_that_of_the_whole_image(subsampling: int, ratio: int) -> None:
     encoded, size = jpeg(draw(120, 150), subsampling=subsampling), (120 // ratio, 150 // ratio)
     whole = tf.io.decode_jpeg(encoded, channels=3, ratio=ratio).numpy()
+    decode = tf.function(lambda e, box: decode_jpeg_crop(e, box, size[1], ratio), [ENCODED, CROP_BOX], autograph=False)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(20):
-        height, width = (
-            rng.randint(least, side) for least, side in zip(out if ratio > 1 else (1, 1), size, strict=True)
-        )
+        height, width = (rng.randint(1, side) for side in size)
         top, left = rng.randint(0, size[0] - height), rng.randint(0, size[1] - width)
-        crop_box = tuple(ratio * side for side in (top, left, height, width))
         expected = whole[top : top + height, left : left + width]
-        np.testing.assert_array_equal(cut(encoded, crop_box, out), expected, str(crop_box))
-
-
-@pytest.mark.parametrize("ratio", [2, 4, 8])
-@pytest.mark.parametrize("out", [(10, 10), (7, 12)])
-def test_the_ratio_is_the_largest_that_both_sides_allow(ratio, out):
-    encoded = jpeg(draw(200, 210))
-    enough = (ratio * out[0], ratio * out[1])
-    assert cut(encoded, (3, 5, *enough), out).shape[:2] == out
-    # One pixel less on either side, and the next smaller reduction it is.
-    below = ratio // 2
-    for height, width in ((enough[0] - 1, enough[1] + 9), (enough[0] + 9, enough[1] - 1)):
-        got = cut(encoded, (0, 0, height, width), out).shape
-        assert got[:2] == ((height + below // 2) // below, (width + below // 2) // below)
-    assert cut(encoded, (3, 5, *enough), out, dct=False).shape[:2] == enough
-
-
-@pytest.mark.parametrize("ratio", [2, 4, 8])
-def test_reduced_crop_boxes_stay_inside_and_large_enough_wherever_they_lie(ratio):
-    rng, out = np.random.default_rng(ratio), (4, 5)
-    for _ in range(12):
-        size = rng.integers(ratio * 5, ratio * 9, 2)
-        encoded = jpeg(draw(*size))
-        extent = [
-            rng.integers(ratio * side, min(2 * ratio * side - 1, n) + 1) for side, n in zip(out, size, strict=True)
-        ]
-        begin = [rng.choice([0, n - e, rng.integers(0, n - e + 1)]) for n, e in zip(size, extent, strict=True)]
-        got = cut(encoded, (*begin, *extent), out)
-        near = [(b + ratio // 2) // ratio for b in begin]
-        far = [(b + e + ratio // 2) // ratio for b, e in zip(begin, extent, strict=True)]
-        whole = tf.io.decode_jpeg(encoded, ratio=ratio, channels=3).numpy()
-        np.testing.assert_array_equal(got, whole[near[0] : far[0], near[1] : far[1]])
-        assert got.shape[0] >= out[0]
-        assert got.shape[1] >= out[1]
-
-
-@pytest.mark.parametrize("ratio", [2, 4, 8])
-def test_a_reduced_window_shows_what_the_full_one_does(ratio):
-    encoded, crop_box, out = jpeg(draw(420, 430)), (13, 22, 50 * ratio, 49 * ratio), (48, 48)
-    reduced = tf.image.resize(cut(encoded, crop_box, out), out).numpy()
-    full = tf.image.resize(cut(encoded, crop_box, out, dct=False), out, antialias=True).numpy()
-    assert np.abs(reduced - full).mean() < {2: 4, 4: 6, 8: 12}[ratio]
-
-
-def test_only_reductions_that_can_occur_are_in_the_graph():
-    assert StoredImages().find_ratios((224, 224)) == (2, 4, 8)
-    assert StoredImages(size=(448, 900)).find_ratios((224, 224)) == (2,)
-    assert StoredImages(size=(447, 900)).find_ratios((224, 224)) == ()
-    assert StoredImages(short_side=256).find_ratios((224, 224)) == ()
-    assert StoredImages(short_side=256).find_ratios((300, 64)) == (2, 4)
+        crop_box = np.int32((top, left, height, width))
+        np.testing.assert_array_equal(decode(encoded, crop_box), expected, str(crop_box))
 
 
 def test_what_a_manifest_says():
@@ -232,7 +181,7 @@ def test_what_a_manifest_says():
     stored = StoredImages.from_manifest(
         Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train"
     )
-    assert stored == StoredImages(frozenset(["JPEG", "PNG"]), None, 256)
+    assert stored == StoredImages(frozenset(["JPEG", "PNG"]), None)
     stored = StoredImages.from_manifest(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
     assert stored == StoredImages(frozenset(["RAW"]), (64, 64))
 

@@ -194,10 +194,6 @@ TEXTBOOK_FAULTS = {
     "huge_images": Fault("decode", "tfpipe reshard DATASET OUTPUT --resize-short 256",
         "Images of 3 megapixels are stored for a model that sees 224 pixels.",
         TEXTBOOK_HUGE, MANY_HUGE, own=WITH_OWN, cure={"shards": SMALLER_HUGE}),
-    "no_dct_scaling": Fault("decode", {"augment_options.dct_scaling": True},
-        "Crops of most of the image are decoded at full size, though libjpeg could give a quarter of each side.",
-        {"augment_options": NO_SCALING, **TEXTBOOK_HUGE}, MANY_HUGE,
-        required=140.0),  # within reach, or the image would have to be stored smaller first
     "no_prefetch": Fault("prefetch", {"prefetch_batches": None},
         "Batches take longer now and then, on average less than a step: none is ready when one is late.",
         {"prefetch_batches": 0, "tf_data.inject_prefetch": False}, required=600.0, own=own.add_late_batches),
@@ -237,7 +233,7 @@ TEXTBOOK_FAULTS = {
         cure={"own": own.without}),
     "tiny_batch": Fault("batch", {"batch_size": ...},
         "One small image makes a batch, and what is done once for each batch outweighs it.",
-        {"batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **TEXTBOOK}, RAW_TINY),
+        {"batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "none", **TEXTBOOK}, RAW_TINY),
 }  # fmt: skip
 """The textbook pipeline, and stages of the user's own in it."""
 

@@ -73,18 +73,20 @@ def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None
 
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
     costs = measure_option_costs(source, replace(CONFIG, order="throughput", image_dtype="float32"), None)
-    assert set(costs) == {"now", "uint8", "device", "cached", "engine_share"}
-    assert min(costs[name] for name in ("now", "uint8", "device", "cached")) > 1
+    assert set(costs) == {"now", "uint8", "cached", "engine_share"}
+    assert min(costs[name] for name in ("now", "uint8", "cached")) > 1
+    options = replace(CONFIG, order="throughput", augment_options=AugmentOptions(dct_scaling=False))
+    assert set(measure_option_costs(source, options, None, late_cache=True)) == {"now", "cached", "engine_share"}
 
 
 def test_what_reading_costs_is_that_of_the_records_which_are_read(source: Source, monkeypatch):
     """Large records take longer to read than smaller ones: their time must not count for both."""
-    known = {"now": 1000.0, "device": 1100.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
+    known = {"now": 1000.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
     known |= {"reading smaller": 50.0, "engine": 250.0}
     monkeypatch.setattr(turns, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
     costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
     del costs["smaller_bytes"]
-    assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}
+    assert costs == {"now": 400.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}
 
 
 def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_an_evaluation_is_tried_as_a_training(source: Source) -> None:
     config = replace(CONFIG, training=False)
     assert set(measure_option_costs(source, config, None)) == {"now", "device", "cached"}
     costs = measure_option_costs(source, replace(config, order="throughput"), None)
-    assert set(costs) == {"now", "device", "cached", "engine_share"}
+    assert set(costs) == {"now", "cached", "engine_share"}
 
 
 def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None:
@@ -144,7 +146,7 @@ def test_an_engine_that_cannot_be_tried_leaves_the_other_costs(source: Source, m
         raise ConfigError("no")
 
     monkeypatch.setattr(option_costs, "write_sample", refuse)
-    assert set(measure_option_costs(source, replace(CONFIG, order="throughput"), None)) == {"now", "device", "cached"}
+    assert set(measure_option_costs(source, replace(CONFIG, order="throughput"), None)) == {"now", "cached"}
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:

@@ -91,7 +91,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     assert profile.dataset.own_stages == profile.dataset.late_caches == ()
     assert profile.host.trainer_us_per_step > 0
     # No image is larger than the model needs.
-    assert set(profile.option_costs) == {"now", "device", "cached", "engine_share", "read"}
+    assert set(profile.option_costs) == {"now", "cached", "engine_share", "read"}
 
 
 def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:

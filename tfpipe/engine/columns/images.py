@@ -5,15 +5,16 @@ images = choose_images(...)                 # as they are stored, with the box a
 decode_images(images, out, form, threads)   # pixels in the dtype of the batch
 ```
 
-The native library decodes all JPEGs of a batch in one call. What it leaves is decoded by Pillow, image by image: other
-formats, raw pixels, rare kinds of JPEGs, and damaged ones, whose error then says what is wrong.
+The native library decodes, or resizes raw pixels, all images of a batch in one call. What it leaves comes image by
+image: Pillow decodes other formats, rare kinds of JPEGs, and damaged ones, whose error then says what is wrong; with
+antialiasing each crop is resized alone. Whoever decodes, the native library resizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from tfpipe.engine.clocks import run_in_threads
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_crop, make_image, resize_crop
+from tfpipe.images.decode import decode_crop
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
-from tfpipe.native import batches
+from tfpipe.native import antialias, batches
 from tfpipe.system.hash_permutation import IntArray
 
 DTYPES: dict[str, Any] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
@@ -45,6 +46,7 @@ class StoredImages:
         per_record: The number of images of each record.
         places: The place of each image in its record, int64 [images]; None if records have one image.
         sizes: The height and width of each original, int64 [images, 2].
+        extents: The height and width of each stored image, int64 [images, 2].
         seeds: The seed of each image, int32 [images, 2].
         boxes: The y, x, height and width of each crop in pixels of the stored image, int32 [images, 4].
         flips: Whether each crop is mirrored left to right, bool [images].
@@ -54,12 +56,23 @@ class StoredImages:
     per_record: int
     places: IntArray | None
     sizes: IntArray
+    extents: IntArray
     seeds: NDArray[np.int32]
     boxes: NDArray[np.int32]
     flips: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    def make_whole(self) -> StoredImages:
+        """Returns the images without their crops and flips."""
+        return replace(self, boxes=make_whole_boxes(self.extents), flips=np.zeros_like(self.flips))
+
+    def list_corners(self) -> NDArray[np.float32]:
+        """Lists the corners of each crop as shares of the image, float32 [images, 4]: ymin, xmin, ymax, xmax."""
+        corners = np.concatenate((self.boxes[:, :2], self.boxes[:, :2] + self.boxes[:, 2:]), axis=1)
+        shares: NDArray[np.float32] = (corners / np.tile(self.extents, 2)).astype(np.float32)
+        return shares
 
     @contextmanager
     def naming(self, image: int) -> Iterator[None]:
@@ -69,6 +82,12 @@ class StoredImages:
         except BadImage as error:
             which = "image" if self.places is None else f"image {self.places[image]}"
             raise BadRecord(image // self.per_record, f"its {which} cannot be used, {error}") from None
+
+
+def make_whole_boxes(extents: IntArray) -> NDArray[np.int32]:
+    """Makes boxes of whole images of these heights and widths: int32 [images, 4]."""
+    boxes: NDArray[np.int32] = np.concatenate((np.zeros_like(extents), extents), axis=1).astype(np.int32)
+    return boxes
 
 
 @dataclass(frozen=True)
@@ -197,19 +216,22 @@ def _decode_natively(
 
 
 def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
-    """Decodes one crop by Pillow, or takes it out of raw pixels."""
+    """Decodes one crop by itself, or takes it out of raw pixels."""
     y, x, height, width = images.boxes[image].tolist()
-    flip = bool(images.flips[image])
     with images.naming(image):
         if decoding.raw_size is None:
             ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
-            crop = decode_crop(images.column.get_bytes(image), decoding.form, (y, x, height, width), ratio)
+            data, box = images.column.get_bytes(image), (y, x, height, width)
+            crop = decode_crop(
+                data, decoding.form, box, ratio, natively=decoding.natively and decoding.options.antialias
+            )
         else:
             pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
-            crop = make_image(np.ascontiguousarray(pixels[y : y + height, x : x + width]))
+            crop = pixels[y : y + height, x : x + width]
     if decoding.options.antialias:
-        crop, flip = resize_crop(crop, decoding.size, flip), False
-    resize_pixels(np.asarray(crop), out, decoding, flip)
+        smooth = antialias.resize(crop.tobytes(), crop.shape[1::-1], decoding.size[::-1], is_bicubic=False)
+        crop = np.frombuffer(smooth, np.uint8).reshape(*decoding.size, 3)
+    resize_pixels(crop, out, decoding, bool(images.flips[image]))
 
 
 def _view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

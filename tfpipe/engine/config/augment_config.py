@@ -65,10 +65,11 @@ class AugmentOptions:
         crop_fraction: The share of each side that evaluation keeps: 224 of 256 pixels (He et al. 2015). In (0, 1].
             Default: 0.875.
         antialias: Whether the resize kernel widens when a crop shrinks, as Pillow's does. `tf.image.resize` has it off.
-            It is worth it if the output is much smaller than the stored image. It costs nothing.
-            Default: False.
-        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
-            image is at least that many times larger than the result. It saves decoding time. Default: True.
+            It is worth it if the output is much smaller than the stored image. It costs a device nothing, and a host
+            a part of a millisecond an image. Default: False.
+        dct_scaling: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size. It is if the crop or the whole image
+            is at least that many times larger than the result. It saves decoding time. None: the engine does it, and
+            the textbook pipeline, which refuses True, does not. Default: None.
         matmul_dtype: The type in which the device resizes, see `tfpipe.pipeline.device.augment`. bfloat16 is for
             devices that are faster with it. "float32" or "bfloat16". Default: "float32".
         mean: The mean of each channel, where white is 1, as `tfpipe.engine.config.augment_config.IMAGENET_MEAN`.
@@ -85,7 +86,7 @@ class AugmentOptions:
     flip: bool = option(Flag(), True)
     crop_fraction: float = option(Share(), 0.875)
     antialias: bool = option(Flag(), False)
-    dct_scaling: bool = option(Flag(), True, affects="images")
+    dct_scaling: bool | None = option(Flag(), None, affects="images")
     matmul_dtype: str = option(Choice(("float32", "bfloat16")), "float32")
     mean: tuple[float, ...] = option(_Channels(positive=False), IMAGENET_MEAN)
     std: tuple[float, ...] = option(_Channels(positive=True), IMAGENET_STD)

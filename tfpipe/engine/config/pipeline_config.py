@@ -50,7 +50,7 @@ IMAGES_PER_CALL = 32
 """The images that a vectorized stage treats in one call. More save little, and take memory."""
 
 MAX_IMAGES = 64
-"""The most images of a record in a batch. The graph of TensorFlow has a part for each."""
+"""The most images of a record in a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ class PipelineConfig:
             the first ones. "all", "first", or from 1 to 64. Default: "all".
         augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
             center crop in evaluation, fused with decoding. "device": the batch holds whole images, squeezed to
-            `decoded_size`, with the original heights and widths and a seed each;
-            `tfpipe.pipeline.device.augment` does the rest inside the training step. "none": whole images, resized to
+            `decoded_size`, and the "crop" and the "flip" that "host" would have; `tfpipe.pipeline.device.augment` does
+            the rest inside the training step. The textbook pipeline refuses it. "none": whole images, resized to
             `image_size`. "host", "device" or "none". Default: "host".
         augment_options: The areas and shapes of crops, the flips, the mean and the standard deviation. They are the
             same on host and device. Default: AugmentOptions().

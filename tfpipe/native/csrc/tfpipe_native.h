@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 10 };
+enum { TFPIPE_INTERFACE = 11 };
 
 /* What a function returns. */
 enum {
@@ -140,11 +140,13 @@ TFPIPE_EXPORT int tfpipe_drop_padding(const uint8_t *data, size_t size, int64_t 
 
 TFPIPE_EXPORT void tfpipe_free(void *memory);
 
-/* Resizes the upper left part of RGB pixels, whose sides need not be whole numbers, as Pillow does with its bicubic filter.
+/* Resizes the upper left part of RGB pixels, whose sides need not be whole numbers, as Pillow does with its bicubic or its
+   bilinear filter.
 
    Returns TFPIPE_OK or TFPIPE_NO_MEMORY. */
-TFPIPE_EXPORT int tfpipe_resize_bicubic(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width,
-                                        uint8_t *out, int32_t out_height, int32_t out_width);
+TFPIPE_EXPORT int tfpipe_resize_antialiased(const uint8_t *in, int32_t height, int32_t width, float part_height,
+                                            float part_width, int is_bicubic, uint8_t *out, int32_t out_height,
+                                            int32_t out_width);
 
 /* Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
 

@@ -1,16 +1,17 @@
 """Augmentation on the accelerator: a batch of uint8 images of one size in, the train step's input out.
 
-The host sends images squeezed to one size, with the originals' heights and widths; crop, resize, flip and normalization
-run here, as one function of static shapes for the whole batch. It belongs inside the function that is compiled for the
-train step: XLA joins the cast, the weights and the normalization with the products, the host only reads and decodes,
-and uint8 is a quarter of float32 on the way to the device.
+With augment="device" the host sends whole images squeezed to one size, and the crop and the flip of each, which the
+engine draws as it does for itself. Crop, resize, flip and normalization run here, as one function of static shapes for
+the whole batch. It belongs inside the function that is compiled for the train step: XLA joins the cast, the weights and
+the normalization with the products, the host only reads and decodes, and uint8 is a quarter of float32 on the way to
+the device.
 
 It is made for devices with matrix units. A crop and resize is two dense matrix products, 82 million multiply-adds for
 256 x 256 to 224 x 224: about a microsecond at an accelerator's peak rate, but more than two milliseconds of a
 CPU core, several times what slicing and `tf.image.resize` take. So on a CPU augment in the pipeline, not here.
-`random_boxes` draws crops and flips from seeds. Only `AugmentLayer` without seeds keeps state.
 """
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -24,16 +25,6 @@ from tfpipe.engine.config.augment_config import (
     as_pair,
     compute_scaling,
 )
-from tfpipe.errors import ConfigError
-from tfpipe.pipeline.device.random_boxes import (
-    center_crop_boxes,
-    resize_weights,
-    sample_beta,
-    sample_crop_boxes,
-    sample_flips,
-    sample_patches,
-    split_seed,
-)
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -42,14 +33,14 @@ __all__ = [
     "AugmentOptions",
     "augment",
     "augment_masks",
-    "center_crop_boxes",
     "crop_and_resize",
     "cutmix",
     "mixup",
     "normalize",
-    "sample_crop_boxes",
-    "sample_flips",
 ]
+
+_ALGORITHM = "philox"  # the same numbers on any device, compiled or not
+_GAMMA_ATTEMPTS = 8  # of a sampler that accepts at least 95 % of them: all fail once in 10^10
 
 
 def normalize(
@@ -75,7 +66,7 @@ def normalize(
 
 def crop_and_resize(
     images: tf.Tensor,
-    boxes: tf.Tensor,
+    crops: tf.Tensor,
     flips: tf.Tensor | None,
     size: ImageSize,
     *,
@@ -93,7 +84,7 @@ def crop_and_resize(
 
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
-        boxes: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
+        crops: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as shares of the image.
         flips: bool of shape [batch]: whether to mirror each image left to right; None for none.
         size: The side of the output in pixels, or its height and width.
         matmul_dtype: The dtype of the products. bfloat16 holds each of 0..255 exactly but rounds weights and sums: it
@@ -106,8 +97,8 @@ def crop_and_resize(
     """
     height, width = as_pair(size)
     _, rows, columns, channels = images.shape
-    row_weights = tf.cast(resize_weights(boxes[:, 0], boxes[:, 2], rows, height, antialias), matmul_dtype)
-    column_weights = tf.cast(resize_weights(boxes[:, 1], boxes[:, 3], columns, width, antialias, flips), matmul_dtype)
+    row_weights = tf.cast(_weigh(crops[:, 0], crops[:, 2], rows, height, antialias), matmul_dtype)
+    column_weights = tf.cast(_weigh(crops[:, 1], crops[:, 3], columns, width, antialias, flips), matmul_dtype)
     # Rank 3 on purpose: as `einsum` over the last axes the second product has a side of 3 channels, which no
     # matrix unit fills.
     pixels = tf.reshape(tf.cast(images, matmul_dtype), [-1, rows, columns * channels])
@@ -119,122 +110,67 @@ def crop_and_resize(
 
 def augment(
     images: tf.Tensor,
-    seeds: tf.Tensor | None,
-    heights: tf.Tensor | None,
-    widths: tf.Tensor | None,
+    crops: tf.Tensor,
+    flips: tf.Tensor | None,
     size: ImageSize,
-    training: bool,
     dtype: tf.DType = tf.float32,
     options: AugmentOptions | None = None,
 ) -> tf.Tensor:
-    """Makes a model's input from stored images: crops and flips them at random or takes the middle, and normalizes.
+    """Makes a model's input from whole images, in training and in evaluation: crops, flips and normalizes them.
 
     Args:
-        images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static. Where records
-            have several images, [batch, images, height, width, channels]; then the next three have an axis more too.
-        seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
-        heights: The originals' heights, of shape [batch]; None where stored images have the originals' shape.
-        widths: The originals' widths, of shape [batch]; None where stored images have the originals' shape.
+        images: "image" of a batch: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch
+            static. Where records have several images, [batch, images, height, width, channels]; then crops and flips
+            have an axis more too.
+        crops: "crop" of the batch: float32 of shape [batch, 4], ymin, xmin, ymax, xmax as shares of the image.
+        flips: "flip" of the batch: bool of shape [batch]; None for none.
         size: The side of the output in pixels, or its height and width.
-        training: Whether crop and flip are random; otherwise the crop is the middle, and there is no flip.
         dtype: float32 or bfloat16.
-        options: The options of the augmentation; None for the defaults.
+        options: `antialias`, `matmul_dtype`, `mean` and `std` are used; None for the defaults.
 
     Returns:
         `dtype` of shape [batch, height, width, channels], or [batch, images, height, width, channels].
-
-    Raises:
-        ConfigError: There are no seeds in training.
     """
     options = options or AugmentOptions()
     if images.shape.rank == 5:
-        seeds, heights, widths = (None if part is None else _join_rows(part) for part in (seeds, heights, widths))
-        result = augment(_join_rows(images), seeds, heights, widths, size, training, dtype, options)
+        flips = None if flips is None else tf.reshape(flips, [-1])
+        flat = tf.reshape(images, [-1, *images.shape[2:]])
+        result = augment(flat, tf.reshape(crops, [-1, 4]), flips, size, dtype, options)
         return tf.reshape(result, [-1, images.shape[1], *result.shape[1:]])
-    boxes, flips = _choose_crops(images, seeds, heights, widths, as_pair(size), training, options)
-    pixels = crop_and_resize(images, boxes, flips, size, matmul_dtype=options.matmul_dtype, antialias=options.antialias)
+    pixels = crop_and_resize(images, crops, flips, size, matmul_dtype=options.matmul_dtype, antialias=options.antialias)
     return normalize(pixels, dtype, options.mean, options.std)
 
 
-def augment_masks(
-    masks: tf.Tensor,
-    seeds: tf.Tensor | None,
-    heights: tf.Tensor | None,
-    widths: tf.Tensor | None,
-    size: ImageSize,
-    training: bool,
-    options: AugmentOptions | None = None,
-) -> tf.Tensor:
+def augment_masks(masks: tf.Tensor, crops: tf.Tensor, flips: tf.Tensor | None, size: ImageSize) -> tf.Tensor:
     """Crops and flips masks as `augment` does their images. Each pixel takes the class under its center.
 
     Args:
         masks: Integers of shape [batch, height, width], height and width static.
-        seeds: The seeds, as for `augment`.
-        heights: The originals' heights, as for `augment`.
-        widths: The originals' widths, as for `augment`.
+        crops: The crops, as for `augment`.
+        flips: The flips, as for `augment`.
         size: The side of the output in pixels, or its height and width.
-        training: Whether crop and flip are random.
-        options: The options of the augmentation; None for the defaults.
 
     Returns:
         The dtype of `masks`, of shape [batch, height, width].
-
-    Raises:
-        ConfigError: There are no seeds in training.
     """
-    options = options or AugmentOptions()
     height, width = as_pair(size)
-    boxes, flips = _choose_crops(masks, seeds, heights, widths, (height, width), training, options)
-    rows = _find_places(boxes[:, 0], boxes[:, 2], height, masks.shape[1])
-    columns = _find_places(boxes[:, 1], boxes[:, 3], width, masks.shape[2])
+    rows = _find_centers(crops[:, 0], crops[:, 2], height, masks.shape[1])
+    columns = _find_centers(crops[:, 1], crops[:, 3], width, masks.shape[2])
     if flips is not None:
         columns = tf.where(flips[:, None], columns[:, ::-1], columns)
     return tf.gather(tf.gather(masks, rows, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
-def _join_rows(values: tf.Tensor) -> tf.Tensor:
-    """Makes one axis of the first two."""
-    return tf.reshape(values, [-1, *values.shape[2:]])
-
-
-def _find_places(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:
-    """Returns the pixels under the centers of `count` pixels that cover an axis of each box: int32 [batch, count]."""
-    centers = (tf.range(count, dtype=tf.float32) + 0.5) / count
-    places = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
-    return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
-
-
-def _choose_crops(
-    images: tf.Tensor,
-    seeds: tf.Tensor | None,
-    heights: tf.Tensor | None,
-    widths: tf.Tensor | None,
-    size: tuple[int, int],
-    training: bool,
-    options: AugmentOptions,
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Returns the box of each image, float32 [batch, 4], and whether to mirror it; arguments as for `augment`."""
-    if heights is None or widths is None:
-        heights, widths = (tf.fill(tf.shape(images)[:1], images.shape[axis]) for axis in (1, 2))
-    if not training:
-        return center_crop_boxes(heights, widths, options.crop_fraction, size[1] / size[0]), None
-    if seeds is None:
-        raise ConfigError("`augment` needs `seeds` in training, got None. Give each image two int32.")
-    boxes = sample_crop_boxes(seeds, heights, widths, options.scale, options.ratio)
-    return boxes, sample_flips(seeds) if options.flip else None
-
-
 @tf.keras.utils.register_keras_serializable(package="tfpipe")
 class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
-    """A layer in front of a model that does what `augment` does: `layer(images, seeds, heights, widths)`.
+    """A layer in front of a model that does what `augment` does: `layer(images, crops, flips)`.
 
-    The output has the dtype policy's compute dtype, bfloat16 under "mixed_bfloat16". With `seeds` the layer uses no
-    state; without, it draws them from a Keras seed generator, which is saved with the model.
+    The output has the dtype policy's compute dtype, bfloat16 under "mixed_bfloat16". The layer draws nothing and keeps
+    no state: crops and flips come from the batch.
 
     Args:
         size: The side of the output in pixels, or its height and width.
         options: The options of the augmentation; None for the defaults.
-        seed: The seed of the seed generator; None for a random one.
         name: The name of the layer.
         dtype: The dtype or the dtype policy of the layer.
         trainable: Whether the layer counts as trainable; it has no weights.
@@ -244,39 +180,23 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
         self,
         size: ImageSize,
         options: AugmentOptions | None = None,
-        seed: int | None = None,
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = False,
     ) -> None:
-        # Without autocast: under a 16-bit policy it would round images that come as float before the crop.
+        # Without autocast: under a 16-bit policy it would round images that come as float before the crop, and crops.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
         self.size = as_pair(size)
         self.options = options or AugmentOptions()
-        self.seed = seed
-        self.seed_generator = tf.keras.random.SeedGenerator(seed)
 
-    def call(
-        self,
-        images: tf.Tensor,
-        seeds: tf.Tensor | None = None,
-        heights: tf.Tensor | None = None,
-        widths: tf.Tensor | None = None,
-        training: bool | None = None,
-    ) -> tf.Tensor:
-        """Calls `augment`; `training` comes from Keras where None, and is False outside of a model's training."""
-        if training and seeds is None:
-            # Every replica reads the same generator.
-            context = tf.distribute.get_replica_context()
-            replica = context.replica_id_in_sync_group if context else 0
-            seeds = split_seed(tf.cast(self.seed_generator.next(), tf.int32), tf.shape(images)[0], replica)
-        dtype = tf.as_dtype(self.compute_dtype)
-        return augment(images, seeds, heights, widths, self.size, bool(training), dtype, self.options)
+    def call(self, images: tf.Tensor, crops: tf.Tensor, flips: tf.Tensor | None = None) -> tf.Tensor:
+        """Calls `augment`."""
+        return augment(images, crops, flips, self.size, tf.as_dtype(self.compute_dtype), self.options)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the layer's arguments as JSON has them."""
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.options).items()}
-        return {**super().get_config(), "size": list(self.size), "options": options, "seed": self.seed}
+        return {**super().get_config(), "size": list(self.size), "options": options}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "AugmentLayer":
@@ -303,7 +223,7 @@ def mixup(
     Returns:
         Images of the same dtype and shape; labels of shape [batch, classes] with unchanged sums.
     """
-    weights = sample_beta(split_seed(seed, tf.shape(images)[0]), alpha)
+    weights = _draw_beta(seed, tf.shape(images)[0], alpha)
     return _blend(images, weights[:, None, None, None]), _blend(one_hot_labels, weights[:, None])
 
 
@@ -325,12 +245,71 @@ def cutmix(
         Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
     """
     height, width = images.shape[1:3]
-    seeds = split_seed(seed, tf.shape(images)[0])
-    ymin, xmin, ymax, xmax = tf.split(sample_patches(seeds, sample_beta(seeds, alpha), height, width), 4, axis=-1)
+    count, size = tf.shape(images)[0], tf.constant([height, width], tf.float32)
+    # As the authors' code: the image's aspect ratio, any center, cut at the border. It may be empty.
+    half = tf.floor(tf.floor(size * tf.sqrt(1.0 - _draw_beta(seed, count, alpha))[:, None]) / 2.0)
+    center = tf.floor(_draw_uniform(tf.random.fold_in(seed, 1, _ALGORITHM), [count, 2]) * size)
+    corners = tf.concat([tf.maximum(center - half, 0.0), tf.minimum(center + half, size)], axis=-1)
+    ymin, xmin, ymax, xmax = tf.split(tf.cast(corners, tf.int32), 4, axis=-1)
     y, x = tf.range(height)[None], tf.range(width)[None]
     patch = ((y >= ymin) & (y < ymax))[:, :, None, None] & ((x >= xmin) & (x < xmax))[:, None, :, None]
     area = tf.cast((ymax - ymin) * (xmax - xmin), tf.float32)
     return tf.where(patch, images[::-1], images), _blend(one_hot_labels, 1.0 - area / (height * width))
+
+
+def _weigh(
+    low: tf.Tensor, high: tf.Tensor, size: int, out_size: int, antialias: bool, flips: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Computes what each input pixel of one axis gives to each output pixel: float32 [batch, out_size, size].
+
+    Lengths are in input pixels: pixel j covers j to j + 1, and `low` to `high` (shares) is cut in `out_size` parts.
+    """
+    low, high = low[:, None] * size, high[:, None] * size
+    part = tf.range(out_size, dtype=tf.float32)[None]
+    if flips is not None:
+        part = tf.where(flips[:, None], out_size - 1 - part, part)
+    step = (high - low) / out_size
+    center = low + (part + 0.5) * step
+    pixel = tf.range(size, dtype=tf.float32)[None]
+    covered = tf.clip_by_value(tf.minimum(pixel + 1, high) - tf.maximum(pixel, low), 0.0, 1.0)
+    reach = tf.maximum(step, 1.0)[:, :, None] if antialias else 1.0
+    kernel = tf.nn.relu(1.0 - tf.abs(center[:, :, None] - (pixel + 0.5)[:, None]) / reach)
+    weights = kernel * covered[:, None]
+    # At the border a part of the kernel lies outside: what is left counts as the whole, as in `tf.image.resize`.
+    return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=-1, keepdims=True))
+
+
+def _find_centers(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:
+    """Returns the pixels under the centers of `count` pixels that cover an axis of each crop: int32 [batch, count]."""
+    centers = (tf.range(count, dtype=tf.float32) + 0.5) / count
+    places = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
+    return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
+
+
+def _draw_uniform(seed: tf.Tensor, shape: list[Any]) -> tf.Tensor:
+    """Draws float32 numbers in [0, 1)."""
+    return tf.random.stateless_uniform(shape, seed, alg=_ALGORITHM)
+
+
+def _draw_beta(seed: tf.Tensor, count: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Draws from Beta(alpha, alpha), float32 [count]: G / (G + H) of two gamma draws.
+
+    Each is by Marsaglia and Tsang 2000, "A simple method for generating gamma variables": `tf.random.stateless_gamma`
+    does not compile with XLA. They are logarithms, since a draw for a small `alpha` may be too small for float32.
+    """
+    numbers = 1.0 - _draw_uniform(seed, [count, 2, 3 * _GAMMA_ATTEMPTS + 1])  # in (0, 1]: each has a logarithm
+    radius, angle, test = tf.split(numbers[..., :-1], 3, axis=-1)
+    normal = tf.sqrt(-2.0 * tf.math.log(radius)) * tf.cos(2.0 * math.pi * angle)
+    # For alpha + 1 and then down by a power of a uniform: exact for every alpha, the method itself only from 1 on.
+    d = alpha + 2 / 3
+    v = (1.0 + normal / math.sqrt(9.0 * d)) ** 3
+    log_v = tf.math.log(tf.where(v > 0.0, v, 1.0))
+    accepted = (v > 0.0) & (tf.math.log(test) < 0.5 * normal**2 + d * (1.0 - v + log_v))
+    chosen = tf.zeros_like(log_v[..., 0])
+    for attempt in reversed(range(_GAMMA_ATTEMPTS)):  # the first that is accepted
+        chosen = tf.where(accepted[..., attempt], log_v[..., attempt], chosen)
+    gammas = chosen + tf.math.log(numbers[..., -1]) / alpha
+    return tf.sigmoid(gammas[:, 0] - gammas[:, 1])
 
 
 def _blend(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -13,19 +13,16 @@ from tfpipe.pipeline.stages.parse import Features
 
 def batch_examples(plan: BatchPlan) -> Stage:
     """Makes batches of static shape, in the form that the config asks for."""
-    is_ragged = any(feature.is_ragged for feature in plan.features)
-
     is_whole = not is_true_size(plan)
 
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not plan.config.training:
             examples = _pad_evaluation(plan, examples) if is_whole else _mark(examples)
-        group = examples.ragged_batch if is_ragged else examples.batch
-        return format_batches(plan, group(plan.replica_batch_size, drop_remainder=is_whole))
+        batches = examples.batch(plan.replica_batch_size, drop_remainder=is_whole)
+        return batches.map(lambda features: _format_batch(plan, features))
 
     settings = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
-    reason = describe_shapes(plan) + ("; tensors of open size are ragged" if is_ragged else "")
-    return Stage("batch", apply, settings, reason)
+    return Stage("batch", apply, settings, describe_shapes(plan))
 
 
 def is_true_size(plan: BatchPlan) -> bool:
@@ -40,11 +37,6 @@ def describe_shapes(plan: BatchPlan) -> str:
     return (
         "the last batch is smaller" if is_true_size(plan) else "static shapes; the last batch is filled up and masked"
     )
-
-
-def format_batches(plan: BatchPlan, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Gives batches of features the form that the config asks for."""
-    return batches.map(lambda features: _format_batch(plan, features))
 
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -69,12 +61,10 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 def _pad_evaluation(plan: BatchPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
     """Adds "mask", and fills up the last batch with zeros, for which the mask is False.
 
-    Every host yields the same number of batches, since hosts that step together must stop together. A padded image
-    is 1 x 1 in the original: a device that divides by 0 gets NaN, and a weight of 0 in Keras does not remove it.
+    Every host yields the same number of batches, since hosts that step together must stop together.
     """
     marked = _mark(examples)
     zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
-    zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
     if records is None:
         padded = marked.concatenate(padding.repeat(plan.batch_size - 1))
@@ -90,7 +80,7 @@ def _mark(examples: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """Makes zeros of a shape, or empty text; an axis of unknown size has none."""
+    """Makes zeros of a shape, or empty text; an axis of unknown size, which a stage of the user's left, has none."""
     shape = [size or 0 for size in spec.shape]
     return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
@@ -98,19 +88,17 @@ def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
 def _format_batch(plan: BatchPlan, batch: Features) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
-    Labels become int32, or with `one_hot` float32 [batch, classes]; masks of pixels become int32. In a tuple the mask
-    of the padding is float32, as Keras takes sample weights; and with augment="device" the first element is a
-    dictionary of image, height, width and seed.
+    Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask of the padding is float32, as
+    Keras takes sample weights.
     """
     config, result = plan.config, dict(batch)
     if "label" in result:
         result["label"] = tf.cast(result["label"], tf.int32)
         if config.one_hot:
             result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
-    result |= {name: tf.cast(result[name], tf.int32) for name in plan.masks}
     if not config.as_supervised:
         return result
-    input_names = ("image", "height", "width", "seed", *config.extra_features)  # of records with images
+    input_names = ("image", *config.extra_features)  # of records with images
     inputs = {name: result[name] for name in input_names if name in result}
     first = inputs if len(inputs) > 1 else inputs["image"]
     if "mask" in result:

@@ -66,7 +66,7 @@ def measure_option_costs(
         config: The pipeline's options.
         short_side: The short side that images could be stored with; None if that would not make them smaller.
         late_cache: Whether one of the user's stages keeps augmented images. Then augmentation of cached images on the
-            device is tried, too.
+            device is tried, too, if the engine makes the batches.
         unread: The features that nobody reads. They are left out: nothing that is tried concerns them, and where they
             are large, reading them would outweigh it.
 
@@ -102,14 +102,14 @@ def _list_changes(
     yield "now", config
     if config.image_dtype != "uint8":
         yield "uint8", replace(config, image_dtype="uint8")
-    if config.augment == "host":
+    if by_engine and config.augment == "host":
         yield "device", replace(config, augment="device", image_dtype="uint8")
     if by_engine and config.decoder == "pillow":
         yield "native", replace(config, decoder="auto")
-    if not config.augment_options.dct_scaling:
+    if by_engine and config.augment_options.dct_scaling is False:
         yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})
     yield "cached", replace(config, cache="decoded")
-    if late_cache:
+    if by_engine and late_cache:
         yield "cached_device", replace(config, cache="decoded", augment="device", image_dtype="uint8")
 
 

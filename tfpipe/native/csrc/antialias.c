@@ -1,5 +1,5 @@
-/* Bicubic resizing of RGB pixels with antialiasing, in the arithmetic of Pillow, so that results are equal to the bit: the
-   weights are whole numbers of 22 bits behind the point, and rows that were made narrower are rounded to bytes. */
+/* Resizing of RGB pixels with antialiasing, in the arithmetic of Pillow, so that results are equal to the bit: the weights
+   are whole numbers of 22 bits behind the point, and rows that were made narrower are rounded to bytes. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,10 +20,11 @@ typedef struct {
     int32_t room;
 } taps;
 
-/* The weight of an input at a distance, in inputs: Keys, "Cubic convolution interpolation for digital image processing", IEEE
-   Transactions on Acoustics, Speech, and Signal Processing, 1981, whose a is -1/2. */
-static double weigh(double distance) {
+/* The weight of an input at a distance, in inputs; of the bicubic filter: Keys, "Cubic convolution interpolation for digital
+   image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981, whose a is -1/2. */
+static double weigh(double distance, int is_bicubic) {
     const double d = fabs(distance);
+    if (!is_bicubic) return d < 1.0 ? 1.0 - d : 0.0;
     if (d >= 2.0) return 0.0;
     return d < 1.0 ? 1.0 + d * d * (1.5 * d - 2.5) : 0.5 * (1.0 - d) * (2.0 - d) * (2.0 - d);
 }
@@ -34,8 +35,9 @@ static void free_taps(taps *of) {
 }
 
 /* Finds the taps of `out_size` outputs of the first `part` of `in_size` inputs. Returns 0, or -1 without memory. */
-static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size) {
-    const double scale = (double)part / out_size, stretch = scale < 1.0 ? 1.0 : scale, support = 2.0 * stretch;
+static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size, int is_bicubic) {
+    const double scale = (double)part / out_size, stretch = scale < 1.0 ? 1.0 : scale;
+    const double support = (is_bicubic ? 2.0 : 1.0) * stretch;
     to->room = (int32_t)ceil(support) * 2 + 1;
     to->firsts = malloc(2 * (size_t)out_size * sizeof *to->firsts);
     to->weights = malloc((size_t)out_size * (size_t)to->room * sizeof *to->weights);
@@ -52,7 +54,7 @@ static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size) {
         if (first < 0) first = 0;
         if (end > in_size) end = in_size;
         for (int32_t k = first; k < end; k++) {
-            weights[k - first] = weigh((k - center + 0.5) * (1.0 / stretch));
+            weights[k - first] = weigh((k - center + 0.5) * (1.0 / stretch), is_bicubic);
             sum += weights[k - first];
         }
         for (int32_t k = 0; k < end - first; k++) {
@@ -133,13 +135,13 @@ INLINE void sum_rows(const uint8_t *in, size_t count, const int32_t *weights, in
 DEFINE(sum_rows, (const uint8_t *in, size_t count, const int32_t *weights, int32_t rows, uint8_t *out),
        (in, count, weights, rows, out))
 
-int tfpipe_resize_bicubic(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width, uint8_t *out,
-                          int32_t out_height, int32_t out_width) {
+int tfpipe_resize_antialiased(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width,
+                              int is_bicubic, uint8_t *out, int32_t out_height, int32_t out_width) {
     const size_t stride = (size_t)width * CHANNELS, out_stride = (size_t)out_width * CHANNELS;
     taps across = {NULL, NULL, NULL, 0}, down = across;
     uint8_t *narrow = malloc((size_t)height * out_stride);
-    const int is_ready = narrow != NULL && make_taps(&across, width, part_width, out_width) == 0 &&
-                         make_taps(&down, height, part_height, out_height) == 0;
+    const int is_ready = narrow != NULL && make_taps(&across, width, part_width, out_width, is_bicubic) == 0 &&
+                         make_taps(&down, height, part_height, out_height, is_bicubic) == 0;
     if (is_ready) {
         tfpipe_narrow_rows(in, stride, height, &across, out_width, narrow);
         for (int32_t i = 0; i < out_height; i++)
