@@ -32,23 +32,17 @@ FORMS: dict[str, tuple[str, ...]] = {
 """How the images are stored: options of `tfpipe shard`."""
 
 FLOATS: dict[str, Any] = {"image_dtype": "float32"}
-PLAIN: dict[str, Any] = {"decoder": "pillow"}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "host uint8, original": ("original", {}),
-    "host uint8, original, Pillow": ("original", PLAIN),
     "host uint8, seekable": ("seekable", {}),
-    "host uint8, seekable, Pillow": ("seekable", PLAIN),
     "host float32, original": ("original", FLOATS),
-    "host float32, original, Pillow": ("original", FLOATS | PLAIN),
     "host float32, seekable": ("seekable", FLOATS),
     "host uint8, short256": ("short256", {}),
-    "host uint8, short256, Pillow": ("short256", PLAIN),
     "host uint8, short256, seekable": ("short256-seekable", {}),
     "host uint8, original, throughput": ("original", {"order": "throughput"}),
     "host uint8, short256, throughput": ("short256", {"order": "throughput"}),
     "device, square256": ("square256", {"augment": "device"}),
-    "device, square256, Pillow": ("square256", {"augment": "device"} | PLAIN),
     "device, raw256": ("raw256", {"augment": "device"}),
     "raw256, throughput": ("raw256", {"order": "throughput"}),
     "cache bytes, host uint8, original": ("original", {"cache": "bytes"}),
@@ -61,7 +55,6 @@ TORCH = {
     "PyTorch, original": ("original", {}),
     "PyTorch, float32, original": ("original", FLOATS),
     "PyTorch, seekable": ("seekable", {}),
-    "PyTorch, original, Pillow": ("original", PLAIN),
 }
 """The same for the reader for PyTorch."""
 

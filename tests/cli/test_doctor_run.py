@@ -227,7 +227,7 @@ def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch) -> No
         "Use a smaller `decoded_size`, another `cache_dir`, or no cache.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3, decoder="pillow")
+    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3)
     (memory,) = some(manifest, "memory", in_blocks)
     in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
     assert memory.found.startswith(

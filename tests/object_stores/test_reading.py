@@ -69,10 +69,9 @@ def assert_equal(left: list[Any], right: list[Any]) -> None:
             np.testing.assert_array_equal(np.asarray(value), np.asarray(other[name]), err_msg=name)
 
 
-SLOW_OPTIONS = {"Pillow", "cached images", "device"}
+SLOW_OPTIONS = {"cached images", "device"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
-    "Pillow": {"decoder": "pillow"},
     "cached bytes": {"cache": "bytes"},
     "cached images": {"cache": "decoded"},
     "text of open size": {"extra_features": ("image/filename",)},

@@ -207,7 +207,6 @@ class BatchMaker:
             dtype=config.image_dtype,
             options=config.augment_options,
             reduces=config.augment_options.dct_scaling is not False,
-            natively=config.decoder != "pillow",
         )
 
     @property

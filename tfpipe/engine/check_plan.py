@@ -1,6 +1,6 @@
 """Checks of a plan before its batches are made: the options fit the records, the replicas and the devices.
 
-check_plan(plan)             # its features, its decoder and its shares
+check_plan(plan)             # its features, its images and its shares
 check_fits_devices(plan)     # for arrays on accelerators
 
 Each check raises a ConfigError that says what must hold, what came, and what to do.
@@ -99,7 +99,6 @@ def _check_without_images(source: Source, config: PipelineConfig) -> None:
         "as_supervised": config.as_supervised,
         "augment": config.augment == "device",
         "cache": config.cache == "decoded",
-        "decoder": config.decoder != "auto",
     }
     for option, is_asked in asked.items():
         if is_asked:

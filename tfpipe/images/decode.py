@@ -46,10 +46,8 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
         return np.array(_decode(data, kind, form.max_pixels).convert("RGB"), np.uint8)
 
 
-def decode_crop(
-    data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1, *, natively: bool
-) -> NDArray[np.uint8]:
-    """Decodes a crop of a stored file.
+def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1) -> NDArray[np.uint8]:
+    """Decodes a crop of a stored file: a JPEG by the native library, and by Pillow what that does not take.
 
     Args:
         data: The bytes in the record, no raw pixels.
@@ -57,7 +55,6 @@ def decode_crop(
         crop_box: y, x, height and width in pixels of the stored image. The box lies inside the image and is not empty.
         ratio: 1, 2, 4 or 8: each side of a JPEG is reduced by this factor, which saves time. The box is then rounded to
             pixels of the reduced image.
-        natively: Whether the native library decodes a JPEG that it takes; Pillow decodes all else.
 
     Returns:
         The crop: uint8 [height, width, 3]; for a JPEG each side is divided by `ratio`.
@@ -70,7 +67,7 @@ def decode_crop(
     y, x, height, width = crop_box
     box = x, y, x + width, y + height
     kind = sniff_format(data)
-    if natively and kind == "jpeg":
+    if kind == "jpeg" and height * width <= form.max_pixels:
         pixels = np.empty((*native_jpeg.reduce_box(crop_box, ratio), 3), np.uint8)
         with contextlib.suppress(native_jpeg.BadJpeg):  # Pillow takes it, or says what is wrong
             native_jpeg.decode(data, crop_box, pixels, resize=False, ratio=ratio, max_pixels=form.max_pixels)

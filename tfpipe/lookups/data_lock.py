@@ -37,7 +37,7 @@ RUN_KEY, EARLIER_KEY = "lock", "earlier_locks"
 earlier steps, if records were deleted meanwhile: each with the step `until_step` at which another follows."""
 
 _MAX_BYTES = 1 << 20
-_HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes", "decoder")  # the batches are the same
+_HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # the batches are the same
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
         reading["max_bad_records"] = config.max_bad_records
     making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
     if source.has_images:
-        making["decoder"] = choose_decoder(plan)
+        formats = source.images.formats
+        making["decoder"] = "native" if not formats or "JPEG" in formats else "pillow"
     if config.cache != "none":
         making |= {"cache": config.cache, "where": config.cache_dir or "memory"}
     rows = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
@@ -397,12 +398,6 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
     if feature.pad_to is None or feature.is_box:
         return [values]
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
-
-
-def choose_decoder(plan: BatchPlan) -> str:
-    """Chooses the engine's decoder of JPEGs: "native", that of the native library, else "pillow"."""
-    formats = plan.source.images.formats
-    return "native" if plan.config.decoder != "pillow" and (not formats or "JPEG" in formats) else "pillow"
 
 
 def count_batches_read(plan: BatchPlan) -> int:

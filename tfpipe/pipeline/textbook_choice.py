@@ -76,7 +76,6 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
         "cache_dir": config.cache_dir is not None,
         "cache_bytes": config.cache_bytes is not None,
         "max_bad_records": config.max_bad_records > 0,
-        "decoder": config.decoder != "auto",
     }
     for option, is_asked in asked.items():
         if is_asked:

@@ -341,7 +341,6 @@ TriedChange: TypeAlias = str
     cached           decoded images that are fetched from memory; `cached_device` with augmentation on the device
     smaller          images stored with a short side of `DatasetFacts.short_side`, and as `smaller_bytes` the share of a
                      record's bytes that is left
-    native           the native library as the decoder
     engine_share     the engine in place of the textbook pipeline: the share that is left of all from `read` to `batch`
     seekable         JPEGs with restart markers: the native library decodes no more of them than a crop
     read             reading a record from a local file in memory, which `now` has not; `read_without_unread` leaves out

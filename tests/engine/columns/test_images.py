@@ -13,7 +13,7 @@ from tfpipe.format.image_form import ImageForm
 
 def make_decoding(dtype: str) -> Decoding:
     options = AugmentOptions(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
-    return Decoding(ImageForm(), None, (0, 0), dtype, options, reduces=True, natively=True)
+    return Decoding(ImageForm(), None, (0, 0), dtype, options, reduces=True)
 
 
 def resize(pixels: np.ndarray[Any, Any], size: tuple[int, int], dtype: str, flip: bool = False) -> Any:

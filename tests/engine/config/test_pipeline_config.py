@@ -204,4 +204,4 @@ def test_the_workers_of_a_service_are_a_tuple() -> None:
 
 
 def test_there_are_at_most_26_options() -> None:
-    assert len(dataclasses.fields(PipelineConfig)) <= 26
+    assert len(dataclasses.fields(PipelineConfig)) <= 25

@@ -66,7 +66,6 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
         ({"pad_to": {"x": 3}}, "`pad_to` must name features of the batch, got 'x'; it has tokens, frames, caption."),
         ({"augment": "device"}, "`augment` device needs images, and 'train' of "),
         ({"cache": "decoded"}, "`cache` decoded needs images, and 'train' of "),
-        ({"decoder": "pillow"}, "`decoder` pillow needs images, and 'train' of "),
     ],
 )
 def test_options_that_do_not_fit_are_refused(dataset, options: dict, message: str) -> None:

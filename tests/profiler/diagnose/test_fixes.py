@@ -54,7 +54,6 @@ def test_a_busy_accelerator_needs_no_fix() -> None:
     ("config", "change", "changes", "left"),
     [
         ({"image_dtype": "float32"}, "uint8", {"image_dtype": "uint8"}, 0.75),
-        ({"decoder": "pillow"}, "native", {"decoder": "auto"}, 0.6),
         ({}, "device", {"augment": "device", "image_dtype": "uint8"}, 0.5),
     ],
 )

@@ -54,7 +54,8 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
         compute(share * 4_000 * ((decoding.raw_size is None) + (out.dtype == np.float32)))
 
     monkeypatch.setattr(images, "_decode_one", decode_slowly)
-    config = replace(CONFIG, image_dtype="float32", decoder="pillow")  # image by image
+    options = AugmentOptions(antialias=True)  # image by image
+    config = replace(CONFIG, image_dtype="float32", augment_options=options)
     without = measure_option_costs(source, config, None)
     share = 1.0
     costs = measure_option_costs(source, config, None)
@@ -67,8 +68,6 @@ def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None
     config = replace(CONFIG, image_dtype="float32", augment_options=AugmentOptions(dct_scaling=False))
     tried = ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
     assert set(measure_option_costs(source, config, None, late_cache=True)) == set(tried)
-    config = replace(CONFIG, decoder="pillow")
-    assert set(measure_option_costs(source, config, None)) == {"now", "device", "cached", "native"}
 
 
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
@@ -95,7 +94,6 @@ def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_pat
     index(IndexConfig(str(tmp_path)))
     source = Source.from_manifest(load_manifest(str(tmp_path)), "train")
     assert set(measure_option_costs(source, CONFIG, None)) == {"now", "device", "cached", "seekable"}
-    assert "seekable" not in measure_option_costs(source, replace(CONFIG, decoder="pillow"), None)
 
 
 def test_smaller_images_are_made_of_the_records(source: Source) -> None:

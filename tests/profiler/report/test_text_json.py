@@ -150,7 +150,7 @@ def test_the_json_has_the_figures() -> None:
 
 
 TRIED = (
-    *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "smaller_bytes", "native"),
+    *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "smaller_bytes"),
     *("seekable", "read", "read_without_unread", "read_unpacked"),
 )
 

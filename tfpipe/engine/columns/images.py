@@ -101,7 +101,6 @@ class Decoding:
         dtype: The type of the result: "uint8"; or "float32" or "bfloat16", which are normalized.
         options: The options `antialias`, `mean` and `std`.
         reduces: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
-        natively: Whether the native library may decode.
     """
 
     form: ImageForm
@@ -110,7 +109,6 @@ class Decoding:
     dtype: str
     options: AugmentOptions
     reduces: bool
-    natively: bool
 
     def make_scaling(self) -> dict[str, Any]:
         """Returns the arguments by which the native library converts values."""
@@ -190,7 +188,7 @@ def _decode_natively(
 ) -> IntArray:
     """Lets the native library decode what it takes, and returns the numbers of the other images."""
     column, form = images.column, decoding.form
-    if not decoding.natively or decoding.options.antialias:
+    if decoding.options.antialias:
         return np.arange(len(images))
     assert column.memory is not None
     places = np.array(column.values)
@@ -222,9 +220,7 @@ def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: D
         if decoding.raw_size is None:
             ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
             data, box = images.column.get_bytes(image), (y, x, height, width)
-            crop = decode_crop(
-                data, decoding.form, box, ratio, natively=decoding.natively and decoding.options.antialias
-            )
+            crop = decode_crop(data, decoding.form, box, ratio)
         else:
             pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
             crop = pixels[y : y + height, x : x + width]

@@ -44,7 +44,6 @@ Augment = Literal["host", "device", "none"]
 ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
 Cache = Literal["none", "bytes", "decoded"]
-Decoder = Literal["auto", "pillow"]
 
 IMAGES_PER_CALL = 32
 """The images that a vectorized stage treats in one call. More save little, and take memory."""
@@ -80,9 +79,6 @@ class PipelineConfig:
             same on host and device. Default: AugmentOptions().
         decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
-        decoder: The decoder of JPEGs in exact order and in evaluation. "auto": that of the native library, which
-            crops, resizes and converts in one call; its pixels are TensorFlow's. "pillow": Pillow, whose pixels differ
-            slightly. The textbook pipeline decodes by TensorFlow. "auto" or "pillow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
@@ -151,7 +147,6 @@ class PipelineConfig:
     augment: Augment = option(Choice(get_args(Augment)), "host", affects="images", without_tensorflow=("host", "none"))
     augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
     decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")
-    decoder: Decoder = option(Choice(get_args(Decoder)), "auto", affects="speed")
     image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
     one_hot: bool = option(Flag(), False)
     extra_features: tuple[str, ...] = option(Names(), ())

@@ -39,12 +39,10 @@ def _change_options(profile: Profile) -> Iterator[Fix]:
     """Yields the options that make an image cheaper from `parse` to `batch`."""
     width = "four" if profile.config.image_dtype == "float32" else "two"
     crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
-    native = "The native library decodes, crops and resizes in one call."
     rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
         ("uint8", Effort.VISIBLE_OPTION, f"A byte for each value instead of {width}: the device normalizes.", _BYTES),
         ("device", Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", {"augment": "device", **_BYTES}),
         ("dct_scaling", Effort.OPTION, crop, {"augment_options.dct_scaling": True}),
-        ("native", Effort.OPTION, native, {"decoder": "auto"}),
     )
     for change, effort, reason, changes in rows:
         if lighter := scale_cpu(profile, change):

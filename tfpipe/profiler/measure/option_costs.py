@@ -89,7 +89,7 @@ def measure_option_costs(
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
         trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
-    if by_engine and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
+    if by_engine and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable, source)
     costs = _try_engine(trials) if by_engine else _try_stages(source, trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
@@ -104,8 +104,6 @@ def _list_changes(
         yield "uint8", replace(config, image_dtype="uint8")
     if by_engine and config.augment == "host":
         yield "device", replace(config, augment="device", image_dtype="uint8")
-    if by_engine and config.decoder == "pillow":
-        yield "native", replace(config, decoder="auto")
     if by_engine and config.augment_options.dct_scaling is False:
         yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})
     yield "cached", replace(config, cache="decoded")
