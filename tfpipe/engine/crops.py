@@ -20,8 +20,7 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.native import batches
 from tfpipe.system.hash_permutation import EXAMPLE, IntArray, extend_keys, key_of
 
-CHOICE_KEY = (0x13198A2E, 0x03707344)
-"""The key under which images are drawn. The key of flips is the first digits of pi, and these are further ones."""
+_CHOICE_KEY = (0x13198A2E, 0x03707344)  # further digits of pi, of which the key of flips is the first ones
 _IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed in another way
 
 # Philox-4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): two multipliers, the steps by
@@ -36,56 +35,28 @@ _HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
 
 
 def make_seeds(seed: int, epoch: int, numbers: IntArray) -> NDArray[np.int32]:
-    """Computes the seed of each record in one epoch.
-
-    Args:
-        seed: The seed of the run.
-        epoch: The epoch, from 0.
-        numbers: The numbers of the records, counted through all shards: int64 [n].
-
-    Returns:
-        int32 [n, 2].
-    """
+    """Computes the seed of each record in one epoch, int32 [n, 2], by its number, counted through all shards."""
     keys = extend_keys(key_of(EXAMPLE, seed, epoch), numbers)
     seeds: NDArray[np.int32] = keys.astype("<u8").view("<i4").astype(np.int32).reshape(-1, 2)
     return seeds
 
 
 def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.int32]:
-    """Makes the seed of each image of records with several: that of image 0 is the record's own.
+    """Makes the seed of each image of records with several, int32 [n, images, 2], by its place in the record.
 
-    Args:
-        seeds: The seeds of the records, int32 [n, 2].
-        places: The images of each record, by their places in it: int64 [n, images].
-
-    Returns:
-        int32 [n, images, 2].
+    That of image 0 is the record's own, and that of another one has another first word.
     """
-    words = list_image_words(int(places.max(initial=0)) + 1)[places]
+    words = (places.astype(np.uint64) * np.uint64(_IMAGE_STEP) & _LOW).astype(np.uint32).view(np.int32)
     image_seeds: NDArray[np.int32] = seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)
     return image_seeds
 
 
-def list_image_words(count: int) -> NDArray[np.int32]:
-    """Lists what changes the first word of a record's seed into that of each of its images: int32 [count]."""
-    words = np.arange(count, dtype=np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)
-    result: NDArray[np.int32] = words.astype(np.uint32).view(np.int32)
-    return result
-
-
 def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
-    """Draws images of records with several: those with the smallest of as many random numbers, in the record's order.
+    """Draws `number` images of each record, of which none has more than `most`: their places in it, int64 [n, number].
 
-    Args:
-        seeds: The seeds of the records, int32 [n, 2].
-        counts: The number of images of each record, int64 [n], each at least `number`.
-        number: The number of images to choose.
-        most: The largest number of images that any record of the split has.
-
-    Returns:
-        The places of the chosen images in their records: int64 [n, number].
+    They are those with the smallest of as many random numbers, in the record's order.
     """
-    keys = seeds ^ np.array(CHOICE_KEY, np.int32)
+    keys = seeds ^ np.array(_CHOICE_KEY, np.int32)
     drawn = _draw_numbers(keys, -(-most // 4))[:, :most].astype(np.uint32).view(np.int32).astype(np.int64)
     drawn[np.arange(most) >= counts[:, None]] = 2**62
     return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
@@ -94,16 +65,9 @@ def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most:
 def draw_boxes(
     seeds: NDArray[np.int32], sizes: IntArray, stored: tuple[int, int] | None, options: AugmentOptions
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Draws random resized crops and flips.
+    """Draws random resized crops, int32 [n, 4], in the shape of the originals, and whether to mirror each, bool [n].
 
-    Args:
-        seeds: int32 [n, 2].
-        sizes: The height and width of each original, int64 [n, 2], each from 1 to 2**31 - 1.
-        stored: The size of the stored images if all were squeezed to one; None if they have the originals' sizes.
-        options: `scale`, `ratio` and `flip` are used.
-
-    Returns:
-        The boxes, int32 [n, 4], and whether to mirror, bool [n].
+    `stored` is the size of the stored images if all were squeezed to one; None if they have the originals' `sizes`.
     """
     boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
     arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
@@ -116,16 +80,8 @@ def center_boxes(
 ) -> NDArray[np.int32]:
     """Computes the boxes of evaluation: what resizing the short side and then cropping the middle would show.
 
-    A box's size is rounded, halves up; its place is rounded up and to the left.
-
-    Args:
-        sizes: The height and width of each original, int64 [n, 2], in which the crop has the output's aspect ratio.
-        stored: The height and width of each stored image, int64 [n, 2].
-        out_size: The height and width of the output.
-        crop_fraction: The share of the largest centered crop's side that is kept, in (0, 1].
-
-    Returns:
-        int32 [n, 4].
+    In the originals, of these `sizes`, they have the output's aspect ratio, and `crop_fraction` of the largest such
+    crop's side. A box's size is rounded, halves up; its place is rounded up and to the left.
     """
     units = sizes / np.array(out_size, np.float64)
     shares = units.min(axis=1, keepdims=True) / units * crop_fraction

@@ -39,8 +39,8 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
     import numpy as np
 
     if form.encoding == "raw":
-        pixels: NDArray[np.uint8] = _view_raw_pixels(data, form).copy()
-        return pixels
+        side = form.square or 0
+        return view_raw_pixels(np.frombuffer(data, np.uint8), (side, side)).copy()
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
         return np.array(_decode(data, kind, form.max_pixels).convert("RGB"), np.uint8)
@@ -83,13 +83,12 @@ def make_image(pixels: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def _view_raw_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
-    import numpy as np
-
-    side = form.square or 0
-    if len(data) != side * side * 3:
-        raise BadImage(f"{len(data):,} bytes of raw pixels, not {side} x {side} x 3")
-    return np.frombuffer(data, np.uint8).reshape(side, side, 3)
+def view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Returns raw pixels as [height, width, 3], without a copy."""
+    height, width = size
+    if len(data) != height * width * 3:
+        raise BadImage(f"{len(data):,} bytes of raw pixels, not {height} x {width} x 3")
+    return data.reshape(height, width, 3)
 
 
 def _decode_jpeg_crop(header: jpeg.JpegHeader, box: tuple[int, int, int, int], ratio: int) -> Image.Image:

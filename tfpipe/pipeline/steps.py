@@ -33,8 +33,7 @@ from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
 from tfpipe.pipeline.stage import Stage, without_autograph
-from tfpipe.pipeline.stages.batch import describe_shapes, is_true_size
-from tfpipe.pipeline.stages.prefetch import prefetch_batches
+from tfpipe.pipeline.stages.batch import describe_shapes, is_true_size, prefetch_batches
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 
@@ -70,12 +69,7 @@ class Calls:
 
 
 def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
-    """Makes the stages of a pipeline whose batches the engine makes.
-
-    Args:
-        plan: The plan of the pipeline.
-        maker: The maker of this host's batches.
-    """
+    """Makes the stages of a pipeline whose batches the engine makes."""
     calls = count_calls(plan, maker)
     steps = _Steps(plan, maker, calls)
     config, source = plan.config, plan.source

@@ -24,10 +24,9 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
-from tfpipe.pipeline.stages.batch import batch_examples
+from tfpipe.pipeline.stages.batch import batch_examples, prefetch_batches
 from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.parse import keeps_order, parse_records
-from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.system.hash_permutation import FILES, IntArray, key_of
 from tfpipe.system.units import human_bytes, parse_bytes
 
@@ -38,11 +37,7 @@ _FILES_AT_ONCE = 8
 
 
 def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
-    """Makes the stages of the textbook pipeline.
-
-    Raises:
-        ConfigError: A cache does not fit into the memory, or there are fewer files than hosts.
-    """
+    """Makes the stages; a cache that does not fit into the memory is refused, and fewer files than hosts."""
     return tuple(map(without_autograph, _list_stages(plan)))
 
 

@@ -104,15 +104,7 @@ def export_model(
 def decode_reduced(
     encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: StoredImages, config: PipelineConfig
 ) -> tf.Tensor:
-    """Decodes a crop as the engine does: a JPEG at 1/2, 1/4 or 1/8 of its size if the crop is so much larger.
-
-    Args:
-        encoded: Scalar string: the file's bytes, or raw pixels.
-        crop_box: int32 [4]: y, x, height and width in pixels of the stored image.
-        size: The stored image's size; it is used for JPEGs.
-        stored: The facts about the images.
-        config: The size of the result and `dct_scaling`.
-    """
+    """Decodes a crop as the engine does: a JPEG at 1/2, 1/4 or 1/8 of its size if the crop is so much larger."""
     if "RAW" in stored.formats:
         return crop(decode_image(encoded, stored), crop_box)
     ratios = (1,) if config.augment_options.dct_scaling is False else (1, 2, 4, 8)

@@ -24,7 +24,7 @@ from tfpipe.engine.clocks import run_in_threads
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_crop
+from tfpipe.images.decode import decode_crop, view_raw_pixels
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.native import antialias, batches
@@ -119,11 +119,7 @@ class Decoding:
 
 
 def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
-    """Returns the height and width of each original, as the records have them: int64 [images, 2].
-
-    Raises:
-        BadRecord: A record has no size for an image, or one that no image has.
-    """
+    """Returns the height and width of each original, as the records have them: int64 [images, 2]."""
     for sides in (heights, widths):
         wrong = np.flatnonzero(sides.counts != column.counts)
         if len(wrong):
@@ -140,11 +136,7 @@ def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
 
 
 def measure_headers(column: Column) -> IntArray:
-    """Returns the height and width of each image, read from its header: int64 [images, 2].
-
-    Raises:
-        BadRecord: A header is damaged.
-    """
+    """Returns the height and width of each image, read from its header: int64 [images, 2]."""
     sizes = np.empty((len(column.values), 2), np.int64)
     rows = np.repeat(np.arange(len(column.counts)), column.counts)
     for image, row in enumerate(rows.tolist()):
@@ -159,17 +151,9 @@ def measure_headers(column: Column) -> IntArray:
 def decode_images(
     images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
 ) -> None:
-    """Decodes the crops of images.
+    """Decodes the crops of images into `out`, [images, height, width, 3], in their order or as `rows` says.
 
-    Args:
-        images: The images.
-        out: The results, [images, height, width, 3] of the dtype.
-        rows: Which of the results each image becomes, int64 [images]. None: they stay in their order.
-        decoding: The way in which they are decoded.
-        threads: The most threads that decode, of all batches together. With 1 the caller does it.
-
-    Raises:
-        BadRecord: An image is damaged, or too large.
+    With one thread the caller decodes. An image that is damaged, or too large, is a `BadRecord`.
     """
     left = _decode_natively(images, out, rows, decoding, threads).tolist()
 
@@ -222,7 +206,7 @@ def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: D
             data, box = images.column.get_bytes(image), (y, x, height, width)
             crop = decode_crop(data, decoding.form, box, ratio)
         else:
-            pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
+            pixels = view_raw_pixels(images.column.get_view(image), decoding.raw_size)
             crop = pixels[y : y + height, x : x + width]
     if decoding.options.antialias:
         smooth = antialias.resize(crop.tobytes(), crop.shape[1::-1], decoding.size[::-1], is_bicubic=False)
@@ -230,21 +214,10 @@ def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: D
     resize_pixels(crop, out, decoding, bool(images.flips[image]))
 
 
-def _view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    height, width = size
-    if len(data) != height * width * 3:
-        raise BadImage(f"{len(data):,} bytes of raw pixels, not {height} x {width} x 3")
-    return data.reshape(height, width, 3)
-
-
 def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decoding, flip: bool) -> None:
-    """Resizes a whole image bilinearly, with half-pixel centers, and converts its values.
+    """Resizes uint8 [height, width, 3] to the size of `out`, and converts and mirrors it.
 
-    Args:
-        pixels: uint8 [height, width, 3], in C order.
-        out: The result, [height, width, 3] of the dtype.
-        decoding: The dtype, and how floats are normalized.
-        flip: Whether to mirror left to right.
+    It is bilinear, with half-pixel centers.
     """
     pixels = np.ascontiguousarray(pixels)
     places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)

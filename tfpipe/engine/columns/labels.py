@@ -16,16 +16,7 @@ _LEAST = -(2**63) + 1  # the least int64 stands for "no class" elsewhere
 
 
 def number_classes(name: str, column: Column, base: int) -> IntArray:
-    """Returns the class of each record, counted from 0: int64 [records].
-
-    Args:
-        name: The feature that holds it.
-        column: Its stored values.
-        base: The stored value of class 0.
-
-    Raises:
-        BadRecord: A record does not have one class.
-    """
+    """Returns the class of each record, int64 [records], counted from 0, which is stored as `base`."""
     column.check_counts(1, name)
     stored: IntArray = column.values
     least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
@@ -33,15 +24,7 @@ def number_classes(name: str, column: Column, base: int) -> IntArray:
 
 
 def rename_classes(labels: IntArray, classes: IntArray) -> IntArray:
-    """Returns the numbers that classes have in a mixture of datasets.
-
-    Args:
-        labels: The class of each record, int64 [records].
-        classes: The number of each class in the mixture, int64 [classes].
-
-    Raises:
-        BadRecord: A record has a class that does not exist.
-    """
+    """Returns the numbers that labels, int64 [records], have in a mixture of datasets, which numbers their classes."""
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
         row = int(wrong[0])
@@ -51,11 +34,7 @@ def rename_classes(labels: IntArray, classes: IntArray) -> IntArray:
 
 
 def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArray[Any]:
-    """Makes the labels of a batch out of classes, with rows of zeros behind the records.
-
-    Returns:
-        int64 [rows], or with a number of classes one-hot float32 [rows, classes].
-    """
+    """Makes the labels of a batch, with rows of zeros: int64 [rows], or with `num_classes` one-hot float32 vectors."""
     if num_classes is None:
         return np.concatenate((labels, np.zeros(filled, np.int64)))
     vectors = np.zeros((len(labels) + filled, num_classes), np.float32)
@@ -64,16 +43,7 @@ def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArr
 
 
 def make_multi_hot(spec: FeatureSpec, column: Column, filled: int) -> NDArray[np.float32]:
-    """Makes vectors of lists of classes: float32 [rows, classes], with a 1 for each class of the record.
-
-    Args:
-        spec: The feature, which names the classes.
-        column: Its stored values.
-        filled: The number of rows of zeros behind the records.
-
-    Raises:
-        BadRecord: A record has a class that does not exist.
-    """
+    """Makes vectors of lists of classes: float32 [rows, classes], with a 1 for each class of the record."""
     rows, _ = locate_values(column)
     wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
     if len(wrong):

@@ -21,22 +21,10 @@ def make_masks(
     filled: int,
     squeeze_to: tuple[int, int] | None = None,
 ) -> NDArray[np.int32]:
-    """Makes the masks of a batch.
+    """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros.
 
-    Args:
-        name: The feature that holds them.
-        column: The stored masks.
-        images: The images of the records, one of each.
-        stored_sizes: The height and width of each stored image, int64 [records, 2].
-        size: The height and width of the result.
-        filled: The number of masks of zeros behind the records.
-        squeeze_to: The height and width that masks are squeezed to before they are cropped, as a cache has its images.
-
-    Returns:
-        int32 [rows, height, width].
-
-    Raises:
-        BadRecord: A mask is damaged, or has another size than its image.
+    A mask that is damaged, or has another size than its stored image, is a `BadRecord`. They are squeezed before they
+    are cropped, where a cache has its images squeezed.
     """
     column.check_counts(1, name)
     masks = np.zeros((len(column.counts) + filled, *size), np.int32)

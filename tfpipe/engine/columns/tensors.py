@@ -13,20 +13,10 @@ from tfpipe.errors import FormatError
 
 
 def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, filled: int) -> dict[str, Any]:
-    """Makes the part of a batch that holds tensors.
+    """Makes the part of a batch that holds tensors, with `filled` ones of zeros behind the records.
 
-    Args:
-        feature: The feature, and the sizes that its tensors are padded to.
-        column: The stored tensors.
-        sizes: The stored sizes of the unknown axes, if the records hold them.
-        filled: The number of tensors of zeros behind the records.
-
-    Returns:
-        Under the feature's name: an array [rows, *shape], or a list of arrays that have several shapes. The values of
-        bfloat16 are their bits, as uint16. Beside padded tensors are their stored sizes, int32 [rows, axes].
-
-    Raises:
-        BadRecord: A record does not hold such a tensor.
+    Under the feature's name is an array [rows, *shape], or a list of arrays that have several shapes. The values of
+    bfloat16 are their bits, as uint16. Beside padded tensors are their stored sizes, int32 [rows, axes].
     """
     kind = feature.spec.tensor
     assert kind is not None

@@ -15,21 +15,12 @@ _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 
 
 def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
-    """Makes the part of a batch that holds numbers or text.
+    """Makes the part of a batch that holds numbers or text, with `filled` rows of zeros or empty text.
 
-    Args:
-        feature: The feature, and the length that lists are padded to.
-        column: Its stored values.
-        filled: The number of rows behind the records, of zeros or empty text.
-
-    Returns:
-        Under the feature's name: int64 or float32 [rows, *shape], where padded lists have the shape [length], and the
-        others are a list with an array for each record. Text is a list, in which each record has one bytes object, or a
-        list of them unless the shape is `()`. Beside padded lists are their stored lengths, int32 [rows, 1], but not
-        beside those of boxes.
-
-    Raises:
-        BadRecord: A record has another number of values.
+    Under the feature's name is int64 or float32 [rows, *shape], where padded lists have the shape [length], and the
+    others are a list with an array for each record. Text is a list, in which each record has one bytes object, or a
+    list of them unless the shape is `()`. Beside padded lists are their stored lengths, int32 [rows, 1], but not beside
+    those of boxes.
     """
     spec, name = feature.spec, feature.name
     if spec.shape is not None:

@@ -59,19 +59,10 @@ def _augment(plan: BatchPlan, features: Features) -> Features:
 def choose_crop(
     size: Extent, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Draws the crop box and the flip of training, or computes the centered crop box of evaluation.
+    """Draws the crop box of training, and whether to flip, or computes the centered crop box of evaluation.
 
-    Args:
-        size: The stored image's size.
-        original_size: The original's size where the stored image was squeezed; None if the image has it.
-        seed: int32 [2], another for each record and epoch; not used in evaluation.
-        config: The options of the crop.
-
-    Returns:
-        The crop box, and whether to flip: a scalar bool, None where nothing is flipped.
-
-    Raises:
-        ConfigError: A crop box must be drawn and there is no seed.
+    `original_size` is the original's size where the stored image was squeezed, else None. The seed, int32 [2], is not
+    used in evaluation. The flip is None where nothing is flipped.
     """
     options = config.augment_options
     shape, stored_size = (size, None) if original_size is None else (original_size, size)
@@ -146,16 +137,7 @@ def crop(image: tf.Tensor, crop_box: tf.Tensor) -> tf.Tensor:
 
 
 def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor:
-    """Resizes an image to the model's input, gives it its dtype, and mirrors it where `flip` says so.
-
-    Args:
-        image: uint8 [h, w, 3].
-        flip: Scalar bool; None for no flip.
-        config: The size, the dtype and the options of both.
-
-    Returns:
-        `config.image_dtype` [*config.size, 3].
-    """
+    """Resizes uint8 [h, w, 3] to the model's input, gives it its dtype, and mirrors it where `flip` says so."""
     options = config.augment_options
     result = convert_values(resize_image(image, config.size, options.antialias), config.image_dtype, options)
     if flip is None:

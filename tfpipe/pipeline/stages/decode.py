@@ -94,14 +94,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
 
 
 def decode_crop(encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: StoredImages) -> tf.Tensor:
-    """Decodes the part of an image inside a crop box: uint8 [height, width, 3] of the box, equal to a slice.
-
-    Args:
-        encoded: Scalar string: the file's bytes, or raw pixels.
-        crop_box: int32 [4]: y, x, height and width in pixels of the stored image, inside it and not empty.
-        size: The stored image's size; it is used for JPEGs.
-        stored: The facts about the images.
-    """
+    """Decodes the part of an image of this size that lies inside a crop box: uint8 [height, width, 3], as a slice."""
     if stored.formats == {"JPEG"}:
         return decode_jpeg_crop(encoded, crop_box, size[1])
     if stored.formats and "JPEG" not in stored.formats:
@@ -120,13 +113,8 @@ def decode_jpeg_crop(
     """Decodes a crop of a JPEG, without the rows above it and the blocks beside it. It equals a slice of the whole.
 
     Where color is stored at half the width, the first and the last column need a neighbor to blend with, or they differ
-    by up to 20 of 255. So two columns more are decoded on either side, and left out (30 us).
-
-    Args:
-        encoded: Scalar string: the file's bytes.
-        crop_box: int32 [4], in pixels of the image that is decoded.
-        image_width: The width of that image.
-        ratio: 1, 2, 4 or 8: the sides of the image are divided by it while it is decoded.
+    by up to 20 of 255. So two columns more are decoded on either side, and left out (30 us). The sides of the image are
+    divided by `ratio`, 1, 2, 4 or 8, while it is decoded; box and width are those of the result.
     """
     y, x, height, width = tf.unstack(crop_box)
     left = tf.minimum(x, _MARGIN)
