@@ -25,6 +25,7 @@ from tests.native.jpeg_writer import Image as Coefficients
 from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
 from tfpipe import PipelineConfig, build_dataset
 from tfpipe.format.image_form import ImageForm
+from tfpipe.images.decode import decode_pixels
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import JaxBatches
@@ -79,8 +80,8 @@ def read_by_every_face(dataset: Path, count: int) -> None:
     for record in read_records(dataset):
         data = record["image/encoded"][0]
         if record["image/format"][0] != b"RAW":
-            by_pillow = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-            assert np.abs(by_pillow.astype(int) - decode_by_tensorflow(data)).mean() < 4
+            by_pillow = decode_pixels(data, ImageForm()).astype(int)
+            assert np.abs(by_pillow - decode_by_tensorflow(data)).mean() < 4
 
 
 def draw(height: int, width: int, seed: int = 0, mode: str = "RGB") -> Image.Image:

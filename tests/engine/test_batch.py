@@ -17,7 +17,10 @@ from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.base import open_data
@@ -46,11 +49,17 @@ def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_datas
     assert [bool(batch["image"].any()) for batch in batches] == [True, True, False]
 
 
+def make_for_device(manifest: Manifest, **options: Any) -> Any:
+    """Returns the maker of batches that only TensorFlow's readers take."""
+    config = PipelineConfig(**{"image_size": 8, "seed": 3, "augment": "device", **options})
+    return open_maker(plan_batches(Source.from_manifest(manifest, "train"), config))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("flip", [True, False])
 def test_the_device_gets_the_crops_of_the_host(maker: BatchMaker, training: bool, flip: bool) -> None:
     options = {"training": training, "augment_options": AugmentOptions(flip=flip), "batch_size": 12}
-    host, device = (make_maker(maker.manifest, augment=where, **options) for where in ("host", "device"))
+    host, device = make_maker(maker.manifest, **options), make_for_device(maker.manifest, **options)
     images, batch = host.choose_images(host.read(1, 0)), device.make(1, 0)
     whole = make_maker(maker.manifest, augment="none", image_size=device.plan.decoded_size, **options).make(1, 0)
     np.testing.assert_array_equal(batch["image"], whole["image"])
@@ -65,7 +74,7 @@ def test_the_device_gets_the_crops_of_the_host(maker: BatchMaker, training: bool
 
 def test_the_device_gets_the_crops_of_a_cache(maker: BatchMaker) -> None:
     options = {"cache": "decoded", "decoded_size": (9, 7), "batch_size": 12}
-    device = make_maker(maker.manifest, augment="device", **options)
+    device = make_for_device(maker.manifest, **options)
     first, again = device.make(1, 0), device.make(1, 0)
     stored = device.read(1, 0)
     sizes = maker.choose_images(maker.read(1, 0, stored.numbers)).sizes

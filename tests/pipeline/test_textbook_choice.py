@@ -68,6 +68,7 @@ def test_masks_several_images_and_tensors(tmp_path: Path) -> None:
     assert refuse(several, order="throughput", images="first") == (
         f"A record of 'train' of {several.directory} has several images: {ORDER} {EXACT}"
     )
+    (tmp_path / "tensors").mkdir()
     write_tensors(tmp_path / "tensors")
     assert refuse(str(tmp_path / "tensors"), order="throughput") == f"The feature 'tokens' is a tensor: {ORDER} {EXACT}"
 

@@ -40,7 +40,8 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
 
     if form.encoding == "raw":
         side = form.square or 0
-        return view_raw_pixels(np.frombuffer(data, np.uint8), (side, side)).copy()
+        pixels: NDArray[np.uint8] = view_raw_pixels(np.frombuffer(data, np.uint8), (side, side)).copy()
+        return pixels
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
         return np.array(_decode(data, kind, form.max_pixels).convert("RGB"), np.uint8)

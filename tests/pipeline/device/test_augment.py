@@ -47,9 +47,11 @@ def draw_crops(count: int, seed: int = 0) -> tuple[Any, Any]:
     return tf.constant(corners.reshape(count, 4), tf.float32), tf.constant(random.integers(0, 2, count) == 1)
 
 
+@pytest.mark.parametrize("compiles", [True, False])
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha):
-    draws = both(lambda seed: _draw_beta(seed, 20_000, alpha), tf.constant([3, 4]), atol=1e-4).numpy()
+def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha: float, compiles: bool) -> None:
+    draw = tf.function(lambda seed: _draw_beta(seed, 20_000, alpha), jit_compile=compiles, autograph=False)
+    draws = draw(tf.constant([3, 4])).numpy()
     assert draws.min() >= 0
     assert draws.max() <= 1
     assert abs(draws.mean() - 0.5) < 0.015
@@ -225,11 +227,13 @@ def test_layer_trains_evaluates_and_is_saved_inside_a_compiled_model(tmp_path):
     np.testing.assert_allclose(again.predict(inputs, verbose=0), predicted, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(tf.float32, marks=pytest.mark.slow), tf.bfloat16])
-def test_mixup_blends_images_as_labels(dtype):
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_mixup_blends_images_as_labels(dtype: tf.DType, compiles: bool) -> None:
     images = tf.cast(tf.reshape(tf.range(8.0), [8, 1, 1, 1]) * tf.ones([8, 4, 4, 3]), dtype)
     labels = tf.one_hot(tf.range(8), 8)
-    mixed, weights = both(mixup, images, labels, tf.constant([1, 2]), atol=0.05 if dtype == tf.bfloat16 else 1e-4)
+    mix = tf.function(mixup, jit_compile=compiles, autograph=False)
+    mixed, weights = mix(images, labels, tf.constant([1, 2]))
     assert mixed.dtype == dtype
     assert mixed.shape == images.shape
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)
@@ -239,15 +243,17 @@ def test_mixup_blends_images_as_labels(dtype):
         tf.cast(mixed[:, 0, 0, 0], tf.float32), expected, atol=0.05 if dtype == tf.bfloat16 else 1e-4
     )
     assert len(set(np.diag(weights.numpy()).tolist())) > 4
-    _, other = mixup(images, labels, tf.constant([1, 3]))
+    _, other = mix(images, labels, tf.constant([1, 3]))
     assert not np.array_equal(other.numpy(), weights.numpy())
 
 
-def test_cutmix_weighs_labels_by_area():
+@pytest.mark.parametrize("compiles", [True, False])
+def test_cutmix_weighs_labels_by_area(compiles: bool) -> None:
     count = 64
     images = tf.reshape(tf.range(count), [count, 1, 1, 1]) * tf.ones([count, 20, 30, 3], tf.int32)
     images = tf.cast(images, tf.uint8)
-    mixed, weights = both(cutmix, images, tf.one_hot(tf.range(count), count), tf.constant([4, 2]))
+    mix = tf.function(cutmix, jit_compile=compiles, autograph=False)
+    mixed, weights = mix(images, tf.one_hot(tf.range(count), count), tf.constant([4, 2]))
     assert mixed.dtype == tf.uint8
     assert mixed.shape == images.shape
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)

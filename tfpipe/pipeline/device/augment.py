@@ -39,7 +39,6 @@ __all__ = [
     "normalize",
 ]
 
-_ALGORITHM = "philox"  # the same numbers on any device, compiled or not
 _GAMMA_ATTEMPTS = 8  # of a sampler that accepts at least 95 % of them: all fail once in 10^10
 
 
@@ -211,7 +210,8 @@ def mixup(
     """Blends each image and its label with another's (Zhang et al. 2018, "mixup: Beyond empirical risk minimization").
 
     Its partner is the image at the same place in the reversed batch, as in timm: the batch is shuffled already, and a
-    reversal costs a device less than a permutation. Each image draws a weight of its own.
+    reversal costs a device less than a permutation. Each image draws a weight of its own. One seed gives other weights
+    where XLA compiles than where it does not.
 
     Args:
         images: float of shape [batch, height, width, channels]; normalized or not.
@@ -248,7 +248,7 @@ def cutmix(
     count, size = tf.shape(images)[0], tf.constant([height, width], tf.float32)
     # As the authors' code: the image's aspect ratio, any center, cut at the border. It may be empty.
     half = tf.floor(tf.floor(size * tf.sqrt(1.0 - _draw_beta(seed, count, alpha))[:, None]) / 2.0)
-    center = tf.floor(_draw_uniform(tf.random.fold_in(seed, 1, _ALGORITHM), [count, 2]) * size)
+    center = tf.floor(tf.random.stateless_uniform([count, 2], tf.random.fold_in(seed, 1)) * size)
     corners = tf.concat([tf.maximum(center - half, 0.0), tf.minimum(center + half, size)], axis=-1)
     ymin, xmin, ymax, xmax = tf.split(tf.cast(corners, tf.int32), 4, axis=-1)
     y, x = tf.range(height)[None], tf.range(width)[None]
@@ -286,18 +286,13 @@ def _find_centers(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> 
     return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
 
 
-def _draw_uniform(seed: tf.Tensor, shape: list[Any]) -> tf.Tensor:
-    """Draws float32 numbers in [0, 1)."""
-    return tf.random.stateless_uniform(shape, seed, alg=_ALGORITHM)
-
-
 def _draw_beta(seed: tf.Tensor, count: tf.Tensor, alpha: float) -> tf.Tensor:
     """Draws from Beta(alpha, alpha), float32 [count]: G / (G + H) of two gamma draws.
 
     Each is by Marsaglia and Tsang 2000, "A simple method for generating gamma variables": `tf.random.stateless_gamma`
     does not compile with XLA. They are logarithms, since a draw for a small `alpha` may be too small for float32.
     """
-    numbers = 1.0 - _draw_uniform(seed, [count, 2, 3 * _GAMMA_ATTEMPTS + 1])  # in (0, 1]: each has a logarithm
+    numbers = 1.0 - tf.random.stateless_uniform([count, 2, 3 * _GAMMA_ATTEMPTS + 1], seed)  # above 0, for logarithms
     radius, angle, test = tf.split(numbers[..., :-1], 3, axis=-1)
     normal = tf.sqrt(-2.0 * tf.math.log(radius)) * tf.cos(2.0 * math.pi * angle)
     # For alpha + 1 and then down by a power of a uniform: exact for every alpha, the method itself only from 1 on.
