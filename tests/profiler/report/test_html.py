@@ -161,7 +161,7 @@ def test_options_of_the_textbook_pipeline_are_named_with_dots(report: Report, tm
     given = 'tf_data.cycle_length = 16 order = "auto" # tf_data.num_parallel_calls: leave it out'
     assert given in text
     assert "tf_data.cycle_length – tf_data.block_length 16 tf_data.read_parallel_calls – " in text
-    assert "augment_options.dct_scaling true" in text
+    assert "augment_options.antialias false" in text
     assert "service.share 0.0 service.timeout_s 300" in text
     file = tmp_path / "a.toml"
     file.write_text("batch_size = 4\n" + re.sub(" (?=order|#)", "\n", given))
