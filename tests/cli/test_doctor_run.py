@@ -160,7 +160,9 @@ def test_shapes_and_dtypes() -> None:
     assert check_shapes(specs, HERE) == Check("shapes", "ok", "seed int64 [8, 2], depth float64 [8].")
 
 
-@pytest.mark.parametrize("changes", [{"augment": "device"}, {"one_hot": True, "image_dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"augment": "device", "order": "auto"}, {"one_hot": True, "image_dtype": "bfloat16"}], ids=str
+)
 def test_a_step_compiles(manifest: Manifest, changes: dict[str, object]) -> None:
     (xla,) = some(manifest, "xla", dataclasses.replace(THROUGHPUT, **changes))
     assert xla.status == "ok"
