@@ -397,7 +397,6 @@ def test_other_content_is_another_file(source: Manifest, tmp_path: Path) -> None
     others = [
         config_of(tmp_path, "bytes"),
         replace(decoded, decoded_size=(40, 41)),
-        replace(decoded, decoder="pillow"),
         replace(decoded, augment_options=AugmentOptions(antialias=True)),
         replace(decoded, augment_options=AugmentOptions(dct_scaling=False)),
         replace(decoded, cache_dir=str(tmp_path / "other")),

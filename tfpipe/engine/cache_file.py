@@ -307,7 +307,7 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     if config.cache == "decoded":
         height, width = plan.decoded_size
         options = config.augment_options
-        parts += [height, width, options.dct_scaling, options.antialias, config.decoder == "pillow"]
+        parts += [height, width, options.dct_scaling is not False, options.antialias]
         pixel_bytes = height * width * 3
         record_bytes = pixel_bytes + _RECORD_BYTES
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()

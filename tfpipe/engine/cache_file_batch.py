@@ -130,14 +130,12 @@ class FileCachingMaker(WrappedMaker):
         if part.is_cached:
             return part.stored
         stored, maker, columns = part.stored, self._maker, dict(part.stored.columns)
-        images = maker.choose_images(stored)
-        whole = maker.get_whole_boxes(images.sizes)
-        images = replace(images, boxes=whole, flips=np.zeros(len(whole), np.bool_))
-        count, pixels = len(whole), allocate((len(whole), *self._size, 3), np.uint8)
+        images = maker.choose_images(stored).make_whole()
+        count, pixels = len(images), allocate((len(images), *self._size, 3), np.uint8)
         with self.clocks.measure("decode"), maker.naming(stored.numbers):
             decode_images(images, pixels, None, self._squeezing, threads)
             for name in self._masks:
-                columns[name] = self._squeeze_masks(name, columns[name], whole[:, 2:].astype(np.int64))
+                columns[name] = self._squeeze_masks(name, columns[name], images.extents)
         for name in _RAW.keys() & columns.keys():
             value = _RAW[name]
             values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
