@@ -16,7 +16,6 @@ Options such as `label_column` name other columns for these. Every further colum
 CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
 
-import json
 import mimetypes
 import posixpath
 import shlex
@@ -68,6 +67,7 @@ from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
+from tfpipe.system.budget import ROW
 from tfpipe.system.progress import Observer, Progress
 
 RUN_IMAGES = 250_000
@@ -494,8 +494,8 @@ def _parse_list(row: Row, name: str) -> list[Any]:
     value = row.get(name)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+            value = ROW.parse_json(value)
+        except ValueError as error:
             raise DataError(f"{name!r}: must be a number or a list of numbers, got {value!r}.") from error
     if value is None:
         return []

@@ -16,6 +16,7 @@ import json
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from beam_jobs.inputs.parquet_rows import (
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
+from tfpipe.system.budget import ROW, OverBudget
 
 _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
@@ -241,25 +243,27 @@ def _rename_columns(row: Row, named: Mapping[str, str]) -> Row:
 def _parse_images(row: Row) -> Row | DataError:
     """Returns the row with its list of images as `image`. A CSV cell holds it as JSON."""
     images = row.pop("images")
-    with contextlib.suppress(ValueError, RecursionError):
-        images = json.loads(images) if isinstance(images, str) else images
+    with contextlib.suppress(ValueError):
+        images = ROW.parse_json(images) if isinstance(images, str) else images
     if not isinstance(images, list | tuple):
         return DataError(f"'images' must be a list of paths, got {images!r:.200}.")
     return row | {"image": images}
 
 
 def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    csv.field_size_limit(1 << 26)
+    csv.field_size_limit(ROW.bytes)
     number = 0
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            line = text.readline()
+            lines = _Lines(text)
+            line = next(lines, "")
             delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(line)
             is_spaced = any(name.startswith(" ") for name in next(csv.reader([line], delimiter=delimiter), []))
-            reader = csv.reader(chain([line], text), delimiter=delimiter, skipinitialspace=is_spaced)
+            reader = csv.reader(chain([line], lines), delimiter=delimiter, skipinitialspace=is_spaced)
             header = next(reader, [])
             names: list[str] = []
             for cells in reader:
+                lines.begin_row()
                 if not any(cells) and len(cells) != 1:  # spreadsheets leave such rows behind the table
                     continue
                 names = names or _name_columns(header, cells, part)
@@ -268,6 +272,8 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
                     yield number, DataError("the row has more cells than the header names.")
                     continue
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
+    except OverBudget as error:
+        raise DataError(f"{part.path}, row {number + 1}: {error}; a row has at most {ROW.bytes >> 20} MiB.") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}). Save it in UTF-8.") from error
 
@@ -291,13 +297,48 @@ def _find_delimiter(header: str) -> str:
     return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
 
 
+class _Lines(Iterator[str]):
+    """The lines of a text, as far as those of one row fit its budget."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """Begins with the lines of another row."""
+        self._budget = ROW.renew()
+
+    def __next__(self) -> str:
+        line = self._text.readline(ROW.bytes + 1)
+        self._budget.take(bytes=len(line))
+        if not line:
+            raise StopIteration
+        return line
+
+
+def _read_lines(file: Any, part: TablePart) -> Iterator[bytes]:
+    """Yields the lines that are not empty.
+
+    Raises:
+        DataError: One is longer than a row may be.
+    """
+    for number, line in enumerate(iter(partial(file.readline, ROW.bytes + 1), b""), start=1):
+        if len(line) > ROW.bytes:
+            raise DataError(f"{part.path}, line {number}: it is too long; a row has at most {ROW.bytes >> 20} MiB.")
+        if line.strip():
+            yield line
+
+
 def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    for number, line in enumerate(filter(bytes.strip, file), start=1):
+    for number, line in enumerate(_read_lines(file, part), start=1):
         try:
-            row = json.loads(line.decode("utf-8-sig"))
+            row = ROW.parse_json(line.decode("utf-8-sig"))
             if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
                 json.dumps(row, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
+        except OverBudget as error:
+            yield number, DataError(f"the row cannot be read: {error}.")
+            continue
+        except ValueError as error:
             yield number, DataError(f"not valid JSON ({error}).")
             continue
         is_object = isinstance(row, dict)

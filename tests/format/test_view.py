@@ -17,10 +17,11 @@ def make_split(numbers: list[int], weights: list[int] | None = None, stored: int
 
 
 VIEW = View("few", {"train": make_split([0, 3, 9], [65536, 0, 98304]), "test": make_split([])}, {"where": "größer"})
+RECORDS = {"train": 20, "test": 10}
 
 
 def test_a_view_comes_back_as_it_was() -> None:
-    found = decode_view(VIEW.encode(), "few.view")
+    found = decode_view(VIEW.encode(), "few.view", RECORDS)
     assert (found.name, dict(found.made_from), list(found.splits)) == ("few", {"where": "größer"}, ["train", "test"])
     train, test = found.splits["train"], found.splits["test"]
     assert train.numbers.tolist() == [0, 3, 9]
@@ -56,7 +57,7 @@ def test_every_flipped_byte_is_found() -> None:
         damaged = bytearray(data)
         damaged[at] ^= 1
         with pytest.raises(FormatError, match=r"^few\.view") as caught:
-            decode_view(bytes(damaged), "few.view")
+            decode_view(bytes(damaged), "few.view", RECORDS)
         if at >= body:
             said = "few.view is damaged: its bytes have another checksum. Make the view again by `tfpipe view`."
             assert str(caught.value) == said
@@ -77,20 +78,26 @@ def harm(change: str, value: object) -> bytes:
         ("records", 2, "few.view: splits.train: it is damaged: it has 3 records and not 2."),
         ("stored_records", 17, "few.view: splits.train: it is damaged: it does not decompress to 3 bytes."),
         ("records", 11, "few.view: splits.train.records must be a whole number of at least 0 and at most 10, got 11."),
+        (
+            "stored_records",
+            1 << 40,
+            "few.view was made for other shards: it names 1,099,511,627,776 records of 'train', and there are 20. Make "
+            "it again by `tfpipe view`.",
+        ),
         ("fingerprint", 3, "few.view: splits.train.fingerprint must be text, got 3."),
     ],
 )
 def test_a_header_that_lies_is_refused(change: str, value: object, reason: str) -> None:
     with pytest.raises(FormatError) as caught:
-        decode_view(harm(change, value), "few.view")
+        decode_view(harm(change, value), "few.view", RECORDS)
     assert str(caught.value) == reason
 
 
 def test_another_file_is_refused() -> None:
     with pytest.raises(FormatError, match=r"^x is not a view of tfpipe, or is damaged\.$"):
-        decode_view(b"\xff\xd8\xff", "x")
+        decode_view(b"\xff\xd8\xff", "x", RECORDS)
     with pytest.raises(FormatError, match=r"^x: format must be 'tfpipe view 1', got 'tfpipe view 2'\.$"):
-        decode_view(VIEW.encode().replace(b"tfpipe view 1", b"tfpipe view 2"), "x")
+        decode_view(VIEW.encode().replace(b"tfpipe view 1", b"tfpipe view 2"), "x", RECORDS)
 
 
 def test_a_small_file_cannot_take_much_memory() -> None:

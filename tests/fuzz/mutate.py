@@ -174,7 +174,16 @@ def _indexed(data: bytes, rng: random.Random) -> bytes:
     return len(index).to_bytes(2, "little") + index + file
 
 
+def _headed(data: bytes, rng: random.Random) -> bytes:
+    """A line of JSON with what is packed behind it: one of both is changed."""
+    head, _, body = data.partition(b"\n")
+    if rng.random() < 0.7:
+        return _json(head, rng) + b"\n" + body
+    return head + b"\n" + _bytes(body, rng)
+
+
 _KINDS = {
+    "headed": _headed,
     "records": _records,
     "placed": _placed,
     "indexed": _indexed,

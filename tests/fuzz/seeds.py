@@ -5,14 +5,18 @@ import json
 import zlib
 from dataclasses import replace
 
+import numpy as np
+
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.example import encode_example
+from tfpipe.format.layer import Layer
 from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.view import Hidden, View, ViewSplit
 
 SHA256 = "0123456789abcdef" * 4
 
@@ -124,3 +128,27 @@ TFDS = [
     tfds_metadata.dataset_info_json(_manifest(None)).encode(),
 ]
 JSON = [*MANIFESTS[:1], *SCHEMAS[2:], *FORMS, *TFDS, b'{"a": [1, 2.5, "\\ud800", null, true, {"b": []}]}']
+
+STORED = {"train": 40, "test": 10}
+_VIEW = {
+    "train": ViewSplit(np.array([0, 3, 39]), np.array([65536, 0, 98304], np.uint32), 40, 700, (2, 1), "f1"),
+    "test": ViewSplit(np.arange(10), None, 10, 70, (), "f2"),
+}
+VIEWS = [View("few", _VIEW, {"where": "größer"}).encode(), View("none", {}).encode()]
+_HIDDEN = {"train": Hidden(np.array([3, 4, 39]), np.array([1, -1, 0], np.int32), np.array([700, 20, 9]))}
+LAYERS = [
+    Layer(2, "delete", "2026-11-26T07:41:00Z", "1.0", {"train": "ef"}, {"train": 3}, _HIDDEN).encode(),
+    Layer(2, "append", "2026-11-26T07:40:00Z", "1.0", {"train": "ab"}, {"train": 5}, appended={"train": "c"}).encode(),
+]
+_BASE = _tensor_manifest(None)
+COLUMN_BASE = manifest_json.dumps(_BASE).encode()
+COLUMNS = [
+    manifest_json.dumps(
+        replace(
+            _BASE,
+            schema=Schema((FeatureSpec.make_text("words"),)),
+            splits={name: replace(split, tensors={}) for name, split in _BASE.splits.items()},
+            stands_on={name: split.fingerprint for name, split in _BASE.splits.items()},
+        )
+    ).encode()
+]

@@ -1,6 +1,7 @@
-"""What is fuzzed: every parser of `tfpipe.format` and the reader of TFDS metadata, as functions of bytes."""
+"""What is fuzzed: every parser of `tfpipe.format`, TFDS metadata and columns, as functions of bytes."""
 
 import io
+import json
 import math
 import os
 import tempfile
@@ -11,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.fuzz import seeds
+from tfpipe.dataset.parts import load_column, load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.layer import decode_layer
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
@@ -24,6 +27,7 @@ from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
 from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES, read_record, scan_records
+from tfpipe.format.view import decode_view, encode_headed
 from tfpipe.integrity.foreign.metadata_files import read_metadata
 
 _MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -185,6 +189,43 @@ def _naming(data: bytes) -> None:
     assert "\0" not in name
 
 
+def _signed(data: bytes) -> bytes:
+    """A view or a layer whose checksum holds, as far as its header is JSON: it takes more than damage to make one."""
+    text, _, body = data.partition(b"\n")
+    try:
+        header = json.loads(text)
+        del header["sha256"]
+        return encode_headed(header.pop("format"), header, [body])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return data
+
+
+def _view(data: bytes) -> None:
+    view = decode_view(_signed(data), "v.view", seeds.STORED)
+    assert decode_view(view.encode(), "v.view", seeds.STORED).encode() == view.encode()
+    for name, split in view.splits.items():
+        assert split.records == len(np.unique(split.numbers)) <= split.stored_records <= seeds.STORED[name]
+
+
+def _layer(data: bytes) -> None:
+    layer = decode_layer(_signed(data), "2.layer", 2, lambda: seeds.STORED)
+    assert decode_layer(layer.encode(), "2.layer", 2, lambda: seeds.STORED).encode() == layer.encode()
+    assert all(hidden.records <= seeds.STORED[name] for name, hidden in layer.hidden.items())
+
+
+def _column(data: bytes) -> None:
+    """The manifest of a column beside that of its dataset."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        Path(folder, file_names.MANIFEST).write_bytes(seeds.COLUMN_BASE)
+        Path(folder, "columns", "c").mkdir(parents=True)
+        Path(folder, "columns", "c", file_names.MANIFEST).write_bytes(data)
+        found = load_own_manifest(folder)
+        column = load_column(found, "c")
+        used = use_columns(found, [column])
+    assert [each.directory for each in used.columns] == [f"{folder}/columns/c"]
+    assert column.splits.keys() == found.splits.keys()
+
+
 _PLACED = [(0).to_bytes(8, "little") + (19).to_bytes(8, "little") + seeds.framed([b"one", b"three"])]
 _INDEXED = [
     len(index).to_bytes(2, "little") + index + file
@@ -208,5 +249,8 @@ TARGETS = {
     "naming": Target(_naming, seeds.NAMES, "bytes"),
     "form": Target(_form, seeds.FORMS, "json"),
     "tfds": Target(_tfds, seeds.TFDS, "json"),
+    "view": Target(_view, seeds.VIEWS, "headed"),
+    "layer": Target(_layer, seeds.LAYERS, "headed"),
+    "column": Target(_column, seeds.COLUMNS, "json"),
     "checked_json": Target(_json, seeds.JSON, "json"),
 }

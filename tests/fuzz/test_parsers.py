@@ -12,7 +12,7 @@ from tests.fuzz import at_random, one
 from tests.fuzz.targets import TARGETS
 
 REPOSITORY = Path(__file__).parent.parent.parent
-RUNS = {"resync": 300, "manifest": 400, "schema": 300, "form": 300, "checked_json": 100, "tfds": 300}
+RUNS = {"resync": 300, "manifest": 400, "schema": 300, "form": 300, "checked_json": 100, "tfds": 300, "column": 300}
 
 
 @pytest.fixture

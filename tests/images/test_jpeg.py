@@ -238,8 +238,19 @@ def test_too_many_scans_are_refused(make: Any) -> None:
     whole = make.jpeg(progressive=True)
     last = whole.rindex(b"\xff\xda")
     data = whole[:-2] + whole[last:-2] * 300 + whole[-2:]
-    with pytest.raises(BadImage, match="scans, more than the 200"):
+    with pytest.raises(BadImage, match=r"^progressive JPEG of 3\d\d scans of \d+ x \d+ pixels, more than are decoded$"):
         prepare_image(data, KEEP)
+
+
+def test_few_scans_of_many_pixels_are_refused(make: Any) -> None:
+    whole = make.jpeg(progressive=True)
+    last, frame = whole.rindex(b"\xff\xda"), whole.index(b"\xff\xc2")
+    large = whole[: frame + 5] + bytes.fromhex("1b581b58") + whole[frame + 9 :]  # 7,000 x 7,000 pixels
+    data = large[:-2] + large[last:-2] * 60 + large[-2:]
+    with pytest.raises(BadImage) as caught:
+        prepare_image(data, KEEP)
+    scans = data.count(b"\xff\xda")
+    assert caught.value.reason == f"progressive JPEG of {scans} scans of 7,000 x 7,000 pixels, more than are decoded"
 
 
 def test_a_jpeg_in_rgb_stays(make: Any, tf_jpeg: Any) -> None:

@@ -708,3 +708,16 @@ def test_an_arithmetic_file_is_left_to_pillow_and_its_segments_are_followed_to_t
     with pytest.raises(BadImage) as refusal:
         judge(read(b"\xff\xfe\xff\xff"))
     assert refusal.value.reason == "damaged JPEG: a segment among its image data is cut off"
+
+
+@pytest.mark.parametrize(("comments", "pieces"), [(1, 10_000), (5_001, 1)])
+@pytest.mark.parametrize("before", [b"", b"\x00\x01"])
+def test_a_gif_of_many_comments_is_refused(comments: int, pieces: int, before: bytes) -> None:
+    whole = io.BytesIO()
+    Image.new("P", (16, 16)).save(whole, "GIF")
+    at = 13 + (3 << (whole.getvalue()[10] & 7) + 1)  # behind the colors
+    head, image = whole.getvalue()[:at] + before, whole.getvalue()[at:]
+    comment = b"\x21\xfe" + b"\x01a" * pieces + b"\0"
+    assert reason(head + comment * comments + image) == "GIF of more than 10,000 blocks of comments and the like"
+    few = b"\x21\xfe" + b"\x01a" * (pieces // 2) + b"\0"
+    assert prepare_image(head + few * (comments // 2 + 1) + image, KEEP).format == "PNG"

@@ -82,13 +82,15 @@ class History:
                 raise FormatError(f"{missing} is missing, and a later layer is there. Copy the dataset again.")
         paths = [file_io.join(base.directory, layer_file(number)) for number in numbers]
         data = file_io.read_all(paths, [MAX_LAYER_BYTES] * len(paths))
+        history = cls(base, columns, ())
         try:
-            layers = tuple(map(decode_layer, data, paths, numbers))
+            for entry, path, number in zip(data, paths, numbers, strict=True):
+                layer = decode_layer(entry, path, number, history.count_records)
+                history = replace(history, layers=(*history.layers, layer))
         except FileNotFoundError as error:  # a link to nothing
             raise FormatError(f"{error.filename} cannot be read: it is not there. Copy the dataset again.") from None
-        history = cls(base, columns, layers)
-        if layers:
-            history.check(layers[-1])
+        if history.layers:
+            history.check(history.layers[-1])
         return history
 
     @property
@@ -121,7 +123,7 @@ class History:
         """
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
-        made = load_view(self.base, view)
+        made = load_view(self.join_shards(self.newest), view)
         fits = (number for number in range(self.newest, 0, -1) if find_misfit(self.join_shards(number), made) is None)
         return self.load_state(next(fits, self.newest), self.newest, made, with_columns=with_columns)
 
@@ -174,6 +176,10 @@ class History:
             parts = [self.base, *map(self.load_part, appended)]
             self.joined[appended] = join_manifests(parts, _list_folders(appended))
         return replace(self.joined[appended], layer=number)
+
+    def count_records(self) -> dict[str, int]:
+        """Counts the records of each split in the shards of the newest layer, hidden ones too."""
+        return {name: info.stored_records for name, info in self.join_shards(self.newest).splits.items()}
 
     def load_part(self, number: int) -> Manifest:
         """Returns the manifest of the records that a layer appended.

@@ -133,7 +133,7 @@ def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
 
 
 def load_view(manifest: Manifest, name: str) -> View:
-    """Reads a view of a dataset.
+    """Reads a view of a dataset, whose manifest has the shards of all layers.
 
     Raises:
         ConfigError: No view can have this name.
@@ -142,7 +142,8 @@ def load_view(manifest: Manifest, name: str) -> View:
     """
     path = file_io.join(manifest.directory, view_file(name))
     try:
-        return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path)
+        records = {split: info.stored_records for split, info in manifest.splits.items()}
+        return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path, records)
     except FileNotFoundError:
         names = list_views(manifest.directory)
         has = f"it has {', '.join(names)}" if names else "it has none"

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from tfpipe.errors import FormatError
+from tfpipe.system.budget import DOCUMENT, OverBudget
 
 Value = TypeVar("Value")
 Word = TypeVar("Word", bound=str)
 
 MAX_COUNT = 2**63 - 1
-MAX_PARTS = 1_000_000
-"""The most lists, objects and commas in one document. Each takes up to 0.2 kB, so this bounds the memory."""
+MAX_PARTS = DOCUMENT.items
+"""The most lists, objects and commas in one document."""
 
 MAX_TEXT = 10_000
 """The most characters of one string or key."""
@@ -156,8 +157,10 @@ def parse_json(text: str, where: str) -> Node:
         FormatError: The text is not valid JSON, is nested too deeply, has more than a million parts, names a key twice
             in one object (readers would differ on which value counts), or holds a number with thousands of digits.
     """
-    if sum(map(text.count, "[{,")) > MAX_PARTS:  # one byte of text can take 25 bytes of memory
-        raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.")
+    try:
+        DOCUMENT.check_json(text)
+    except OverBudget:
+        raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.") from None
 
     def refuse(constant: str) -> NoReturn:
         raise FormatError(f"{where}: {constant} is not a number that JSON allows.")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tfpipe.format import file_names
 from tfpipe.format.json_reader import Node
-from tfpipe.format.view import MAX_RECORDS, Hidden, decode_headed, encode_headed, inflate
+from tfpipe.format.view import Hidden, check_records, decode_headed, encode_headed, inflate
 
 Kind = Literal["append", "delete"]
 """The change that a layer makes to the state below it."""
@@ -97,13 +97,15 @@ def list_numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
 
 
-def decode_layer(data: bytes, where: str, number: int) -> Layer:
+def decode_layer(data: bytes, where: str, number: int, records: Callable[[], Mapping[str, int]]) -> Layer:
     """Reads what `Layer.encode` wrote.
 
     Args:
         data: The bytes of the file.
         where: The name of the file, for messages.
         number: The number of the layer, as its name says.
+        records: A function that returns the number of records of each split in the shards below the layer. What the
+            entry claims is compared with it before hidden records take memory.
 
     Raises:
         FormatError: It is damaged, or not an entry that this release can read.
@@ -118,15 +120,15 @@ def decode_layer(data: bytes, where: str, number: int) -> Layer:
         node.field("tool_version").text(),
         node.field("below").mapping(Node.text),
         node.field("records").counts(),
-        _decode_hidden(node.field("hidden"), body) if kind == "delete" else {},
+        _decode_hidden(node.field("hidden"), body, where, records()) if kind == "delete" else {},
         node.field("appended").mapping(Node.text) if kind == "append" else {},
     )
 
 
-def _decode_hidden(node: Node, body: bytes) -> dict[str, Hidden]:
+def _decode_hidden(node: Node, body: bytes, where: str, most: Mapping[str, int]) -> dict[str, Hidden]:
     splits, at = {}, 0
     for name, split in node.items():
-        records = split.field("records").count(0, MAX_RECORDS)
+        records = check_records(split, "records", where, name, most, "Copy it again from the dataset.")
         arrays = []
         for size, kind in zip(split.field("packed_bytes").elements(), _DTYPES, strict=False):
             block, at = body[at : at + size.count()], at + size.count()

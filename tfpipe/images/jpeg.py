@@ -17,6 +17,7 @@ from PIL import Image, JpegImagePlugin
 
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
+from tfpipe.system.budget import BLOCKS, SCANS
 
 EOI = b"\xff\xd9"
 SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
@@ -28,12 +29,9 @@ _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC = frozenset((0xC9, 0xCA))
 _PROGRESSIVE = frozenset((0xC2, 0xCA))
 
-# A photograph has about ten, one with a large color profile some hundreds. Millions of empty ones take seconds.
-_MAX_SEGMENTS = 10_000
-_TOO_MANY_SEGMENTS = f"JPEG of more than {_MAX_SEGMENTS:,} segments"
-
-# Ten scans are usual. A small file with thousands of scans of a large image would keep a decoder busy.
 _MAX_SCANS = 200
+_MAX_SEGMENTS = BLOCKS.items  # millions of empty ones take seconds
+_TOO_MANY_SEGMENTS = f"JPEG of more than {_MAX_SEGMENTS:,} segments"
 
 # TEM and RST0..7 have no length. Between segments decoders skip them, and all bytes that are no marker.
 _NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
@@ -102,8 +100,8 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
     width, height, component_ids = _read_frame(frame, frame_kind)
     check_size(width, height, max_pixels)
     progressive = frame_kind in _PROGRESSIVE
-    if progressive and (scans := data.count(b"\xff\xda")) > _MAX_SCANS:
-        raise BadImage(f"progressive JPEG of {scans} scans, more than the {_MAX_SCANS} that are decoded")
+    if progressive and (scans := data.count(b"\xff\xda")) > min(_MAX_SCANS, SCANS.items // (width * height)):
+        raise BadImage(f"progressive JPEG of {scans} scans of {width:,} x {height:,} pixels, more than are decoded")
     return JpegHeader(
         width=width,
         height=height,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import struct
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tfpipe.errors import TfpipeError
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
+from tfpipe.system.budget import BLOCKS, OverBudget
 from tfpipe.system.extras import name_install
 from tfpipe.system.fork_lock import ForkLock
 
@@ -48,6 +50,7 @@ _TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 
 _TIFF_EXTRA, _MULTIPLIED = 338, 1
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
 _TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
+_GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
@@ -121,6 +124,8 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
+    if kind == "gif":
+        _check_gif_blocks(data)
     image = open_plugin(data, kind)
     check_size(*image.size, max_pixels)
     tags: Any = getattr(image, "tag_v2", {})
@@ -189,6 +194,32 @@ def _cut_plane(data: bytes, tags: Any, plane: int) -> bytes:
         directory += struct.pack(order + "HHI", tag, 4, len(values)) + place
         lists += packed if len(values) > 1 else b""
     return struct.pack(order + "2sHI", data[:2], 42, len(data)) + data[8:] + directory + bytes(4) + lists
+
+
+def _check_gif_blocks(data: bytes) -> None:
+    """Refuses a GIF with very many blocks before its second image, over which Pillow would take quadratic time.
+
+    Raises:
+        BadImage: It has more than the budget allows.
+    """
+    budget, at, images = BLOCKS.renew(), 13 + _find_table_bytes(data[10:11]), 0
+    try:
+        while images < 2 and (found := _GIF_BLOCK.search(data, at)) is not None and found[0] != b";":
+            is_image, at = found[0] == b",", found.start()
+            at += 11 + _find_table_bytes(data[at + 9 : at + 10]) if is_image else 2
+            images += is_image
+            while at < len(data) and data[at]:  # a block comes in pieces, each behind its size
+                budget.take(items=not is_image)
+                at += 1 + data[at]
+            budget.take(items=1)
+            at += 1
+    except OverBudget:
+        raise BadImage(f"GIF of more than {BLOCKS.items:,} blocks of comments and the like") from None
+
+
+def _find_table_bytes(flags: bytes) -> int:
+    """Returns the bytes of the table of colors that the flags of a GIF or of an image in it announce."""
+    return 3 << (flags[0] & 7) + 1 if flags and flags[0] & 0x80 else 0
 
 
 def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:

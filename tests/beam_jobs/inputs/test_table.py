@@ -26,6 +26,7 @@ from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
 
+LONG = (64 << 20) + 1
 KINDS = ("csv", "jsonl", "parquet")
 WriteRows = Callable[..., Path]
 
@@ -764,7 +765,27 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
             b'{"image"\n',
             "{path}, row 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
         ),
-        ("t.jsonl", b"[" * 100_000, "{path}, row 1: not valid JSON (maximum recursion depth exceeded"),
+        (
+            "t.jsonl",
+            b"[" * 100_000,
+            "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep.",
+        ),
+        (
+            "t.jsonl",
+            b'{"image": "a.jpg", "x": ' + b"[" * 900 + b"]" * 900 + b"}\n",
+            "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep.",
+        ),
+        (
+            "t.csv",
+            b'image,xmin,ymin,xmax,ymax\na.jpg,"' + b"[" * 900 + b"]" * 900 + b'",1,1,1\n',
+            "{path}, row 1: 'xmin': must be a number or a list of numbers, got '[[[",
+        ),
+        ("t.jsonl", b'{"image": "a.jpg"}\n' + b" " * LONG, "{path}, line 2: it is too long; a row has at most 64 MiB."),
+        (
+            "t.csv",
+            b'image,note\na.jpg,"' + b"x\n" * (LONG // 2),
+            "{path}, row 1: it takes too many bytes; a row has at most 64 MiB.",
+        ),
         (
             "t.parquet",
             b"no parquet",

@@ -1,0 +1,128 @@
+"""The budget of a file that somebody else made: bytes, items and depth, checked before memory is taken.
+
+    budget = ROW.renew()
+    budget.take(bytes=len(line), items=len(cells))
+    value = budget.parse_json(line)
+
+The limits lie far above what real files need; `docs/reference/limits.md` lists them.
+"""
+
+import io
+import json
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+_ANY = 1 << 62
+_File = IO[bytes]  # a field has that name
+
+
+class OverBudget(ValueError):
+    """A file takes more than its budget. The text is a reason, such as "it has more than 100 items"."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """The bytes, the items and the depth that a file may take; `take` lessens them.
+
+    Attributes:
+        bytes: The bytes, once they are unpacked.
+        items: The parts: cells of a row, blocks of a file, or lists, objects and commas of JSON.
+        depth: The levels of lists and objects in each other.
+    """
+
+    bytes: int = _ANY
+    items: int = _ANY
+    depth: int = _ANY
+
+    def renew(self, growth: int = 0) -> "Budget":
+        """Returns this budget for another file; `growth` bytes come on top."""
+        return replace(self, bytes=self.bytes + growth)
+
+    def take(self, bytes: int = 0, items: int = 0) -> None:  # noqa: A002  # as the fields
+        """Takes bytes and items out of the budget.
+
+        Raises:
+            OverBudget: So many are not left.
+        """
+        if bytes > self.bytes:
+            raise OverBudget("it takes too many bytes")
+        if items > self.items:
+            raise OverBudget("it has too many parts")
+        self.bytes -= bytes
+        self.items -= items
+
+    def check_json(self, text: str) -> None:
+        """Checks the number of lists, objects and commas of a text that is JSON: each takes up to 0.2 kB.
+
+        Raises:
+            OverBudget: It has more of them than are left.
+        """
+        if sum(map(text.count, "[{,")) > self.items:
+            raise OverBudget(f"it has more than {self.items:,} lists, objects and commas")
+
+    def parse_json(self, text: str) -> Any:
+        """Parses JSON.
+
+        Raises:
+            OverBudget: It has more parts, or is nested deeper, than it may.
+            ValueError: It is not valid JSON.
+        """
+        self.check_json(text)
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise OverBudget(f"it is nested more than {self.depth:,} levels deep") from None
+        if text.count("[") + text.count("{") > self.depth:  # else it cannot be
+            self._check_depth(value)
+        return value
+
+    def _check_depth(self, value: Any) -> None:
+        level = [value]
+        for _ in range(self.depth):
+            below = (each.values() if isinstance(each, dict) else each for each in level)
+            level = [each for values in below for each in values if isinstance(each, dict | list)]
+            if not level:
+                return
+        raise OverBudget(f"it is nested more than {self.depth:,} levels deep")
+
+    def limit(self, file: _File) -> io.BufferedReader:
+        """Returns a file that is read forwards, whose bytes are taken out of the budget."""
+        return io.BufferedReader(_Limited(file, self), 1 << 20)
+
+
+class _Limited(io.RawIOBase):
+    """The bytes of another file, which a budget counts."""
+
+    def __init__(self, file: IO[bytes], budget: Budget) -> None:
+        self._file, self._budget = file, budget
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._budget.take(bytes=len(data))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+DOCUMENT = Budget(items=1_000_000)
+"""A manifest, or another JSON document of a dataset."""
+
+ROW = Budget(bytes=64 << 20, items=1_000_000, depth=100)
+"""A row of a table."""
+
+COLUMNS = Budget(items=10_000)
+"""The columns of a table."""
+
+BLOCKS = Budget(items=10_000)
+"""The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""
+
+SCANS = Budget(items=2_500_000_000)
+"""The pixels of a progressive JPEG, once for each scan: ten scans are usual, and 50 of 50 megapixels take 5 s."""
+
+UNPACKED = Budget(bytes=1 << 30)
+"""What a compressed archive or table holds, besides `GROWTH` times its size."""
+
+GROWTH = 200
+"""How many times its size a compressed archive or table may hold. Images hardly shrink, and texts 10 to 50 times."""
