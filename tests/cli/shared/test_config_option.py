@@ -111,14 +111,20 @@ def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
     region = "Dataflow: the region of the machines, such as europe-west4."
     assert describe_field(RunnerConfig, "region") == (region, "")
     assert describe_field(ImageForm, "quality") == ("The JPEG quality of images that are encoded again.", "")
+    assert (
+        " beside `annotations/instances_*.json`, or one with Annotations, "
+        in describe_field(ShardConfig, "input_format")[0]
+    )
     assert describe_field(TableConfig, "missing")[0].startswith("The way with records without a value: nothing is")
 
 
-def test_every_option_has_a_text() -> None:
+def test_every_option_has_a_text_that_the_site_can_show() -> None:
     for name, one in commands.commands.items():
         for param in one.params:
             if isinstance(param, click.Option):
-                assert (param.help or "").partition("  [default")[0].endswith("."), (name, param.name)
+                text = param.help or ""
+                assert text.partition("  [default")[0].endswith("."), (name, param.name)
+                assert not re.search(r"\w_(?!\w)", re.sub(r"`.*?`", "", text)), (name, param.name)  # a link there
 
 
 def test_a_wrong_word_is_refused() -> None:

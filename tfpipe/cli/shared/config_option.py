@@ -103,7 +103,8 @@ def describe_field(config: Any, name: str) -> tuple[str, str]:
     without = "Empty: " if field.default in ((), "") else f"{field.default}: "
     shown, default = [], ""
     for sentence in sentences:
-        words = re.sub(r"`.*?`", lambda match: names.get(match[0], match[0].strip("`")), sentence)
+        # Words are shown without the signs of code, but a star stands in it.
+        words = re.sub(r"`([^*]*?)`|`.*?`", lambda match: names.get(match[0], match[1] or match[0]), sentence)
         if words.startswith(without) and not isinstance(facts.kind, Choice):
             default = words.removeprefix(without).rstrip(".").strip('"')
         elif sentence != facts.kind.allowed:
