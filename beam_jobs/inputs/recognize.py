@@ -155,6 +155,14 @@ class TreeInput(Input):
         """Returns what the folders mean."""
         return resolve_tree(self.config, facts)
 
+    def explain_no_classes(self) -> str | None:
+        """Returns how to read the table of Hugging Face's `imagefolder` beside the images, or the usual reason."""
+        paths = (file_io.join(self.config.input, f"metadata.{ending}") for ending in ("jsonl", "csv", "parquet"))
+        table = next(filter(file_io.exists, paths), None)
+        if table is not None:
+            return f"the images lie in no class folders; shard the table {table} with --image-column file_name"
+        return self.no_classes
+
 
 @dataclass(frozen=True)
 class WholeInput(Input):

@@ -6,6 +6,7 @@ planner treats both alike.
 
 import contextlib
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,9 @@ def _find_fault(path: str) -> str:
         return ""
     if os.path.exists(path.replace("\\", "/")):
         return "They exist with / in place of \\. "
+    form = next((form for form in ("NFC", "NFD") if os.path.exists(unicodedata.normalize(form, path))), None)
+    if form is not None:
+        return f"They exist with letters such as é in Unicode's form {form}. "
     folder, name = os.path.split(path)
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         endings = (ending for stem, ending in (os.path.splitext(entry.name) for entry in entries) if stem == name)

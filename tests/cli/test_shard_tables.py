@@ -100,14 +100,28 @@ def test_more_classes_than_fit_in_a_line(images: list[str], tfpipe: Tfpipe) -> N
     assert lines[0] == "classes: 8 (c0 1, c1 1, c2 1, c3 1, c4 1, and 3 more)"
 
 
+def test_a_table_beside_images_is_named(images: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
+    Path("metadata.jsonl").write_text("".join(json.dumps({"file_name": name, "text": "a"}) + "\n" for name in images))
+    out, path = tmp_path.parent / f"{tmp_path.name}-out", tmp_path / "metadata.jsonl"
+    assert shard(tfpipe, tmp_path, out)[0] == (
+        f"no classes: the images lie in no class folders; shard the table {path} with --image-column file_name"
+    )
+    lines = shard(tfpipe, path, f"{out}-2", "--image-column", "file_name")
+    assert lines[1] == "columns: text"
+
+
 def test_classes_that_differ_only_in_case_are_named(images: list[str], tfpipe: Tfpipe) -> None:
     write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "cat", "owl"), strict=True)])
     done = tfpipe("shard", "t.csv", "out")
     assert done.code == 0
-    assert done.err.splitlines()[1] == "Classes 'Owl' and 'owl' differ only in case or white space."
+    assert done.err.splitlines()[1] == "Classes 'Owl' and 'owl' differ only in case, white space or Unicode form."
     write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "polar bear", "polarbear"), strict=True)])
     assert tfpipe("shard", "t.csv", "new").err.splitlines()[1] == (
-        "Classes 'Owl' and 'owl' differ only in case or white space. There are 1 more such."
+        "Classes 'Owl' and 'owl' differ only in case, white space or Unicode form. There are 1 more such."
+    )
+    write_csv("t.csv", ("image", "label"), [*zip(images, ("\xfc", "u\u0308", "a", "b"), strict=True)])
+    assert tfpipe("shard", "t.csv", "forms").err.splitlines()[1] == (
+        "Classes 'u\\u0308' and '\\xfc' differ only in case, white space or Unicode form."
     )
 
 

@@ -923,13 +923,14 @@ def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Pat
     ("name", "advice"),
     [
         ("a\\1.jpg", "They exist with / in place of \\. "),
+        ("a/u\u0308.jpg", "They exist with letters such as é in Unicode's form NFC. "),
         ("a/1", "They exist with the ending .jpg. "),
         ("a/2", ""),
         ("b/1.jpg", ""),
     ],
 )
 def test_the_fault_of_missing_files_is_named(tmp_path: Path, name: str, advice: str) -> None:
-    write_files(tmp_path, {"a/1.jpg": b"", "t.csv": f"image\n{name}\n".encode()})
+    write_files(tmp_path, {"a/1.jpg": b"", "a/\xfc.jpg": b"", "t.csv": f"image\n{name}\n".encode()})
     path = tmp_path / "t.csv"
     assert refusal(DataError, plan_shards, ShardConfig(str(path), str(tmp_path / "out"))) == (
         f"{path} names 1 image, and 1 of their files does not exist: {tmp_path}/{name}. {advice}Correct the paths, or "

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import unicodedata
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -23,10 +24,10 @@ _RATE_OVER_S = 15.0
 
 
 def find_twins(names: Sequence[str]) -> list[list[str]]:
-    """Returns the names that differ only in case or white space, one list for those that are alike."""
+    """Returns the names that differ only in case, white space or Unicode form, one list for those that are alike."""
     alike = defaultdict[str, list[str]](list)
     for name in names:
-        alike["".join(name.split()).casefold()].append(name)
+        alike[unicodedata.normalize("NFC", "".join(name.split()).casefold())].append(name)
     return [twins for twins in alike.values() if len(twins) > 1]
 
 
@@ -104,7 +105,9 @@ class ShardDisplay(_Display, ShardObserver):
         self._print(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
         if twins := find_twins(plan.listing.label_names):
             more = f" There are {len(twins) - 1:,} more such." if len(twins) > 1 else ""
-            self._print(f"Classes {' and '.join(map(repr, twins[0]))} differ only in case or white space.{more}")
+            looks_same = len({unicodedata.normalize("NFC", name) for name in twins[0]}) == 1
+            names = " and ".join(map(ascii if looks_same else repr, twins[0]))
+            self._print(f"Classes {names} differ only in case, white space or Unicode form.{more}")
         if self._live is not None:
             self._live.update(self._task, description="Sharding", total=plan.num_images)
 
