@@ -21,10 +21,11 @@ VERBS = """
     Crops Cuts Deals Decides Decodes Decompresses Describes Divides Does Draws Drives Drops Encodes Ends Estimates
     Exchanges Feeds Fills Finds Fits Forgets Formats Gets Gives Goes Groups Hashes Hides Holds Implements Infers
     Inflates Inverts Joins Keeps Kills Lays Leaves Lets Lists Loads Locates Looks Makes Maps Measures Merges Mixes
-    Moves Opens Pads Parses Passes Pastes Pauses Prepares Prints Profiles Puts Raises Reads Receives Recognizes
-    Reduces Refuses Removes Renders Repeats Replaces Reports Resizes Restores Returns Rewrites Runs Samples Saves
-    Says Scales Searches Selects Sends Serves Sets Shifts Shows Slices Splits Spreads Stacks Starts Stores Submits
-    Subtracts Sums Swaps Takes Tells Tests Trains Transcodes Tries Turns Unpacks Waits Warns Writes Yields
+    Moves Names Opens Pads Parses Passes Pastes Pauses Prepares Prints Profiles Puts Raises Reads Receives
+    Recognizes Reduces Refuses Removes Renders Repeats Replaces Reports Resizes Restores Returns Rewrites Runs
+    Samples Saves Says Scales Searches Selects Sends Serves Sets Shifts Shows Slices Splits Spreads Squeezes Stacks
+    Starts Stores Submits Subtracts Sums Swaps Takes Tells Tests Trains Transcodes Tries Turns Unpacks Waits Warns
+    Writes Yields
 """.split()
 
 # The first word of a class's or a property's docstring.
