@@ -1,17 +1,15 @@
-"""Reads JPEG headers, completes files that lack their end marker, and decodes without surprises.
+"""Reads JPEG headers, adds the end marker that a file lacks, and decodes without surprises.
 
-Pillow hides libjpeg's warnings, and libjpeg fills missing data with gray once it sees an end marker. So only the pixels
-tell whether a file that lacks its end marker is otherwise complete: see `append_eoi`.
+Pillow hides libjpeg's warnings, and libjpeg fills missing data with gray once it sees an end marker.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from PIL import Image, JpegImagePlugin
 
@@ -20,6 +18,7 @@ from tfpipe.images.exif import read_orientation
 from tfpipe.system.budget import BLOCKS, SCANS
 
 EOI = b"\xff\xd9"
+TRUNCATED = "truncated JPEG"
 SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
 
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
@@ -38,13 +37,6 @@ _NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 
 # Inside entropy-coded data 0xFF may be followed by a stuffed zero, a fill byte or the number of a restart.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
-
-# Bytes that take the place of missing data. They begin with different bits, so at least one differs from libjpeg's own
-# filling. They go on without a pattern for long enough to spoil several blocks. None is 0xFF, which would be a marker.
-_FILLERS = tuple(
-    first + b"".join(hashlib.sha256(first + bytes([i])).digest() for i in range(8)).replace(b"\xff", b"\x7f")
-    for first in (b"\x00", b"\x55", b"\xaa", b"\xe6")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,31 +169,14 @@ def verify_by_pillow(header: JpegHeader) -> None:
 
 
 def append_eoi(data: bytes, header: JpegHeader) -> bytes:
-    """Completes a JPEG that lacks only its end marker.
-
-    If an end marker follows cut data, libjpeg invents the rest. So the data is decoded once as it is, and again with
-    different bytes where data may be missing. If nothing is missing, these bytes stand after the last scan, are
-    skipped, and the pixels are equal. If something is missing, they are decoded and the pixels differ. A cut between
-    two scans leaves complete scans but too few of them; counting the scans finds that. This takes five decodes, or nine
-    with restart markers, and only for files that would otherwise be lost.
-
-    Missing bits on which no pixel depends stay unnoticed. (The last run of empty blocks in a progressive file may be
-    longer than the image.) They do no harm: decoders make the same pixels of the completed file.
+    """Adds the end marker that a JPEG lacks. Whether its blocks are whole, the native library tells.
 
     Raises:
-        BadImage: More than the end marker is missing.
+        BadImage: Scans are missing.
     """
     body = data.rstrip(b"\xff")  # the file may end with half an end marker
     if not scans_are_whole(body, header):
-        raise BadImage("truncated JPEG")
-    tail = header.decodable.rstrip(b"\xff")
-    try:
-        expected = _hash_pixels(tail + EOI, header)
-        is_complete = all(_hash_pixels(tail + filler + EOI, header) == expected for filler in _choose_fillers(body))
-    except OSError as error:  # with an end marker libjpeg never runs out of data: something else is wrong
-        raise BadImage(f"damaged JPEG: {error}") from error
-    if not is_complete:
-        raise BadImage("truncated JPEG")
+        raise BadImage(TRUNCATED)
     return body + EOI
 
 
@@ -295,26 +270,3 @@ def _crops_wrongly(factors: bytes) -> bool:
         raise BadImage("JPEG whose sampling factors do not divide each other, which no decoder reads")
     shares = [(across // h, down // v) for h, v in sides]  # of pixels of the image to a sample
     return any(4 in share and share[0] % 2 == share[1] % 2 == 0 for share in shares)
-
-
-def _hash_pixels(data: bytes, header: JpegHeader) -> bytes:
-    """Decodes fully and returns a digest of the samples. A color conversion could hide a change, so none is made."""
-    image = open_jpeg(replace(header, decodable=data))
-    image.draft("YCbCr", None)
-    image.load()
-    digest = hashlib.sha256()
-    for top in range(0, header.height, 256):  # a copy of all pixels would double the memory
-        digest.update(image.crop((0, top, header.width, min(top + 256, header.height))).tobytes())
-    return digest.digest()
-
-
-def _choose_fillers(data: bytes) -> tuple[bytes, ...]:
-    """Returns the bytes that take the place of data that may be missing after `data`."""
-    scan = data.rfind(b"\xff\xda")
-    if data.find(b"\xff\xdd", 0, scan) < 0:
-        return _FILLERS
-    # At the end of a restart interval a decoder skips everything except the next restart marker. These markers count
-    # from 0 to 7 in each scan.
-    last = max(data.rfind(bytes((0xFF, marker)), scan) for marker in range(0xD0, 0xD8))
-    following = 0xD0 if last < 0 else 0xD0 + (data[last + 1] + 1) % 8
-    return _FILLERS + tuple(bytes((0xFF, following)) + filler for filler in _FILLERS)

@@ -222,10 +222,15 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
     assert isinstance(source.header, jpeg.JpegHeader)
     try:
         return judge(source.header)
-    except OSError:
-        return judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form))
     except Surplus:
         return judge(_mend(source, drop_padding(source.data, source.header), "surplus_dropped", form))
+    except OSError as error:
+        try:
+            if judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form)):
+                return True
+        except (BadImage, OSError):
+            pass  # once there is an end marker, data that is cut off looks damaged
+        raise BadImage(jpeg.TRUNCATED) from error  # of a rare kind too, of which nobody can tell
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:

@@ -132,7 +132,7 @@ def _check_records(plan: BatchPlan, reason: str) -> None:
 
 
 def _name_kind(feature: BatchFeature) -> str:
-    """Names the kind of a feature that is no text and no fixed number of values; empty for these."""
+    """Returns the kind of a feature that is no text and no fixed number of values; empty for these."""
     if feature.spec.kind in ("mask", "tensor"):
         return f"a {feature.spec.kind}"
     if feature.multi_hot:

@@ -57,7 +57,7 @@ def _decode(plan: BatchPlan, features: Features) -> Features:
 
 
 def _squeeze(image: tf.Tensor, stored: StoredImages, size: tuple[int, int], config: PipelineConfig) -> tf.Tensor:
-    """Squeezes a whole image to one size: uint8 [*size, 3]."""
+    """Resizes a whole image to one size, whatever its shape: uint8 [*size, 3]."""
     if stored.size == size:
         return image
     options = config.augment_options
