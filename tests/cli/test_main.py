@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def test_debug_shows_the_traceback() -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "There is no nowhere." in done.stderr
+
+
+def test_no_folder_for_temporary_files(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, small_dataset: Path) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "tempdir", None)
+        changed.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+        done = tfpipe("view", small_dataset, "width > 3", "--name", "v")
+    assert done.code == 1
+    assert done.err == (
+        "Error: No usable temporary directory found in ['/nowhere']. Set TMPDIR to a folder that can be written and "
+        "has space.\n"
+    )
 
 
 def test_the_versions(tfpipe: Tfpipe) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.shared.command import command
+from tfpipe.cli.shared.console import echo
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _inspect_dataset(
         print_summary(document, manifest)
         total = sum(info.records for info in splits.values())
         for made in written.values():
-            click.echo(f"Wrote {made['file']}: {made['records']:,} of {total:,} records.")
+            echo(f"Wrote {made['file']}: {made['records']:,} of {total:,} records.")
     for name in names:
         for stored in (manifest, *manifest.columns):
             source = Source.from_manifest(stored, name)

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from tfpipe.cli.inspect_summary import describe_range, print_facts
-from tfpipe.cli.shared.console import clean_line, new_console
+from tfpipe.cli.shared.console import clean_line, echo, new_console
 from tfpipe.cli.shared.outputs import write_file
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
@@ -59,7 +59,7 @@ def show_record(dataset: str, manifest: Manifest, record: str, output: str | Non
     console.print(f"{split}:{index}  {place.shard.file}, {place.size:,} bytes from byte {place.offset:,}")
     print_facts(console, {name: _format(value) for name, value in values.items()})
     if written is not None:
-        click.echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
+        echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
 
 
 def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:

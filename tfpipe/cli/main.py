@@ -25,12 +25,13 @@ from tfpipe.cli.serve import serve, serve_check
 from tfpipe.cli.shard import append, merge, reshard, shard
 from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.config_option import debug_option
+from tfpipe.cli.shared.console import clean_text, echo
 from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.verify import repair, verify
 from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
-from tfpipe.errors import DataError, TfpipeError
+from tfpipe.errors import DataError, TfpipeError, hide_secrets
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 INTERRUPTED = 130
@@ -64,6 +65,10 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except EOFError as error:  # click would take it for the end of the terminal's input, and say nothing
             raise DataError(f"The data ends before its end ({error}). Look whether a file was cut.") from error
+        except FileNotFoundError as error:
+            if "No usable temporary directory" not in str(error):
+                raise
+            raise DataError(f"{error.strerror}. Set TMPDIR to a folder that can be written and has space.") from error
         except TfpipeError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             if command is not None:
@@ -126,18 +131,28 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
         with keep_interrupts(), restore_interrupts():
             code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        echo(said.getvalue().rstrip("\n"), err=True)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     except TfpipeError as error:
         if debug:
             raise
-        click.echo(f"Error: {error}", err=True)
+        echo(f"Error: {error}", err=True)
         if error.page:
-            click.echo(f"More: tfpipe help {error.page}", err=True)
+            echo(f"More: tfpipe help {error.page}", err=True)
         code = error.exit_code
     sys.exit(code)
+
+
+class _SafeFormatter(logging.Formatter):
+    """A formatter of messages that may hold names out of files."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the message as it is safe to print; logging calls it."""
+        return clean_text(hide_secrets(super().format(record)))
 
 
 def _configure_logging(debug: bool) -> None:
@@ -148,7 +163,7 @@ def _configure_logging(debug: bool) -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO if debug else logging.WARNING)
     if not debug:
         sentence = logging.StreamHandler(sys.stderr)
-        sentence.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        sentence.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
         logging.getLogger("tfpipe").addHandler(sentence)
         # Beam loads Google's clients, and each of them warns of Python 3.10 once more.
         warnings.filterwarnings("ignore", message="You are using a .*Python version", category=FutureWarning)

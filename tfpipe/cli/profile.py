@@ -17,6 +17,7 @@ from tfpipe.cli.shared.config_option import (
     split_option,
     stages_option,
 )
+from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.help_groups import HelpOption, help_option
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
@@ -139,12 +140,12 @@ def profile(**given: Any) -> None:
     output = run_it(args)
     click.echo(json.dumps(output.document, allow_nan=False) if args.as_json else output.text, nl=args.as_json)
     if args.apply is not None:
-        click.echo(f"Wrote {args.apply}.", err=True)
+        echo(f"Wrote {args.apply}.", err=True)
     if args.html is not None:
         write_file(args.html, output.render().encode())
-        click.echo(f"Wrote {args.html}.", err=True)
+        echo(f"Wrote {args.html}.", err=True)
     if args.max_idle is not None and output.idle > args.max_idle:
-        click.echo(f"The accelerator is idle for {output.idle:.1%}, more than {args.max_idle:.1%}.", err=True)
+        echo(f"The accelerator is idle for {output.idle:.1%}, more than {args.max_idle:.1%}.", err=True)
         raise SystemExit(1)
 
 

@@ -6,11 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tfpipe.cli.shared.console import clean_line
+from tests.conftest import Tfpipe
+from tfpipe.cli.shared.console import clean_line, clean_text
 
 
 def test_file_names_cannot_control_the_terminal() -> None:
     assert clean_line("a\x1b[31mb\nc\tü") == "a\ufffd[31mb\ufffdc\ufffdü"
+    assert clean_text("a\x9b31m\n- b\r\u202e") == "a\ufffd31m\n- b\ufffd\ufffd"
+
+
+def test_errors_cannot_control_the_terminal(tfpipe: Tfpipe, tmp_path: Path) -> None:
+    odd = f"{tmp_path}/a\x1b]0;owned\x07"
+    shown = f"{tmp_path}/a\ufffd]0;owned\ufffd"
+    done = tfpipe("shard", odd, f"{tmp_path}/out")
+    assert done.code == 1
+    assert done.err.endswith(f" archive; {shown} does not exist.\n")
+    done = tfpipe("inspect", "--\x1b[31m")
+    assert done.code == 2
+    assert "\x1b" not in done.err
 
 
 ROOT = Path(__file__).resolve().parents[3]

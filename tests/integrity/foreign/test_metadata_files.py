@@ -71,6 +71,13 @@ def test_a_feature_whose_name_no_file_can_have(tmp_path: Path) -> None:
     assert (found.classes, found.notes) == ({f"deep/{name}": ("0", "1", "2")}, [])
 
 
+@pytest.mark.parametrize("name", ["a\\u0000b", "a\\ud800b", "a\\nb"])
+def test_a_feature_whose_name_cannot_be_that_of_a_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
+    found = read_metadata(str(tmp_path))
+    assert (found.classes, found.notes) == ({"deep/" + json.loads(f'"{name}"'): ("0", "1", "2")}, [])
+
+
 def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("0:daisy\n1:red rose\n\n")
     assert read_metadata(str(tmp_path)).listed == ("daisy", "red rose")

@@ -31,7 +31,7 @@ class _StatusLine(Observer):
 
     def note(self, text: str) -> None:
         """Prints a sentence."""
-        click.echo(clean_line(text), err=True)
+        echo(text, err=True)
 
 
 @contextmanager
@@ -69,6 +69,16 @@ def new_console() -> "Console":
     return Console(highlight=False, markup=False, emoji=False)
 
 
+def echo(text: str, err: bool = False) -> None:
+    """Prints a text that may hold names out of files: without what controls a terminal."""
+    click.echo(clean_text(text), err=err)
+
+
+def clean_text(text: str) -> str:
+    """Cleans the lines of a text."""
+    return "\n".join(map(clean_line, text.split("\n")))
+
+
 def clean_line(text: str) -> str:
-    """Replaces control characters and line breaks in a text out of a file, and escapes what is not UTF-8."""
+    """Replaces control characters in a text out of a file, and escapes what is not UTF-8."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in human_text(text))

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from beam_jobs.runners.base import ShardObserver
+from tfpipe.cli.shared.console import clean_text, echo
 from tfpipe.system.progress import Observer, Progress
 from tfpipe.system.units import human_bytes, human_count
 
@@ -76,7 +75,7 @@ class _Display(Observer):
             self._live.update(self._task, completed=done, line=format_line())
         elif now >= self._next_line:
             self._next_line = now + _LOG_EVERY_S
-            click.echo(format_line(), err=True)
+            echo(format_line(), err=True)
 
     def _rates(self) -> tuple[float, float]:
         """Returns the count and the bytes per second over the last seconds."""
@@ -129,20 +128,20 @@ class ShardDisplay(_Display, ShardObserver):
         if self._live is not None:
             self._live.stop()
         if self._job is not None:
-            click.echo(
+            echo(
                 f"Interrupted. The job goes on without this command; end it with: {self._job.cancel_command}\n"
                 "When it has ended, run the same command again: finished shards are kept.",
                 err=True,
             )
             return
         done = f"{self._last.shards} of {self._last.num_shards} shards are finished. " if self._last else ""
-        click.echo(f"Interrupted. {done}Run the same command again to go on.", err=True)
+        echo(f"Interrupted. {done}Run the same command again to go on.", err=True)
 
     def _print(self, line: str) -> None:
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._live.console.print(clean_text(line), highlight=False, markup=False, soft_wrap=True)
         else:
-            click.echo(line, err=True)
+            echo(line, err=True)
 
     def _format_listing(self, progress: Progress) -> str:
         return f"{progress.done:,} images listed  {self._rates()[0]:,.0f} images/s"

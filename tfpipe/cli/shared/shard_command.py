@@ -12,6 +12,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
 from tfpipe.cli.shared.config_option import all_options, config_options, get_flag, take
+from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
@@ -134,7 +135,7 @@ def _tell_splits(append: "Append", plan: "Plan") -> None:
     first, *others = sorted(shares, key=lambda name: name != "train") or [""]
     if others:
         given = ",".join(f"{name}={shares[name]:g}" for name in (first, *others))
-        click.echo(
+        echo(
             f"All images go into {first}, none into {' or '.join(others)}. Unless the input names their splits, "
             f"--splits {given} shares them out as the records of {append.dataset} are.",
             err=True,

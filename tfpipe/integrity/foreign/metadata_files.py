@@ -54,7 +54,7 @@ def read_metadata(root: str) -> Metadata:
                 metadata.notes.append(f"Not used: {error}")
     for feature in list(metadata.classes):
         file = f"{feature.replace('/', '-')}.labels.txt"
-        is_name = len(file.encode(errors="replace")) <= _MAX_NAME_BYTES
+        is_name = file.isprintable() and len(file.encode()) <= _MAX_NAME_BYTES
         if is_name and (names := _label_file(file_io.join(root, file), metadata)):
             metadata.classes[feature] = names
     lists = (_label_file(file_io.join(root, file), metadata) for file in _LABEL_FILES)
