@@ -7,6 +7,7 @@ disk. Names that point outside are still refused, because such an archive was ma
 import bz2
 import contextlib
 import gzip
+import io
 import logging
 import lzma
 import posixpath
@@ -23,6 +24,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io
+from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
 
 _logger = logging.getLogger("tfpipe.beam_jobs.archive")  # whose warnings the command shows
 
@@ -118,10 +120,18 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """
     with _naming_damage(path), file_io.open_read(path) as file:
         begin = file.read(_MOST_MAGIC)
+        size = file.seek(0, io.SEEK_END)
         file.seek(0)
         opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), contextlib.nullcontext)
-        with opener(file) as tar:
-            yield tar
+        budget = UNPACKED.renew(GROWTH * size)
+        try:
+            with opener(file) as tar:
+                yield budget.limit(tar)
+        except OverBudget:
+            raise DataError(
+                f"{path} unpacks to more than {GROWTH} times its {size:,} bytes, as if it were made to fill a disk. "
+                "Unpack it, if it is meant so."
+            ) from None
 
 
 def unpack_tar(path: str, out: IO[bytes]) -> None:
@@ -154,8 +164,12 @@ def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> 
         file.seek(0)
         if begin.startswith(tuple(_OPENERS)):
             raise DataError(f"{path} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz.")
-    # "r|*" reads a stream, so a compressed file is unpacked once. "r:" seeks from header to header.
-    with tarfile.open(fileobj=file, mode="r|*" if is_compressed_tar(path) else "r:") as tar:
+        # "r:" seeks from header to header.
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            yield from _list_open_tar(tar, path, location, wants)
+        return
+    # "r|" reads a stream, so a compressed file is unpacked once.
+    with open_unpacked(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as tar:
         yield from _list_open_tar(tar, path, location, wants)
 
 

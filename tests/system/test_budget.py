@@ -51,3 +51,7 @@ def test_a_file_is_read_as_far_as_the_budget_goes() -> None:
     assert len(file.read(3 << 20)) == 3 << 20
     with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
         file.read(1)
+    file = Budget(bytes=3 << 20).limit(io.BytesIO(bytes(4 << 20)))
+    assert (file.seek(2 << 20), len(file.read(10)), file.tell()) == (2 << 20, 10, (2 << 20) + 10)
+    with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
+        file.seek((3 << 20) + 1)

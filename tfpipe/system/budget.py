@@ -86,7 +86,7 @@ class Budget:
         raise OverBudget(f"it is nested more than {self.depth:,} levels deep")
 
     def limit(self, file: _File) -> io.BufferedReader:
-        """Returns a file that is read forwards, whose bytes are taken out of the budget."""
+        """Returns a file whose bytes are taken out of the budget as it is read forwards."""
         return io.BufferedReader(_Limited(file, self), 1 << 20)
 
 
@@ -98,6 +98,17 @@ class _Limited(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        target = offset + (self._file.tell() if whence else 0)
+        self._budget.take(bytes=max(0, target - self._file.tell()))  # a compressed file is read up to there
+        return self._file.seek(target)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))

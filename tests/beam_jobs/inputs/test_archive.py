@@ -27,6 +27,7 @@ from beam_jobs.inputs.archive import (
 from tests.beam_jobs.images import make_tar, write_tar, write_zip
 from tests.refusals import refusal
 from tfpipe.errors import DataError
+from tfpipe.system.budget import Budget
 
 FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
 
@@ -385,3 +386,25 @@ def test_headers_that_are_read_quickly_say_what_tarfile_says(tmp_path: Path, for
         cut = random.choice([len(data), len(data), random.randrange(len(data))])
         listed, expected = list_by_both(tmp_path / "a.tar", bytes(data[:cut]), monkeypatch)
         assert listed == expected
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tar.bz2", ".tar.xz"])
+def test_a_compressed_tar_that_unpacks_to_very_much_is_refused(tmp_path: Path, monkeypatch, ending: str) -> None:
+    monkeypatch.setattr("beam_jobs.inputs.archive.UNPACKED", Budget(bytes=100_000))
+    path = str(tmp_path / f"a{ending}")
+    with tarfile.open(path, f"w:{ending[5:]}") as tar:
+        info = tarfile.TarInfo("cat/zero.png")
+        info.size = 4 << 20
+        tar.addfile(info, io.BytesIO(bytes(info.size)))
+    size = os.path.getsize(path)
+    message = (
+        f"{path} unpacks to more than 200 times its {size:,} bytes, as if it were made to fill a disk. Unpack it, if "
+        "it is meant so."
+    )
+    assert size * 200 + 100_000 < 4 << 20
+    for read in (lambda: list(list_archive(path, "a")), lambda: unpack_tar(path, io.BytesIO())):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert str(caught.value) == message
+    monkeypatch.setattr("beam_jobs.inputs.archive.UNPACKED", Budget(bytes=5 << 20))
+    assert [(file.path, file.size) for file in list_archive(path, "a")] == [("cat/zero.png", 4 << 20)]
