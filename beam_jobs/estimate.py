@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, cycle, groupby, pairwise
+from itertools import cycle, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,10 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import unpack_parts
 from beam_jobs.plan.image_ref import list_files
-from beam_jobs.plan.plan import Plan, WrittenLines, collect, write_lines
-from beam_jobs.plan.scratch import LocalScratch
-from beam_jobs.plan.split_and_shard import ShardRange
+from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import job_stores
 from tfpipe.format.file_names import index_name
@@ -138,24 +136,12 @@ def extrapolate(sample: Sequence[tuple[float, float]], total: float, count: int)
 
 def _draw_sample(plan: Plan, seed: int) -> Plan:
     """Returns a plan of random images from all shards, in new shards."""
-    ends = list(accumulate(shard.images for shard in plan.shards))
-    positions = random.Random(seed).sample(range(ends[-1]), min(SAMPLE_IMAGES, ends[-1]))
-    shards = np.searchsorted(ends, positions, side="right").tolist()
-    lines = [b""] * len(positions)
-    for shard, drawn in groupby(sorted(range(len(positions)), key=shards.__getitem__), shards.__getitem__):
-        of_shard = plan.read_encoded(plan.shards[shard])
-        for k in drawn:
-            lines[k] = of_shard[positions[k] - ends[shard]]  # negative: it counts from the end of the shard
+    positions = random.Random(seed).sample(range(plan.num_images), min(SAMPLE_IMAGES, plan.num_images))
     cuts, sizes = [0], cycle(_SHARD_IMAGES)
-    while cuts[-1] < len(lines):
-        cuts.append(min(cuts[-1] + next(sizes), len(lines)))
-    scratch, written = LocalScratch(), list[WrittenLines]()
-    with scratch.create(get_part_name(0)) as out:
-        for number, (begin, end) in enumerate(pairwise(cuts)):
-            place = written[-1].shard.end if written else 0
-            shard_range = ShardRange("sample", number, len(cuts) - 1, begin, end)
-            written.append(write_lines(out, 0, place, shard_range, lines[begin:end], 0))
-    return collect(plan.listing, written, plan.class_counts, scratch)
+    while cuts[-1] < len(positions):
+        cuts.append(min(cuts[-1] + next(sizes), len(positions)))
+    shards = [("sample", number, len(cuts) - 1, end - begin) for number, (begin, end) in enumerate(pairwise(cuts))]
+    return Plan.make(plan.listing, plan.images, plan.order[positions], shards, plan.class_counts)
 
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:

@@ -1,20 +1,31 @@
-"""Makes the plan of a job, in this process."""
+"""Makes the plan of a job, in this process: the images are listed into a table, which is then sorted and cut."""
 
 from collections.abc import Sequence
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import recognize
-from beam_jobs.plan.list_step import Planning
+from beam_jobs.inputs.facts import Facts
+from beam_jobs.inputs.faults import Faults
+from beam_jobs.inputs.recognize import Input, recognize
+from beam_jobs.plan.copies import find_copies
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.plan_steps import list_plan_steps
-from beam_jobs.plan.scratch import LocalScratch
-from beam_jobs.plan.step import run_here
+from beam_jobs.plan.split_and_shard import (
+    are_splits_named,
+    check_no_split_empty,
+    give_splits,
+    list_splits,
+    shard_images,
+)
 from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.storage import job_stores
+from tfpipe.errors import DataError
+from tfpipe.format.json_reader import MAX_PARTS
 from tfpipe.native import library
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_count
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
@@ -34,11 +45,72 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
     job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output, config.image_root or ""))
     check_dataset_output(config, config.inputs)
-    scratch = LocalScratch()
-    scratch.save("input", recognize(config))
-    readers = config.workers or usable_cpus()
-    run_here(list_plan_steps(config), Planning(config, scratch, readers, observer))
-    plan: Plan = scratch.load("cut")
+    plan = plan_input(recognize(config), config.workers or usable_cpus(), observer)
     if observer is not None and plan.listing.note:
         observer.note(plan.listing.note)
     return plan
+
+
+def plan_input(source: Input, readers: int = 0, observer: Observer | None = None) -> Plan:
+    """Returns the plan of an input that was recognized; errors are those of `plan_shards`.
+
+    Args:
+        source: The input.
+        readers: The number of processes that read images where copies are looked for. 0: this one reads them itself.
+        observer: The observer of the listing.
+    """
+    config = source.config
+    images, facts = source.list(observer)
+    listing, has_splits = _resolve(source, images, facts)
+    if not has_splits:
+        listing = give_splits(listing, config)
+    counts = listing.images.count_values("split")
+    splits = list_splits(config, counts)
+    _check_classes(listing, len(splits))
+    if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
+        check_dataset_output(config, [origin.directory for origin in listing.datasets.sources.values()])
+    check_no_split_empty(counts, config)
+    copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
+    return shard_images(listing, splits, config, *copies)
+
+
+def _resolve(source: Input, images: ImageTable, facts: Facts) -> tuple[Listing, bool]:
+    """Returns what all images have in common, and whether the input names their splits.
+
+    Raises:
+        ConfigError: The configuration names splits, and so does the input.
+        DataError: There are no images, some are missing, or their classes or splits do not go together.
+    """
+    config, faults, has_splits = source.config, Faults(source.config.input), False
+    listing: Listing | None = None
+    with faults:
+        listing = source.resolve(images, facts)
+    with faults:
+        facts.missing.check(config, len(images))
+
+    known = images if listing is None else listing.images
+
+    def find_unsplit() -> str:
+        if facts.unsplit.count:
+            return facts.unsplit.show(source.files)
+        paths = known.get_paths(known.find_empty("split"))
+        return min(paths) if facts.whole is None else paths[0]
+
+    with faults:
+        if listing is not None or len(images):
+            skipped = facts.skipped if listing is None else listing.skipped
+            has_splits = are_splits_named(known.count_values("split"), find_unsplit, skipped, config)
+    faults.check()
+    assert listing is not None
+    return listing, has_splits
+
+
+def _check_classes(listing: Listing, num_splits: int) -> None:
+    """Checks that a manifest can hold the names of the classes, and the counts of each split."""
+    count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
+    most = MAX_PARTS // 2 // (1 + num_splits)
+    if count > most:
+        raise DataError(
+            f"A dataset with {human_count(num_splits, 'split')} must have at most {most:,} classes, got {count:,}. "
+            "Labels that say something else of each image can be a column of another name."
+        )

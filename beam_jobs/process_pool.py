@@ -9,7 +9,7 @@ from tfpipe.system.process_pool import Workers, kill_all
 __all__ = ["kill_all", "map_unordered", "start_early"]
 
 _WORKERS = Workers(
-    preload=["beam_jobs.shards.write_shard"],
+    preload=["beam_jobs.shards.job"],
     death="A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
     "again to go on, with fewer --workers if memory was short.",
 )

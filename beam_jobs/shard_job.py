@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
-from beam_jobs.run_steps import make_runner, run_steps
-from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.shards.job_steps import JobSettings, WorkerCheck, list_job_steps
+from beam_jobs.runners.base import LocalRunner, Runner, ShardObserver
+from beam_jobs.shards.job import GatheredShards, Job, finish, write_shards
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.search_steps import count_search_tasks
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
@@ -67,9 +65,14 @@ def run(
     with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
         finished_before = work.list_written()
         header = work.read_header()
-        job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
-        settings = _make_settings(job, plan, runner)
-        run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
+        job = Job(
+            replace(work, progress=folder),
+            header.fingerprint,
+            header.versions if runner.has_same_codecs else {"tfpipe": header.versions["tfpipe"]},
+            runner.get_pool_workers(config.workers),
+            job_stores.get_options(),
+        )
+        _write(job, runner, beam_args, observer)
         try:
             # Beam may try a bundle again, which then finds shards that this very run has finished.
             kept_shards = len(work.read_kept() & finished_before)
@@ -82,15 +85,28 @@ def run(
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 
-def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobSettings:
-    config, work = job.config, job.work
-    assert job.header is not None
-    return JobSettings(
-        output=work.output,
-        max_bad=config.max_bad_images(plan.num_images) + plan.listing.missing.count,
-        workers=runner.get_pool_workers(config.workers),
-        progress=work.progress,
-        file_options=job_stores.get_options(),
-        worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
-        search_tasks=count_search_tasks(plan.num_images),
-    )
+def make_runner(beam_args: Sequence[str]) -> Runner:
+    """Returns the runner that Beam's arguments name; without any, this machine without Beam.
+
+    Raises:
+        ConfigError: Beam does not know the runner or an option.
+    """
+    if not beam_args:
+        return LocalRunner()
+    from beam_jobs.runners import choose
+
+    return choose.make_runner(beam_args)
+
+
+def _write(job: Job, runner: Runner, beam_args: Sequence[str], observer: ShardObserver) -> None:
+    """Writes the shards where the runner says, and makes the dataset complete."""
+    if beam_args:
+        from beam_jobs import graph
+
+        graph.run(job, runner, observer)
+        return
+    with runner.watch(job, observer), file_io.explain_os_errors(f"write to {job.work.output}"):
+        gathered = GatheredShards()
+        for shard in write_shards(job, range(len(job.header.shards))):
+            gathered += shard
+        finish(job, gathered)

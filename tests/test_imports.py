@@ -80,7 +80,7 @@ def test_checks_and_repairs_load_neither_tensorflow_nor_beam() -> None:
 
 
 def test_planning_loads_no_beam() -> None:
-    modules = "beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.write_shard"
+    modules = "beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.job"
     assert not list_loaded(f"import {modules}") & {"apache_beam", "pyarrow"}
 
 

@@ -65,8 +65,7 @@ def join_box_rows(
     for place in listed:
         column_facts[place] = ColumnFacts.read(joined.get_extras(place), 0, count(1), from_text=from_text)
     own = facts if LABEL in columns else replace(facts, labels=Counter(joined.count_values("label")))
-    splits = Counter({str(split): number for split, number in joined.count_values("split").items()})
-    return joined, replace(own, num_images=len(joined), splits=splits, columns=tuple(column_facts), box_names=ordered)
+    return joined, replace(own, num_images=len(joined), columns=tuple(column_facts), box_names=ordered)
 
 
 def _join(

@@ -8,18 +8,21 @@ import posixpath
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
-from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.archive import is_archive, is_compressed_tar, strip_archive_suffix
+from beam_jobs.inputs.facts import Facts, give_meaning
 from beam_jobs.inputs.label_file import put_known_first, rename_labels
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
 
 
-def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
-    """Returns the meaning of the folders that the images lie in.
+def resolve_tree(config: ShardConfig, images: ImageTable, facts: Facts) -> Listing:
+    """Returns the images with the splits and the classes that their folders name.
 
     Raises:
         DataError: The layout is ambiguous.
@@ -32,7 +35,7 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     parents = shared if from_archive else 0
     layout = _Layout.infer(folders, source, parents)
     meanings = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
-    _check_loose(facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
+    _check_loose(images, facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
     labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in meanings.items()}
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
     if label_names == ("images",) and "*.txt" in (facts.skipped or ()):
@@ -50,10 +53,10 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
         root=posixpath.dirname(source) if from_archive else source,
         label_names=label_names,
         skipped=facts.skipped,
-        unpack=tuple(sorted(facts.unpack)),
+        unpack=tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file))),
         note=_explain_parents(folders, source, shared - parents),
     )
-    return Meaning(listing, labels, {folder: split for folder, (split, _) in meanings.items()})
+    return give_meaning(listing, images, labels, {folder: split for folder, (split, _) in meanings.items()})
 
 
 def _make_path_in(folder: str) -> str:
@@ -61,11 +64,13 @@ def _make_path_in(folder: str) -> str:
     return f"{folder}/x" if folder else "x"
 
 
-def _check_loose(facts: Facts, loose: Collection[str], source: str) -> None:
+def _check_loose(images: ImageTable, facts: Facts, loose: Collection[str], source: str) -> None:
     """Checks that either all images lie in class folders or none of them."""
     num_loose = sum(facts.labels[folder] for folder in loose)
     if num_loose and num_loose < facts.num_images:
-        first = min(facts.examples[folder] for folder in loose)
+        codes, folders = images.get_codes("label")
+        is_loose = np.array([folder in loose for folder in folders], bool)
+        first = min(images.get_paths(np.flatnonzero(is_loose[codes])))
         raise DataError(
             f"{num_loose} of {facts.num_images} images in {source} lie in no class folder, such as {first}. Put every "
             "image into a class folder, or none."

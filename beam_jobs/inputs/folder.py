@@ -88,7 +88,7 @@ class _TreeBuilder:
             if path.lower().endswith(MASK_ENDING):
                 self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
                 continue
-            images.append(ImageRef(path, file.size, file.location, label=path.rpartition("/")[0]))
+            images.append_file(path, file.size, file.location, path.rpartition("/")[0])
             if len(images) % TELL_EVERY == 0:
                 self._observer.progress(Progress(len(images)))
 

@@ -34,7 +34,7 @@ from beam_jobs.inputs.archive import (
     strip_archive_suffix,
 )
 from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts
-from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
+from beam_jobs.inputs.facts import Facts, find_nums_images, give_meaning
 from beam_jobs.inputs.folder import (
     Archive,
     Look,
@@ -215,7 +215,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     if names:
         images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
     tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
-    return _resolve(config, tree, typed).make_listing(tree.images) if num_images else _make_empty(source, tree)
+    return _resolve(config, tree, typed) if num_images else _make_empty(source, tree)
 
 
 def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
@@ -392,8 +392,8 @@ def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
     return Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
 
-def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Meaning:
-    """Returns the meaning of classes and columns."""
+def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Listing:
+    """Returns the pairs with their classes and with the values of their columns."""
     images, source = tree.images, config.input
     facts = Facts(
         num_images=len(images), labels=Counter(images.count_values("label")), nums_images=find_nums_images(images)
@@ -413,7 +413,7 @@ def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Me
         unpack=unpack,
         images_shape=facts.infer_images_shape(source),
     )
-    return Meaning(listing, labels, columns=columns)
+    return give_meaning(listing, images, labels, columns=columns)
 
 
 def _get_place(source: str) -> tuple[str, str]:

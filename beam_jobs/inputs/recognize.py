@@ -1,16 +1,15 @@
 """Recognizes what an input is. The input is looked at once; what it is decides how it is listed and read.
 
-    source = recognize(config)
-    for images, facts in source.list(): ...
-    source.resolve(facts)   # what classes and columns mean, from the facts of all images
-
-A table is listed row by row, and all other kinds as a whole.
+source = recognize(config)
+images, facts = source.list()
+listing = source.resolve(images, facts)   # with the splits, classes and values that folders and columns mean
 """
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.coco import is_coco, list_coco
@@ -18,7 +17,7 @@ from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.box_rows import join_box_rows
 from beam_jobs.inputs.class_folders import resolve_tree
 from beam_jobs.inputs.dataset import list_datasets
-from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.facts import Facts
 from beam_jobs.inputs.folder import list_begin, list_tree
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
 from beam_jobs.inputs.table import (
@@ -33,14 +32,11 @@ from beam_jobs.inputs.table import (
     resolve_table,
 )
 from beam_jobs.inputs.table_files import TablePart, is_text_table, list_parts
-from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
-
-Listed = Iterator[tuple[ImageTable, Facts]]
-"""Images, some after others, each time with the facts about them."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,8 @@ class Input(ABC):
     no_classes: str | None = field(default=None, kw_only=True)
 
     @abstractmethod
-    def list(self, observer: Observer | None = None) -> Listed:
-        """Yields all images.
+    def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
+        """Returns all images with the facts about them.
 
         Args:
             observer: The observer of the listing, which gets the number of listed images now and then.
@@ -70,11 +66,12 @@ class Input(ABC):
         """
 
     @abstractmethod
-    def resolve(self, facts: Facts) -> Meaning:
-        """Returns what classes, folders and columns mean.
+    def resolve(self, images: ImageTable, facts: Facts) -> Listing:
+        """Returns the images with the splits, classes and values that folders and columns mean.
 
         Args:
-            facts: The facts about all images.
+            images: The images, as `list` returns them.
+            facts: The facts about them.
 
         Raises:
             DataError: The images do not go together.
@@ -114,28 +111,18 @@ class TableInput(Input):
         """The further columns."""
         return self.header[0]
 
-    def list(self, observer: Observer | None = None) -> Listed:
-        """Yields the rows, at most `RUN_IMAGES` at a time."""
-        root, rows = find_root(self.config), self._list_rows(observer)
+    def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
+        """Returns the images of all rows."""
+        images, facts = list_rows(self.parts, self.columns, self.config, observer)
         if self.header[1]:
-            images, facts = next(join(rows))
             from_text = is_text_table(self.config.input)
-            rows = iter([join_box_rows(images, facts, self.columns, self.config, from_text=from_text)])
-        # A folder of a store is listed for the sizes of its images: once for all rows.
-        for images, facts in join(rows) if file_io.is_url(root) else rows:
-            sized, missing = read_sizes(images, root)
-            yield sized, facts + Facts(missing=missing)
+            images, facts = join_box_rows(images, facts, self.columns, self.config, from_text=from_text)
+        images, missing = read_sizes(images, find_root(self.config))
+        return images, replace(facts, missing=missing)
 
-    def _list_rows(self, observer: Observer | None) -> Listed:
-        num_images = 0
-        for part in self.parts:
-            for images, facts in list_rows(part, self.columns, self.config, observer, num_images):
-                num_images += len(images)
-                yield images, facts
-
-    def resolve(self, facts: Facts) -> Meaning:
-        """Returns what classes and columns mean."""
-        return resolve_table(self.config, facts, self.columns, self.parts)
+    def resolve(self, images: ImageTable, facts: Facts) -> Listing:
+        """Returns the images with their classes and values."""
+        return resolve_table(self.config, images, facts, self.columns, self.parts)
 
     def explain_no_classes(self) -> str | None:
         """Returns which option names a column of classes."""
@@ -146,14 +133,15 @@ class TableInput(Input):
 class TreeInput(Input):
     """A folder or an archive whose folders are classes."""
 
-    def list(self, observer: Observer | None = None) -> Listed:
-        """Yields all images at once."""
+    def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
+        """Returns the images of all folders."""
         tree = list_tree(self.config.input, self.config.workers, observer)
-        yield tree.images, Facts.read_tree(tree.images, tree.skipped)
+        labels = Counter(tree.images.count_values("label"))
+        return tree.images, Facts(len(tree.images), labels, skipped=tree.skipped)
 
-    def resolve(self, facts: Facts) -> Meaning:
-        """Returns what the folders mean."""
-        return resolve_tree(self.config, facts)
+    def resolve(self, images: ImageTable, facts: Facts) -> Listing:
+        """Returns the images with their splits and classes."""
+        return resolve_tree(self.config, images, facts)
 
     def explain_no_classes(self) -> str | None:
         """Returns how to read the table of Hugging Face's `imagefolder` beside the images, or the usual reason."""
@@ -174,16 +162,16 @@ class WholeInput(Input):
 
     list_all: Callable[[ShardConfig, Observer | None], Listing]
 
-    def list(self, observer: Observer | None = None) -> Listed:
-        """Yields all images at once."""
+    def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
+        """Returns the images of the listing."""
         with file_io.explain_os_errors(f"read {self.config.input}"):
             listing = self.list_all(self.config, observer)
-        yield listing.images, Facts.read_listing(listing)
+        return listing.images, Facts(len(listing.images), missing=listing.missing, whole=listing)
 
-    def resolve(self, facts: Facts) -> Meaning:
-        """Returns what was known once all were listed."""
+    def resolve(self, images: ImageTable, facts: Facts) -> Listing:
+        """Returns the listing."""
         assert facts.whole is not None
-        return Meaning(facts.whole)
+        return facts.whole
 
 
 def recognize(config: ShardConfig) -> Input:
@@ -228,12 +216,3 @@ def _check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
         )
-
-
-def join(listed: Iterable[tuple[ImageTable, Facts]]) -> Listed:
-    """Yields all images at once."""
-    builder, total = ImageTableBuilder(), Facts()
-    for images, facts in listed:
-        builder.extend(images)
-        total += facts
-    yield builder.finish(), total

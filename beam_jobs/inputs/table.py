@@ -21,9 +21,8 @@ import posixpath
 import shlex
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
-from itertools import chain, islice, pairwise
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain, pairwise
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -31,8 +30,8 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
-from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.faults import Faults, RowFaults, Rows, add_faults, list_faults
+from beam_jobs.inputs.facts import Facts, find_nums_images, give_meaning
+from beam_jobs.inputs.faults import NO_ROWS, Faults, RowFaults, Rows, add_faults, list_faults
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import (
     OF_PANDAS,
@@ -69,9 +68,6 @@ from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
 from tfpipe.system.budget import ROW
 from tfpipe.system.progress import Observer, Progress
-
-RUN_IMAGES = 250_000
-"""The number of rows that are held as one piece at most, if no process holds all."""
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
@@ -138,59 +134,93 @@ def list_table_files(parts: Sequence[TablePart]) -> list[str]:
 
 
 def list_rows(
-    part: TablePart,
-    columns: Sequence[str],
-    config: ShardConfig,
-    observer: Observer | None = None,
-    num_before: int = 0,
-) -> Iterator[tuple[ImageTable, Facts]]:
-    """Yields the images of a part of a table with the facts about them, at most `RUN_IMAGES` at a time.
+    parts: Sequence[TablePart], columns: Sequence[str], config: ShardConfig, observer: Observer | None = None
+) -> tuple[ImageTable, Facts]:
+    """Returns the images of a table with the facts about them.
 
     Their sizes are unknown, and their classes and values are those of the table.
 
     Raises:
         DataError: The table cannot be read, or a cell does not fit its column.
     """
-    rows = read_rows(part)
-    from_text = is_text_table(part.path)
-    embedded = find_columns(part)
-    class_names = frozenset([embedded.class_names] if embedded is not None and embedded.class_names else [])
-    tensors = frozenset([embedded.tensors] if embedded is not None else [])
-    known = read_known_names(config)
-    while True:
-        builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(part.file_number)
-        for number, row in islice(rows, RUN_IMAGES):
-            if row is None:
-                damaged += 1
-                continue
-            faults.begin(number)
-            with faults:
-                image = _parse_row(row, number, part, columns, config, known, faults)
-            if faults.is_faulty:
-                continue
-            builder.append(image)
-            numbers.append(number)
-            num_before += 1
-            if observer is not None and num_before % TELL_EVERY == 0:
-                observer.progress(Progress(num_before))
-        if not len(builder) and not damaged and not faults.found:
-            return
-        images = builder.finish()
-        column_facts = [
-            ColumnFacts.read(images.get_extras(position), part.file_number, numbers, from_text=from_text)
-            for position in range(len(columns))
-        ]
-        facts = Facts.read_table(images, column_facts, part.file_number, np.array(numbers, np.int64))
-        skipped = Counter({_DAMAGED: damaged} if damaged else {})
+    builder, known = ImageTableBuilder(), read_known_names(config)
+    numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each part its file and its rows that are images
+    column_facts, faults = [ColumnFacts()] * len(columns), dict[str, Rows]()
+    damaged, classes = 0, Counter[str | None]()
+    class_names, tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for part in parts:
+        images, rows, num_damaged, found = _list_part(part, columns, config, known, observer, len(builder))
+        if not len(images) and not num_damaged and not found:
+            continue
+        for position in range(len(columns)):
+            cells, from_text = images.get_extras(position), is_text_table(part.path)
+            column_facts[position] += ColumnFacts.read(cells, part.file_number, rows, from_text=from_text)
         if LABEL in columns:
-            labels = images.get_extras(columns.index(LABEL))
-            classes = Counter[str | None](chain.from_iterable(labels))
-            facts = replace(facts, labels=classes)
-        yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors, faults=faults.found)
+            classes.update(chain.from_iterable(images.get_extras(columns.index(LABEL))))
+        embedded = find_columns(part)
+        if embedded is not None:
+            class_names.update([embedded.class_names] if embedded.class_names else [])
+            tensors.add(embedded.tensors)
+        numbers.append((part.file_number, np.array(rows, np.int64)))
+        faults, damaged = add_faults(faults, found), damaged + num_damaged
+        builder.extend(images)
+    images = builder.finish()
+    return images, Facts(
+        num_images=len(images),
+        labels=classes if LABEL in columns else Counter(images.count_values("label")),
+        unsplit=_find_rows(images, "split", numbers),
+        unlabeled=_find_rows(images, "label", numbers),
+        faults=faults,
+        skipped=Counter({_DAMAGED: damaged} if damaged else {}),
+        columns=tuple(column_facts),
+        is_embedded=bool(images.in_row_groups.any()),
+        class_names=frozenset(class_names),
+        nums_images=find_nums_images(images),
+        tensors=frozenset(tensors),
+    )
 
 
-def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
-    """Returns the meaning of the classes and of the further columns of a table.
+def _list_part(
+    part: TablePart,
+    columns: Sequence[str],
+    config: ShardConfig,
+    known: Set[str],
+    observer: Observer | None,
+    num_before: int,
+) -> "tuple[ImageTable, array[int], int, Mapping[str, Rows]]":
+    """Returns the images of a part of a table, the row of each, the number of damaged rows, and the faulty ones."""
+    builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(part.file_number)
+    for number, row in read_rows(part):
+        if row is None:
+            damaged += 1
+            continue
+        faults.begin(number)
+        with faults:
+            image = _parse_row(row, number, part, columns, config, known, faults)
+        if faults.is_faulty:
+            continue
+        builder.append(image)
+        numbers.append(number)
+        if observer is not None and (num_before + len(numbers)) % TELL_EVERY == 0:
+            observer.progress(Progress(num_before + len(numbers)))
+    return builder.finish(), numbers, damaged, faults.found
+
+
+def _find_rows(images: ImageTable, column: str, numbers: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
+    """Returns the rows without a text in a column; `numbers` are of each part of the table its file and its rows."""
+    is_empty = np.zeros(len(images), bool)
+    is_empty[images.find_empty(column)] = True
+    found, begin = NO_ROWS, 0
+    for file_number, rows in numbers:
+        found += Rows.of(file_number, rows[is_empty[begin : begin + len(rows)]])
+        begin += len(rows)
+    return found
+
+
+def resolve_table(
+    config: ShardConfig, images: ImageTable, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]
+) -> Listing:
+    """Returns the images of a table with their classes and with the values of further columns.
 
     Raises:
         DataError: Rows cannot be used, a column mixes kinds of values, or the labels of rows do not go together.
@@ -231,7 +261,7 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         columns=config.columns,
         missing=facts.missing,
     )
-    return Meaning(listing, labels, columns=typed)
+    return give_meaning(listing, images, labels, columns=typed)
 
 
 def _name_labels(

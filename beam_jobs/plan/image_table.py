@@ -9,8 +9,11 @@
 A column in which every row holds its default takes no memory: the table leaves it out. Most inputs have only `path`,
 `size`, `split` and `label`, so ten million images take about 0.6 GB. The same images as Python tuples would take 4 GB.
 Boxes, captions and other details are in a temporary file once they are large: see `large_column`.
+
+A column is read and written as a whole where that is possible: a Python object for each cell costs more than all else.
 """
 
+import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage
+from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage, encode_line
 from beam_jobs.plan.large_column import LargeColumn
 from tfpipe.system.extras import importing
 
@@ -36,12 +39,34 @@ _ROWS_AT_ONCE = 1 << 14
 _Indices = NDArray[np.int64]
 
 
-def _encode_text(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")
+def _encode_texts(texts: Sequence[str | None]) -> Any:
+    try:
+        return pa.array(texts, pa.large_string()).cast(pa.large_binary())
+    except (UnicodeEncodeError, pa.ArrowInvalid):  # a file name that is not valid UTF-8
+        data = [None if text is None else text.encode("utf-8", "surrogateescape") for text in texts]
+        return pa.array(data, pa.large_binary())
 
 
-def _decode_text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "surrogateescape")
+def _decode_texts(array: Any) -> list[str | None]:
+    try:
+        texts: list[str | None] = _to_list(array.cast(pa.large_string()))
+    except pa.ArrowInvalid:
+        texts = [None if data is None else data.decode("utf-8", "surrogateescape") for data in _to_list(array)]
+    return texts
+
+
+def _to_list(array: Any) -> list[Any]:
+    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()  # five times as fast as `to_pylist`
+    return values
+
+
+def _encode_few_texts(texts: Sequence[str | None]) -> Any:
+    return _encode_texts(texts).dictionary_encode()
+
+
+def _decode_few_texts(array: Any) -> list[str | None]:
+    texts = [*_decode_texts(array.dictionary), None]
+    return [texts[code] for code in _to_list(array.indices.fill_null(len(texts) - 1))]
 
 
 def _encode_tuple(value: tuple[Any, ...]) -> bytes:
@@ -53,31 +78,31 @@ def _decode_tuple(data: bytes) -> Any:
     return pickle.loads(data) if data else ()
 
 
+def _encode_tuples(values: Sequence[tuple[Any, ...]]) -> Any:
+    return pa.array(list(map(_encode_tuple, values)), pa.large_binary())
+
+
+def _decode_tuples(array: Any) -> list[Any]:
+    return list(map(_decode_tuple, _to_list(array)))
+
+
+def _encode_numbers(values: Sequence[int]) -> Any:
+    return pa.array(values, pa.int64())
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     """The kind of a column.
 
     Attributes:
         default: The value of a row in a column that is left out.
-        arrow_type: The type of Arrow's values.
-        to_arrow: The function that converts a value for Arrow; None if Arrow takes it as it is.
-        from_arrow: The inverse of `to_arrow`.
+        encode: The function that makes an array of Arrow of values.
+        decode: The inverse of `encode`.
     """
 
     default: Any
-    arrow_type: Any
-    to_arrow: Callable[[Any], Any] | None = None
-    from_arrow: Callable[[Any], Any] | None = None
-
-    def encode(self, values: Sequence[Any]) -> Any:
-        given = values if self.to_arrow is None else list(map(self.to_arrow, values))
-        if pa.types.is_dictionary(self.arrow_type):  # pyarrow before 25 cannot make these at once
-            return pa.array(given, self.arrow_type.value_type).dictionary_encode()
-        return pa.array(given, self.arrow_type)
-
-    def decode(self, array: Any) -> list[Any]:
-        values: list[Any] = array.to_pylist()
-        return values if self.from_arrow is None else list(map(self.from_arrow, values))
+    encode: Callable[[Sequence[Any]], Any]
+    decode: Callable[[Any], list[Any]]
 
     def repeat_default(self, count: int) -> Any:
         return self.encode([self.default]).take(pa.array(np.zeros(count, np.int64)))
@@ -85,15 +110,15 @@ class _Column:
 
 # Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. In a column with few different
 # texts each text is stored once, and every row has a code of 4 bytes.
-_TEXT = _Column("", pa.large_binary(), _encode_text, _decode_text)
-_FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
-_LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
-_OPTIONAL_NUMBER = _Column(-1, pa.int64())
-_TUPLES = _Column((), pa.large_binary(), _encode_tuple, _decode_tuple)
+_TEXT = _Column("", _encode_texts, _decode_texts)
+_FEW_TEXTS = _Column("", _encode_few_texts, _decode_few_texts)
+_LABELS = _Column(None, _encode_few_texts, _decode_few_texts)
+_OPTIONAL_NUMBER = _Column(-1, _encode_numbers, _to_list)
+_TUPLES = _Column((), _encode_tuples, _decode_tuples)
 _DETAILS = ("boxes", "box_labels", "extra", "mask", "images", "frame")
 _COLUMNS = {
     "path": _TEXT,
-    "size": _Column(0, pa.int64()),
+    "size": _Column(0, _encode_numbers, _to_list),
     # The fields of `location`:
     **{"file": _FEW_TEXTS, **dict.fromkeys(ImageLocation._fields[1:], _OPTIONAL_NUMBER)},
     "split": _FEW_TEXTS,
@@ -108,6 +133,30 @@ def _finish(column: LargeColumn) -> Any:
     offsets, values = column.finish()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+_USUAL = frozenset(("path", "size", "label", "split", "group", "num_images"))  # the last three are in no line
+_PLAIN = np.array([32 <= byte < 127 and byte not in b'"\\' for byte in range(256)])  # what JSON does not escape
+
+
+def _quote(texts: Any) -> Any:
+    """Returns texts as JSON, as `encode_line` writes them."""
+    _, offsets_buffer, values = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, 8 * texts.offset)
+    if values is None or _PLAIN[np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]].all():
+        return _join(b'"', texts, b'"')
+    return pa.array([json.dumps(text).encode() for text in _decode_texts(texts)], pa.large_binary())
+
+
+def _spell(numbers: NDArray[np.int64]) -> Any:
+    """Returns numbers as texts."""
+    return pa.array(numbers, pa.int64()).cast(pa.large_string()).cast(pa.large_binary())
+
+
+def _join(*parts: Any) -> Any:
+    """Returns the texts that the texts of each row make together."""
+    fields = [pa.scalar(part, pa.large_binary()) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*fields, pa.scalar(b"", pa.large_binary()))
 
 
 def _concat(arrays: Sequence[Any]) -> Any:
@@ -192,6 +241,17 @@ class ImageTable:
         for paths in self._decode_all("path"):
             yield from paths
 
+    def sort_by_path(self) -> NDArray[np.int64]:
+        """Returns the indices in the order of the paths. Images of one path keep their order."""
+        if "path" not in self._columns:
+            return np.arange(len(self))
+        try:  # the order of UTF-8 is that of the characters
+            order: NDArray[np.int64] = pc.sort_indices(self._columns["path"].cast(pa.large_string())).to_numpy()
+        except pa.ArrowInvalid:
+            paths = list(self.iterate_paths())
+            order = np.array(sorted(range(len(self)), key=paths.__getitem__), np.int64)
+        return order.astype(np.int64, copy=False)
+
     def get_paths(self, indices: _Indices) -> list[str]:
         """Returns the paths of the images at these indices, in this order."""
         return self._decode("path", indices)
@@ -206,12 +266,13 @@ class ImageTable:
 
     def hash_texts(self, name: str, key: bytes) -> NDArray[np.uint64]:
         """Returns a keyed BLAKE2b hash of each text in `path` or `group`: 8 bytes, read as a little-endian number."""
-        digests = bytearray()
+        hashes = np.zeros(len(self), np.uint64)
         texts = self._columns[name] if name in self._columns else _COLUMNS[name].repeat_default(len(self))
         for begin in range(0, len(self), _ROWS_AT_ONCE):
-            for text in texts.slice(begin, _ROWS_AT_ONCE).to_pylist():
-                digests += blake2b(text, digest_size=8, key=key).digest()
-        return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
+            data = _to_list(texts.slice(begin, _ROWS_AT_ONCE))
+            digests = b"".join([blake2b(text, digest_size=8, key=key).digest() for text in data])
+            hashes[begin : begin + _ROWS_AT_ONCE] = np.frombuffer(digests, "<u8")
+        return hashes
 
     def get_codes(self, name: str) -> tuple[NDArray[np.int32], list[str | None]]:
         """Returns the code of each row in a column of few texts: `file`, `split` or `label`.
@@ -221,41 +282,22 @@ class ImageTable:
         """
         if name not in self._columns:
             return np.zeros(len(self), np.int32), [_COLUMNS[name].default] if len(self) else []
-        codes, texts = self._columns[name].indices, _FEW_TEXTS.decode(self._columns[name].dictionary)
+        codes, texts = self._columns[name].indices, _decode_texts(self._columns[name].dictionary)
         if codes.null_count:
             codes = codes.fill_null(len(texts))
             texts.append(None)
         return codes.to_numpy(), texts
+
+    def find_empty(self, name: str) -> NDArray[np.int64]:
+        """Returns the indices of the images without a text in a column of few texts."""
+        codes, texts = self.get_codes(name)
+        return np.flatnonzero(np.array([not text for text in texts], bool)[codes])
 
     def count_values(self, name: str) -> dict[str | None, int]:
         """Returns how often each text occurs in a column of few texts."""
         codes, texts = self.get_codes(name)
         counts = np.bincount(codes, minlength=len(texts)).tolist()
         return {text: count for text, count in zip(texts, counts, strict=True) if count}
-
-    def dump(self) -> bytes:
-        """Returns the table as compressed bytes, which `load` reads on any machine."""
-        # A dictionary would be stored with every small part of a table, so each row gets its text back.
-        columns = {"path": _TEXT.repeat_default(0 if "path" in self._columns else len(self)), **self._columns}
-        arrays = [
-            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in columns.values()
-        ]
-        batch, sink = pa.record_batch(arrays, names=list(columns)), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-            stream.write_batch(batch)
-        data: bytes = sink.getvalue().to_pybytes()
-        return data
-
-    @classmethod
-    def load(cls, data: Any) -> "ImageTable":
-        """Returns the table that `dump` wrote."""
-        table = pa.ipc.open_stream(data).read_all().combine_chunks()
-        columns = {}
-        for name in table.column_names:
-            column = pa.concat_arrays(table.column(name).chunks)
-            is_coded = pa.types.is_dictionary(_COLUMNS[name].arrow_type)
-            columns[name] = column.dictionary_encode() if is_coded else column
-        return cls(columns, table.num_rows)
 
     @classmethod
     def make_empty(cls, details: Iterable[str] = ()) -> "ImageTable":
@@ -323,15 +365,50 @@ class ImageTable:
             column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
         return ImageTable({**self._columns, name: _finish(column)}, len(self))
 
-    def iterate_planned(self, indices: _Indices, label_names: Sequence[str]) -> Iterator[PlannedImage]:
-        """Yields the lines of the plan for the images at these indices, in this order."""
-        labels: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
-        codes, texts = self.get_codes("label")
-        label_of_code = np.array([labels.get(text, -1) for text in texts], np.int64)
-        columns = [self.get_paths(indices), self._decode("size", indices), label_of_code[codes[indices]].tolist()]
-        if not self._columns.keys().isdisjoint((*ImageLocation._fields, *_DETAILS)):  # most inputs have none of these
+    def encode_lines(self, indices: _Indices, label_names: Sequence[str]) -> tuple[memoryview, NDArray[np.int64]]:
+        """Returns the lines of the plan for the images at these indices, in this order, as `encode_line` makes them.
+
+        Args:
+            indices: The indices.
+            label_names: The name of class 0, 1, ...
+
+        Returns:
+            The lines, and where each of them begins and the last one ends.
+        """
+        names: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
+        labels = np.array([names.get(text, -1) for text in self._decode("label", indices)], np.int64)
+        further = self._columns.keys() - _USUAL
+        if further and (further != {"file", "offset"} or self._have_whole_files(indices)):
+            columns = [self.get_paths(indices), self._decode("size", indices), labels.tolist()]
             columns += [self._decode_locations(indices), *(self._decode(name, indices) for name in _DETAILS)]
-        return map(PlannedImage, *columns)
+            lines = list(map(encode_line, map(PlannedImage, *columns)))
+            return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
+        rows = pa.array(indices, pa.int64())
+        parts = [b"[", _quote(self._take("path", rows)), b",", _spell(self._get_numbers("size")[indices])]
+        if further:
+            offsets = self._get_numbers("offset")[indices]
+            is_inside = pa.array(offsets >= 0)
+            file = self._take("file", rows).dictionary_decode()
+            place = _join(b",", _spell(labels), b",", _quote(file), b",", _spell(offsets))
+            parts.append(pc.if_else(is_inside, place, _spell_labels(labels)))
+        else:
+            parts.append(_spell_labels(labels))
+        _, offsets_buffer, values = _join(*parts, b"]\n").buffers()
+        ends = np.frombuffer(offsets_buffer, np.int64, len(indices) + 1)
+        return memoryview(values or b"")[: int(ends[-1])], ends
+
+    def _have_whole_files(self, indices: _Indices) -> bool:
+        """Returns whether some of these images is the whole of a file that has another name."""
+        files, offsets = self._decode("file", indices), self._get_numbers("offset")[indices].tolist()
+        return any(file and offset < 0 for file, offset in zip(files, offsets, strict=True))
+
+    def _take(self, name: str, rows: Any) -> Any:
+        return self._columns[name].take(rows) if name in self._columns else _COLUMNS[name].repeat_default(len(rows))
+
+
+def _spell_labels(labels: NDArray[np.int64]) -> Any:
+    """Returns labels as the end of a line, where that of an unlabeled image is left out."""
+    return pc.if_else(pa.array(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
 
 
 class ImageTableBuilder:
@@ -339,17 +416,24 @@ class ImageTableBuilder:
 
     def __init__(self) -> None:
         self._rows: list[ImageRef] = []
+        self._files: list[tuple[str, int, ImageLocation, str]] = []  # of images that are nothing but these fields
         self._parts: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
         self._details: dict[str, LargeColumn] = {}
         self._num_part_rows = 0
 
     def __len__(self) -> int:
-        return self._num_part_rows + len(self._rows)
+        return self._num_part_rows + len(self._rows) + len(self._files)
 
     def append(self, ref: ImageRef) -> None:
         """Adds an image."""
         self._rows.append(ref)
         if len(self._rows) == _ROWS_AT_ONCE:
+            self._encode_rows()
+
+    def append_file(self, path: str, size: int, location: ImageLocation, label: str) -> None:
+        """Adds an image of which no more is known, in a quarter of the time. No other has been added by `append`."""
+        self._files.append((path, size, location, label))
+        if len(self._files) == _ROWS_AT_ONCE:
             self._encode_rows()
 
     def extend(self, table: ImageTable) -> None:
@@ -358,16 +442,18 @@ class ImageTableBuilder:
         self._add_part(dict(table._columns), len(table))
 
     def _encode_rows(self) -> None:
-        if not self._rows:
+        rows: Sequence[Any] = self._rows or self._files
+        if not rows:
             return
-        values: dict[str, Sequence[Any]] = dict(zip(ImageRef._fields, zip(*self._rows, strict=True), strict=True))
+        names = ImageRef._fields if self._rows else ("path", "size", "location", "label")
+        values: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
         locations = values.pop("location")
         if locations.count(WHOLE_FILE) < len(locations):
             values |= zip(ImageLocation._fields, zip(*locations, strict=True), strict=True)
         is_needed = {name: column.count(_COLUMNS[name].default) < len(column) for name, column in values.items()}
         columns = {name: _COLUMNS[name].encode(column) for name, column in values.items() if is_needed[name]}
-        self._add_part(columns, len(self._rows))
-        self._rows = []
+        self._add_part(columns, len(rows))
+        self._rows, self._files = [], []
 
     def _add_part(self, columns: dict[str, Any], num_rows: int) -> None:
         for name in columns.keys() - self._details.keys():

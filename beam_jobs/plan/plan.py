@@ -1,41 +1,82 @@
 """The plan of a job: which shards there will be, and the lines that say which images go into each, in their order.
 
-with make_plan(config) as plan:
+plan = plan_shards(config)
 for shard in plan.shards:
 for image in plan.read_lines(shard): ...
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from itertools import accumulate, groupby
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.scratch import Scratch
-from beam_jobs.plan.split_and_shard import ShardRange
-from beam_jobs.shards.work_dir import PlannedShard, get_part_name
+from beam_jobs.shards.work_dir import PlannedShard
+
+_ROWS_AT_ONCE = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Plan:
     """The shards that a job will write.
 
     Attributes:
         listing: The facts that all images have in common. It has no images.
+        images: The images.
+        order: The indices of the images, shard after shard: [images].
         shards: The shards, split by split, with the places of their lines.
         shard_bytes: The bytes of the sources of each shard.
         class_counts: The number of images of each class, by split; the position is the label.
         digest: The SHA-256 of the SHA-256 of each shard's lines, as hexadecimal digits.
-        scratch: The files with the lines.
     """
 
     listing: Listing
+    images: ImageTable
+    order: NDArray[np.int64]
     shards: tuple[PlannedShard, ...]
     shard_bytes: tuple[int, ...]
     class_counts: dict[str, list[int]]
     digest: str
-    scratch: Scratch
+
+    @classmethod
+    def make(
+        cls,
+        listing: Listing,
+        images: ImageTable,
+        order: NDArray[np.int64],
+        shards: Sequence[tuple[str, int, int, int]],
+        class_counts: dict[str, list[int]],
+    ) -> "Plan":
+        """Returns the plan with these shards; the other arguments are as in `Plan`.
+
+        Args:
+            listing: The listing.
+            images: The images.
+            order: The indices of the images.
+            shards: The split of each shard, its number in the split, the number of shards of the split, and the number
+                of its images.
+            class_counts: The number of images of each class.
+        """
+        counts, ends = [shard[3] for shard in shards], list(accumulate(shard[3] for shard in shards))
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(images.sizes[order])])[[0, *ends]]
+        planned: list[PlannedShard] = []
+        digests, end = hashlib.sha256(), 0
+        lines = _encode(images, order, counts, listing.label_names)
+        for shard, (_, pieces) in zip(shards, groupby(lines, itemgetter(0)), strict=True):
+            begin, digest = end, hashlib.sha256()
+            for _, piece in pieces:
+                digest.update(piece)
+                end += len(piece)
+            digests.update(digest.digest())
+            planned.append(PlannedShard(*shard, begin, end))
+        num_bytes = tuple(np.diff(sums).tolist())
+        return cls(listing, images, order, tuple(planned), num_bytes, class_counts, digests.hexdigest())
 
     @property
     def num_images(self) -> int:
@@ -47,57 +88,33 @@ class Plan:
         """The bytes of all sources."""
         return sum(self.shard_bytes)
 
-    @property
-    def num_parts(self) -> int:
-        """The number of parts of the lines."""
-        return 1 + max((shard.part for shard in self.shards), default=-1)
-
     def read_lines(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Returns the images of a shard, in order."""
-        return map(decode_line, self.read_encoded(shard))
+        begin = sum(other.images for other in self.shards[: self.shards.index(shard)])
+        lines, _ = self.images.encode_lines(self.order[begin : begin + shard.images], self.listing.label_names)
+        return map(decode_line, bytes(lines).splitlines())
 
-    def read_encoded(self, shard: PlannedShard) -> list[bytes]:
-        """Returns the lines of a shard."""
-        data = self.scratch.read(get_part_name(shard.part), shard.begin, shard.end - shard.begin)
-        return data.splitlines(keepends=True)
+    def encode(self) -> Iterator[memoryview]:
+        """Yields all lines, shard after shard, in pieces."""
+        counts = [shard.images for shard in self.shards]
+        return map(itemgetter(1), _encode(self.images, self.order, counts, self.listing.label_names))
 
-
-@dataclass(frozen=True)
-class WrittenLines:
-    """The lines of one shard that were written.
-
-    Attributes:
-        shard: The shard, with the place of its lines.
-        num_bytes: The bytes of its sources.
-        sha256: The SHA-256 of its lines.
-    """
-
-    shard: PlannedShard
-    num_bytes: int
-    sha256: bytes
+    def forget_images(self) -> None:
+        """Drops the images, which take memory, once their lines are written."""
+        self.images, self.order = ImageTable.make_empty(), np.zeros(0, np.int64)
 
 
-def write_lines(
-    out: IO[bytes], part: int, begin: int, shard: ShardRange, lines: Iterable[bytes], num_bytes: int
-) -> WrittenLines:
-    """Writes the lines of one shard into a part of the plan."""
-    digest, end = hashlib.sha256(), begin
-    for line in lines:
-        digest.update(line)
-        end += out.write(line)
-    planned = PlannedShard(shard.split, shard.shard_index, shard.num_shards, shard.end - shard.begin, part, begin, end)
-    return WrittenLines(planned, num_bytes, digest.digest())
-
-
-def collect(
-    listing: Listing, written: Sequence[WrittenLines], class_counts: dict[str, list[int]], scratch: Scratch
-) -> Plan:
-    """Returns the plan whose lines are written; the arguments are as in `Plan`."""
-    return Plan(
-        listing,
-        tuple(lines.shard for lines in written),
-        tuple(lines.num_bytes for lines in written),
-        class_counts,
-        hashlib.sha256(b"".join(lines.sha256 for lines in written)).hexdigest(),
-        scratch,
-    )
+def _encode(
+    images: ImageTable, order: NDArray[np.int64], counts: Sequence[int], label_names: Sequence[str]
+) -> Iterator[tuple[int, memoryview]]:
+    """Yields the number of each shard with some of its lines. Shards with few images are encoded together."""
+    ends = list(accumulate(counts))
+    number = 0
+    for first in range(0, len(order), _ROWS_AT_ONCE):
+        lines, places = images.encode_lines(order[first : first + _ROWS_AT_ONCE], label_names)
+        begin, after = first, first + len(places) - 1
+        while begin < after:
+            end = min(ends[number], after)
+            yield number, lines[int(places[begin - first]) : int(places[end - first])]
+            begin = end
+            number += begin == ends[number]

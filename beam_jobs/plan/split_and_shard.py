@@ -5,41 +5,90 @@ So the result does not depend on the order in which a folder was listed, or on a
 added later never move the others from one split to another.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.plan import Plan
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.record_index import MAX_RECORDS
 
 DEFAULT_SPLIT = "train"
 
-PART_IMAGES = 250_000
-"""The number of images after which a new part of the plan's lines begins. One process sorts one part in memory."""
+LeftOut = Counter[tuple[str | None, int]]
+"""The number of copies that are left out by split and label; -1 where the label is not known from reading them."""
 
 
-class ShardRange(NamedTuple):
-    """A shard before its images are sorted.
+def shard_images(
+    listing: Listing,
+    splits: Sequence[str],
+    config: ShardConfig,
+    copies: NDArray[np.bool_] | None = None,
+    left_out: LeftOut | None = None,
+) -> Plan:
+    """Returns the plan of all images but the copies that are left out.
 
-    Attributes:
-        split: The name of the split.
-        shard_index: The number of the shard in its split, from 0.
-        num_shards: The number of shards of the split.
-        begin: The position in the plan of its first image.
-        end: The position after its last image.
+    Args:
+        listing: The images, which have their splits.
+        splits: The splits, in their order.
+        config: The configuration of the job.
+        copies: Whether each image is left out: [images].
+        left_out: The number of images that are left out.
+
+    Raises:
+        ConfigError: There would be more shards, or more records in a shard, than the format allows.
+        DataError: A split has nothing but copies.
     """
+    images = listing.images
+    if copies is not None and copies.any():
+        images = images.take(np.flatnonzero(~copies))
+    codes, names = images.get_codes("split")
+    numbers = {split: number for number, split in enumerate(splits)}
+    # A name that no image has may stand in the table, too.
+    of_split = np.array([numbers.get(str(name), 0) for name in names], np.int64)[codes]
+    counts = np.bincount(of_split, minlength=len(splits)).tolist()
+    remaining = {split for split, count in zip(splits, counts, strict=True) if count}
+    check_splits_remain(set(splits), remaining, config.known_images)
+    shards: list[tuple[str, int, int, int]] = []
+    orders: list[NDArray[np.int64]] = []
+    class_counts: dict[str, list[int]] = {}
+    sort = _choose_order(images, listing, config)
+    label_codes, labels = images.get_codes("label")
+    for number, split in enumerate(splits):
+        rows = sort(np.flatnonzero(of_split == number))
+        num_shards = count_shards(len(rows), int(images.sizes[rows].sum()), config)
+        ends = list(cut_evenly(len(rows), num_shards))
+        shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(ends)]
+        orders.append(rows)
+        of_classes = np.bincount(label_codes[rows], minlength=len(labels)).tolist()
+        by_label = {label: count for label, count in zip(labels, of_classes, strict=True) if count}
+        of_copies = {label: count for (name, label), count in (left_out or {}).items() if name == split}
+        class_counts[split] = listing.count_classes(split, by_label, of_copies)
+    check_shards([count for *_, count in shards])
+    bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
+    return Plan.make(bare, images, np.concatenate(orders), shards, class_counts)
 
-    split: str
-    shard_index: int
-    num_shards: int
-    begin: int
-    end: int
+
+def _choose_order(
+    images: ImageTable, listing: Listing, config: ShardConfig
+) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+    """Returns the function that sorts rising row numbers of the images of one split."""
+    if config.shuffle:
+        hashes = images.hash_texts("path", str(config.seed).encode())
+        return lambda rows: sort_by_hash(images, hashes, rows)
+    if listing.keeps_order:
+        return lambda rows: rows
+    ranks = np.empty(len(images), np.int64)
+    ranks[images.sort_by_path()] = np.arange(len(images))
+    return lambda rows: rows[np.argsort(ranks[rows])]
 
 
 def are_splits_named(
@@ -76,12 +125,11 @@ def are_splits_named(
     return False
 
 
-def give_splits(images: ImageTable, config: ShardConfig) -> ImageTable:
-    """Returns images with splits, for an input that names none."""
-    if config.splits:
-        return images.replace_texts("split", choose_splits(images, config), list(config.splits))
-    first_only = np.zeros(len(images), np.int64)
-    return images.replace_texts("split", first_only, [config.split or DEFAULT_SPLIT])
+def give_splits(listing: Listing, config: ShardConfig) -> Listing:
+    """Returns a listing whose images have splits, for an input that names none."""
+    images, names = listing.images, list(config.splits) or [config.split or DEFAULT_SPLIT]
+    codes = choose_splits(images, config) if config.splits else np.zeros(len(images), np.int64)
+    return replace(listing, images=images.replace_texts("split", codes, names))
 
 
 def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
@@ -98,11 +146,6 @@ def check_splits_remain(splits: Set[str], remaining_splits: Set[str], known: str
     for split in sorted(splits - remaining_splits):
         where = f"{known} and in other splits" if known else "other splits"
         raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
-
-
-def hash_for_order(table: ImageTable, config: ShardConfig) -> NDArray[np.uint64]:
-    """Returns the hash of the seed and the path of each image, by which a split is sorted."""
-    return table.hash_texts("path", str(config.seed).encode())
 
 
 def choose_splits(table: ImageTable, config: ShardConfig) -> NDArray[np.int64]:
@@ -161,17 +204,6 @@ def check_shards(sizes: Sequence[int]) -> None:
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
             "more or smaller ones with `num_shards` or `shard_size_bytes`."
         )
-
-
-def cut_parts(sizes: Sequence[int]) -> Iterator[range]:
-    """Yields consecutive shards whose lines make one part of the plan: at most `PART_IMAGES` images, or one shard."""
-    begin = num_images = 0
-    for k, size in enumerate(sizes):
-        if k > begin and num_images + size > PART_IMAGES:
-            yield range(begin, k)
-            begin, num_images = k, 0
-        num_images += size
-    yield range(begin, len(sizes))
 
 
 def _explain_skipped(skipped: Mapping[str, int] | None) -> str:

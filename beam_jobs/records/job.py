@@ -39,7 +39,6 @@ from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 
 DIGEST_BYTES = 16
-_PLAN = "plan.json"
 _OURS = b"tfpipe records "  # a job of images has JSON there
 
 
@@ -85,7 +84,7 @@ class RecordsJob:
         with explain_os_errors(f"read {self.output}"):
             work = self.open()
             names = file_io.list_names(work.output)
-            begun = read_identity(work)
+            begun = work.read_identity()
             is_begun = begun.startswith(_OURS) and file_names.MANIFEST not in names
             ours = {file_names.WORK_DIR} if is_begun or not begun else set()
             check_output(self.output, is_ours=ours.__contains__, alone=not is_begun)
@@ -104,11 +103,11 @@ class RecordsJob:
             if begun != self.identity:
                 file_io.remove_tree(work.base)
             _remove_shards(work, set(files) if begun == self.identity else set())
-            file_io.write_file(work.path(_PLAN), self.identity, makes_folders=True)
+            work.save_identity(self.identity)
 
     def check_prepared(self, work: WorkDir) -> None:
         """Checks that a worker sees the folder that this very job prepared."""
-        if read_identity(work) != self.identity:
+        if work.read_identity() != self.identity:
             raise DataError(
                 f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "
                 "the same name, and no other job may write to it."
@@ -138,13 +137,6 @@ class RecordsJob:
                 work.write(file, data)
             file_io.remove_tree(work.base)
         return manifest.fingerprint
-
-
-def read_identity(work: WorkDir) -> bytes:
-    """Returns the identity of the job that the working folder belongs to; empty without one."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return file_io.read_whole(work.path(_PLAN))
-    return b""
 
 
 def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:

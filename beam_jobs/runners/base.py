@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from beam_jobs.config import ShardConfig
     from beam_jobs.plan.plan import Plan
-    from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+    from beam_jobs.shards.job import Job
+    from beam_jobs.shards.work_dir import WorkDir
 
 LOCAL = "local"
 _GROUP = "Clouds"
@@ -133,25 +134,6 @@ class ShardObserver(Observer):
         """Receives the job that a service now runs. From here on the job does not need this process."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One graph of a job: it makes the plan, or writes the shards.
-
-    Attributes:
-        config: The user's options.
-        work: The dataset directory under construction.
-        name: The name of the dataset.
-        num_tasks: The number of shards, or of tasks at least, that can run side by side.
-        header: The plan's header, as it stands in the working folder; None while the plan is being made.
-    """
-
-    config: "ShardConfig"
-    work: "WorkDir"
-    name: str
-    num_tasks: int
-    header: "PlanHeader | None" = None
-
-
 class Runner:
     """A runner that carries out one job.
 
@@ -196,28 +178,25 @@ class Runner:
         """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself."""
         return workers
 
-    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+    def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
         from beam_jobs.shards import progress
         from tfpipe.storage import file_io
 
-        assert job.header is not None
         if file_io.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
 
-    def watch(self, job: Job, observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
+    def watch(self, job: "Job", observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
         """Tells the observer of the progress of a job that writes shards, during a block."""
-        if job.header is None:
-            return contextlib.nullcontext()
         read, every_s = self.get_progress_reader(job)
         return poll_progress(read, observer, every_s)
 
-    def prepare(self, job: Job) -> contextlib.AbstractContextManager[None]:
+    def prepare(self, job: "Job") -> contextlib.AbstractContextManager[None]:
         """Completes the options for a block that submits the job and waits, and explains the errors of the block."""
         return contextlib.nullcontext()
 
-    def make_beam_runner(self, job: Job) -> Any:
+    def make_beam_runner(self, job: "Job") -> Any:
         """Returns Beam's runner, or None if Beam finds it by its name in the options."""
         return None
 
@@ -247,7 +226,6 @@ class LocalRunner(Runner):
         """Returns the size of the pool: one process for each core by default."""
         return workers or usable_cpus()
 
-    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+    def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
-        assert job.header is not None
         return partial(read_progress, job.work, job.header), POLL_EVERY_S

@@ -19,10 +19,10 @@ from apache_beam.runners.runner import create_runner
 from apache_beam.transforms import environments
 from google.protobuf import json_format, struct_pb2
 
-from beam_jobs.runners.base import Job, LocalRunner, Runner
+from beam_jobs.runners.base import LocalRunner, Runner
 from beam_jobs.runners.dataflow import DataflowRunner
+from beam_jobs.shards.job import Job
 from tfpipe.errors import ConfigError, first_line
-from tfpipe.system.host_limits import usable_cpus
 
 _SILENT = str(logging.CRITICAL + 1)  # an interrupted worker would print its traceback as critical
 
@@ -33,16 +33,18 @@ class DirectRunner(LocalRunner):
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)
         self._in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
+        self._workers = 0
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns the size of the pool: one process for each core by default, 0 if Beam starts workers."""
-        return super().get_pool_workers(workers) if self._in_memory else 0
+        self._workers = super().get_pool_workers(workers)
+        return self._workers if self._in_memory else 0
 
     def make_beam_runner(self, job: Job) -> Any:
         """Returns a runner that uses no network."""
         direct = self.options.view_as(DirectOptions)
         if not self._in_memory and direct.direct_num_workers == 1:
-            direct.direct_num_workers = job.config.workers or usable_cpus()
+            direct.direct_num_workers = self._workers
         environment = None
         if direct.direct_running_mode == "multi_processing":
             # The mode itself would set this environment, but with another command.

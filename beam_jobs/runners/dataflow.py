@@ -25,9 +25,10 @@ from apache_beam.runners.runner import PipelineState
 
 import beam_jobs
 from beam_jobs.config import ShardConfig
-from beam_jobs.runners.base import GraphWritten, Job, Runner, ShardObserver, SubmittedJob
+from beam_jobs.runners.base import GraphWritten, Runner, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_reason
 from beam_jobs.runners.metrics import read_metrics
+from beam_jobs.shards.job import Job
 from beam_jobs.shards.work_dir import WorkDir
 from tfpipe import errors
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
@@ -105,11 +106,11 @@ class DataflowRunner(Runner):
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the job's metrics. They are unknown until the job is submitted."""
-        assert job.header is not None
-        num_images = sum(shard.images for shard in job.header.shards)
+        shards = job.header.shards
+        num_images = sum(shard.images for shard in shards)
 
         def read() -> Progress | None:
-            return self._result and read_metrics(self._result, num_images, job.num_tasks)
+            return self._result and read_metrics(self._result, num_images, len(shards))
 
         return read, METRICS_EVERY_S
 
@@ -126,12 +127,12 @@ class DataflowRunner(Runner):
         cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
         cloud.staging_location = cloud.staging_location or cloud.temp_location
-        cloud.job_name = cloud.job_name or make_job_name(job.name)
+        cloud.job_name = cloud.job_name or make_job_name(job.header.name)
         machines = self.options.view_as(WorkerOptions)
         if machines.max_num_workers and not machines.num_workers:
             # All machines start at once: the plan knows that there is work for them. The service would notice that
             # late, because it sees only shard numbers, a few bytes each.
-            machines.num_workers = min(machines.max_num_workers, job.num_tasks)
+            machines.num_workers = min(machines.max_num_workers, len(job.header.shards))
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
                 setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]

@@ -3,31 +3,15 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
-from beam_jobs.plan.scratch import LocalScratch
-from beam_jobs.plan.split_and_shard import cut_parts
-from beam_jobs.plan.step import Step, do_nothing, run_here
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.search_steps import (
-    Found,
-    OpenJob,
-    count_buckets,
-    encode_piece,
-    find_paths,
-    load_rows,
-    load_sizes,
-    save_rows,
-    search_bucket,
-)
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.digest_groups import GroupCounts
+from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.storage import file_io
@@ -36,34 +20,25 @@ from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 _READS_AT_ONCE, _SHARDS_AT_ONCE = 16, 256
 
 
-@dataclass(frozen=True)
-class _Cuts:
-    """The pieces in which the list of duplicates is put together. A line belongs to the shard of its first record."""
-
-    shards: tuple[range, ...] = ()
-    counts: GroupCounts = field(default_factory=GroupCounts)
-
-
-def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
+def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> None:
     """Ends the job if more images are bad than allowed, and writes the list of them.
 
     Args:
         work: The dataset directory under construction.
         header: The header of its plan.
         shards: The shards written so far, those with bad images at least.
-        max_bad: The number of images that may be bad.
 
     Raises:
         DataError: More images are bad.
     """
     num_bad = sum(shard.num_left_out for shard in shards)
-    if num_bad <= max_bad:
+    if num_bad <= header.max_bad:
         return
     _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, shards))
     num_images = sum(shard.images for shard in header.shards)
     first = next(line for shard in shards if shard.num_left_out for line in work.read_left_out(shard.info.file))
     raise DataError(
-        f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
+        f"At most {header.max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
         f"{open_source(header).advice}, or allow more with `max_bad`.",
         page="damaged-data#images-that-are-broken",
@@ -81,34 +56,27 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
         )
 
 
-def finish_dataset(
-    work: WorkDir,
-    header: PlanHeader,
-    shards: Iterable[WrittenShard],
-    max_bad: int,
-    searched: OpenJob | None = None,
-) -> Manifest:
+def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard]) -> Manifest:
     """Writes the files of a dataset besides its shards.
 
     Args:
         work: The dataset directory under construction.
         header: The header of its plan.
         shards: All planned shards as they were written, in any order.
-        max_bad: The number of images that may be bad.
-        searched: The job whose tasks have searched for duplicates. None: this process searches.
 
     Raises:
         DataError: More images are bad than allowed, or a split has no good one.
     """
     by_file = {shard.info.file: shard for shard in shards}
     ordered = [by_file[shard.file] for shard in header.shards]
-    check_bad(work, header, ordered, max_bad)
-    manifest = work.find_manifest(header)
+    check_bad(work, header, ordered)
+    manifest = work.find_manifest(header.fingerprint)
     if manifest is not None:  # a complete dataset was checked, and its missing shards were made again
         _check_unchanged(work, manifest, _leave_out_empty(work, header, ordered))
         _write_tfds_files(work, manifest)
         return manifest
-    duplicates = write_lists(searched) if searched is not None else _search_here(work, header, ordered)
+    _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, ordered))
+    duplicates = _write_duplicates(work, header, ordered)
     _remove_stale_quarantine(work, ordered)
     num_bad = sum(shard.num_left_out for shard in ordered)
     manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
@@ -117,13 +85,26 @@ def finish_dataset(
     return manifest
 
 
-def _search_here(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
-    """Searches for duplicates in this process and writes the lists; returns the counts of the duplicates."""
-    job = OpenJob(work, header, 1, LocalScratch())
-    save_rows(job, shards)
-    run_here(list_end_steps(), job)
-    duplicates = write_lists(job)
-    job.scratch.clear()
+def _write_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
+    """Writes the list of the images that occur more than once, and returns their counts.
+
+    The digests of all records are compared at once, which takes 50 bytes of memory for each.
+    """
+    table = np.empty((sum(shard.info.records for shard in shards), DIGEST_BYTES), np.uint8)
+    begin = 0
+    for shard in shards:
+        digests = np.frombuffer(file_io.read_whole(work.digests_path(shard.info.file)), np.uint8)
+        table[begin : begin + shard.info.records] = digests.reshape(-1, DIGEST_BYTES)
+        begin += shard.info.records
+    source = open_source(header)
+
+    def read_paths(shard: int, records: list[int]) -> list[str]:
+        names = source.list_names(work, header.shards[shard])
+        return [names[record] for record in records]
+
+    sizes = [(planned.split, shard.info.records) for planned, shard in zip(header.shards, shards, strict=True)]
+    duplicates, lines = list_duplicates(table, sizes, read_paths, header.dropped)
+    _write_list(work, file_names.DUPLICATES, lines)
     return duplicates
 
 
@@ -218,36 +199,6 @@ def _make_manifest(
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )
-
-
-def list_end_steps() -> list[Step[OpenJob]]:
-    """Returns the steps at the end of a job whose shards are written, in their order."""
-    return [
-        Step("Search duplicates", count_buckets, search_bucket, _save_cuts),
-        Step("Find paths", count_buckets, _find_paths, do_nothing),
-    ]
-
-
-def _save_cuts(job: OpenJob, found: Found | None) -> None:
-    """Saves which shards' lines each piece of the list of duplicates has. Of a complete dataset no list is written."""
-    cuts = _Cuts()
-    if found is not None and not load_sizes(job).is_complete:
-        cuts = _Cuts(tuple(cut_parts(found.members.tolist())), found.counts)
-    job.scratch.save("cuts", cuts)
-
-
-def _find_paths(job: OpenJob, task: int) -> None:
-    cuts: _Cuts = job.scratch.load("cuts")
-    find_paths(job, task, np.array([piece.stop for piece in cuts.shards], np.int64))
-
-
-def write_lists(job: OpenJob) -> Duplicates:
-    """Writes both lists, and returns the counts of the duplicates."""
-    cuts: _Cuts = job.scratch.load("cuts")
-    pieces = (encode_piece(job, number, len(cuts.shards)) for number in range(len(cuts.shards)))
-    _write_list(job.work, file_names.QUARANTINE, _encode_quarantine(job.work, load_rows(job)))
-    _write_list(job.work, file_names.DUPLICATES, chain.from_iterable(pieces))
-    return cuts.counts.describe(job.header.dropped)
 
 
 def _encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterator[bytes]:

@@ -56,10 +56,15 @@ def _is_ours(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
+def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Iterator[WorkDir]:
     """Yields the dataset directory to write to, locked and with the plan in it.
 
     At the end the working folder is removed, and with `overwrite` the new dataset takes the place of the old one.
+
+    Args:
+        config: The options of the job.
+        plan: The plan.
+        keep: Whether the working folder stays, for parts of the job that other processes do.
 
     Raises:
         ConfigError: The output holds something else and may not be overwritten.
@@ -70,8 +75,10 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
                 prepare_work(work, header, plan, config)
-            plan.scratch.clear()  # it may be as large as all names of the images
+            plan.forget_images()
         yield work
+        if keep:
+            return
         with file_io.explain_os_errors(f"write to {config.output}"):
             file_io.remove_tree(work.base)
             if is_staged:
@@ -121,7 +128,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     """Returns whether the directory is empty, or belongs to the same plan."""
     if file_io.exists(work.target(file_names.MANIFEST)):
         with contextlib.suppress(FormatError):
-            return work.find_manifest(header) is not None
+            return work.find_manifest(header.fingerprint) is not None
         return False
     if work.has_plan():
         with contextlib.suppress(FormatError):

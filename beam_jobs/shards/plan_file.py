@@ -11,9 +11,10 @@ from beam_jobs.inputs.parquet_images import copy_rows
 from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.job import get_versions
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.format import file_names
@@ -49,6 +50,9 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         tensor_dtypes=listing.tensor_dtypes,
         refuse_nan=config.refuse_nan,
         columns=config.columns,
+        inputs=tuple(map(file_io.make_absolute, config.inputs)),
+        max_bad=config.max_bad_images(plan.num_images) + listing.missing.count,
+        versions=get_versions(),
     )
     return replace(header, fingerprint=_make_fingerprint(header, plan.digest))
 
@@ -69,7 +73,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             "skipped": header.skipped,
             "dropped": header.dropped,
             "keep_quarantined": header.keep_quarantined,
-            "shards": [asdict(shard) for shard in header.shards],
+            "shards": [{**asdict(shard), "part": 0} for shard in header.shards],  # lines were in several files once
             **({"box_names": header.box_names} if header.box_names else {}),
             **({"columns": header.columns.named} if header.columns.named else {}),
             **({"tensor_dtypes": header.tensor_dtypes} if header.tensor_dtypes else {}),
@@ -82,8 +86,9 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the lines of the plan, and then its header, which says that they are complete."""
-    for part in range(plan.num_parts):
-        plan.scratch.hand_over(get_part_name(part), work.plan_path(part))
+    with file_io.create(work.lines_path, makes_folders=True) as out:
+        for lines in plan.encode():
+            out.write(lines)
     file_io.write_file(work.path("plan.json"), header.dumps(), makes_folders=True)
 
 
@@ -95,7 +100,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
         if not file_io.exists(tar):
             with file_io.create(tar, makes_folders=True) as out:
                 unpack(plan.listing, location, out)
-    manifest = work.find_manifest(header)
+    manifest = work.find_manifest(header.fingerprint)
     if manifest is not None and not _has_promised_lists(work, manifest):
         # Only the images can restore the lists, so the dataset is finished again.
         file_io.remove(work.target(file_names.MANIFEST))

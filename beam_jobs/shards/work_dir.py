@@ -3,11 +3,12 @@
 ```
 OUTPUT/.tfpipe/
   plan.json            PlanHeader: the options that shape the dataset, and where the lines of each shard lie
-  plan/00000.jsonl     one line per image, shard after shard, in parts of about `PART_IMAGES` images
+  plan.jsonl           one line per image, shard after shard
   rows/NAME.json       a `WrittenShard`, one per finished shard, written after the shard itself
   digests/NAME         32 bytes per record, the SHA-256 of its original, to find duplicates between shards
   names/NAME.json      the names of a shard's images, if its records come from finished datasets
   kept.json            the names of the shards that the workers found finished
+  begun/NAME           the part of the job that writes a shard, if it has parts; `begun/manifest.json` of the end
   tmp/                 files being written
   unpacked/            compressed tar files and foreign shards, unpacked so that workers can read at an offset, and
                        the images of Parquet files
@@ -18,6 +19,7 @@ The folder is removed once `manifest.json` is written. Its path is all that a pr
 graph carries shard numbers and nothing else.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -45,8 +47,7 @@ class PlannedShard:
         shard_index: The number of the shard in its split, from 0.
         num_shards: The number of shards of the split.
         images: The number of its images.
-        part: The number of the part of the plan that holds its lines.
-        begin: The place of its first line in this part, in bytes.
+        begin: The place of its first line in the plan, in bytes.
         end: The place after its last line.
     """
 
@@ -54,7 +55,6 @@ class PlannedShard:
     shard_index: int
     num_shards: int
     images: int
-    part: int
     begin: int
     end: int
 
@@ -87,6 +87,9 @@ class PlanHeader:
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
         refuse_nan: Whether a tensor with NaN is an error.
         columns: The columns of a table that the user names.
+        inputs: The paths or URLs of the input.
+        max_bad: The number of bad images beyond which the job stops.
+        versions: The version of each package that decides the plan and the bytes of a shard, where it was made.
     """
 
     name: str
@@ -106,6 +109,9 @@ class PlanHeader:
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
     refuse_nan: bool = False
     columns: TableColumns = USUAL_COLUMNS
+    inputs: tuple[str, ...] = ()
+    max_bad: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -133,17 +139,13 @@ class PlanHeader:
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
             fields["box_names"] = tuple(fields["box_names"])
+            fields["inputs"] = tuple(fields["inputs"])
             fields["columns"] = TableColumns(*fields["columns"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
             fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
-
-
-def get_part_name(part: int) -> str:
-    """Returns the name of the file with a part of the plan's lines."""
-    return f"plan/{part:05d}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,10 @@ class WorkDir(ShardFolder):
         """
         file_io.write_file(self.target(name), data, self.temporary(name), makes_folders=True)
 
-    def plan_path(self, part: int) -> str:
-        """Returns the path of a part of the plan's lines."""
-        return self.path(get_part_name(part))
+    @property
+    def lines_path(self) -> str:
+        """The path of the plan's lines."""
+        return self.path("plan.jsonl")
 
     def has_plan(self) -> bool:
         """Returns whether a run wrote a whole plan. Its header is written last."""
@@ -207,7 +210,7 @@ class WorkDir(ShardFolder):
 
     def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Yields the planned images of one shard, in order."""
-        data = file_io.read_range(self.plan_path(shard.part), shard.begin, shard.end - shard.begin)
+        data = file_io.read_range(self.lines_path, shard.begin, shard.end - shard.begin)
         return map(decode_line, data.splitlines())
 
     def read_left_out(self, file: str) -> list[dict[str, Any]]:
@@ -219,6 +222,17 @@ class WorkDir(ShardFolder):
         """Returns the file names of the shards that some run finished."""
         return {name.removesuffix(".json") for name in file_io.list_names(self.path("rows")) if name.endswith(".json")}
 
+    def begin(self, name: str, part: str) -> bool:
+        """Saves that a part of the job makes a shard or the manifest; returns whether no other part does."""
+        path = self.path("begun", name)
+        with contextlib.suppress(FileNotFoundError):  # another part has just completed the dataset
+            return file_io.write_new(path, part.encode()) or file_io.read_whole(path) == part.encode()
+        return False
+
+    def list_begun(self) -> set[str]:
+        """Returns the file names of what parts of the job have begun."""
+        return set(file_io.list_names(self.path("begun")))
+
     def save_kept(self, files: Iterable[str]) -> None:
         """Saves the file names of the shards that the workers found finished."""
         file_io.write_file(self.path("kept.json"), json.dumps(sorted(files)).encode(), makes_folders=True)
@@ -227,10 +241,10 @@ class WorkDir(ShardFolder):
         """Returns the file names that `save_kept` noted."""
         return set(json.loads(file_io.read_whole(self.path("kept.json"))))
 
-    def find_manifest(self, header: PlanHeader) -> Manifest | None:
-        """Returns the manifest of a complete dataset that was made from the same plan; None if there is none."""
+    def find_manifest(self, fingerprint: str) -> Manifest | None:
+        """Returns the manifest of a complete dataset that was made from the plan of this fingerprint, or None."""
         path = self.target(file_names.MANIFEST)
         if not file_io.exists(path):
             return None
         manifest = manifest_json.loads(file_io.read_whole(path).decode())
-        return manifest if manifest.fingerprint == header.fingerprint else None
+        return manifest if manifest.fingerprint == fingerprint else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import join, recognize
+from beam_jobs.inputs.recognize import recognize
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
@@ -29,14 +29,12 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
     with open_work_dir(config, plan) as work:
         header = work.read_header()
         written = [write_shard(work, header, k) for k in range(len(header.shards))]
-        max_bad = config.max_bad_images(plan.num_images) + plan.listing.missing.count
-        return finish_dataset(work, header, written, max_bad)
+        return finish_dataset(work, header, written)
 
 
 def list_images(config: ShardConfig) -> Listing:
     source = recognize(config)
-    ((images, facts),) = join(source.list())
-    return source.resolve(facts).make_listing(images)
+    return source.resolve(*source.list())
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:

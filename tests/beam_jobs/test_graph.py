@@ -1,4 +1,4 @@
-"""The Beam graph of the steps that write a dataset, by Beam's local runner."""
+"""The Beam graph of a job, by Beam's local runner."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +13,8 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import add_steps
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.shards.job_steps import JobSettings, WorkerCheck, list_job_steps
+from beam_jobs.shards.job import GatheredShards, Job, finish
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.search_steps import GatheredShards
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
@@ -33,20 +32,25 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def work(tmp_path: Path, source: Path) -> Iterator[WorkDir]:
-    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
+def work(tmp_path: Path, source: Path, request) -> Iterator[WorkDir]:
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3, max_bad=getattr(request, "param", 10))
     with open_work_dir(config, plan_shards(config)) as work:
         yield work
 
 
-def build(settings: JobSettings) -> Any:
+def make_job(work: WorkDir, workers: int = 0) -> Job:
+    header = work.read_header()
+    return Job(work, header.fingerprint, header.versions, workers)
+
+
+def build(job: Job) -> Any:
     pipeline = TestPipeline(runner=FnApiRunner())
-    add_steps(pipeline | beam.Create([0]), list_job_steps(settings.search_tasks), settings)
+    add_steps(pipeline | beam.Create([0]), job)
     return pipeline
 
 
-def run(settings: JobSettings) -> dict[str, Any]:
-    result = build(settings).run()
+def run(job: Job) -> dict[str, Any]:
+    result = build(job).run()
     result.wait_until_finish()
     return {
         metric.key.metric.name: metric.committed
@@ -62,14 +66,13 @@ def write_all(work: WorkDir) -> list[WrittenShard]:
 
 def test_the_graph_is_as_large_for_many_shards() -> None:
     """No step asks for the plan before it runs."""
-    assert build(JobSettings("gs://out", 10)).to_runner_api().ByteSize() < 60_000
+    assert build(Job(WorkDir("gs://out"), "f", {})).to_runner_api().ByteSize() < 40_000
 
 
-@pytest.mark.parametrize("search_tasks", [0, 2])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: int, search_tasks: int, tmp_path: Path):
+def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: int, tmp_path: Path) -> None:
     make_dataset(source, tmp_path / "straight", num_shards=3)
-    metrics = run(JobSettings(work.output, 10, workers, search_tasks=search_tasks))
+    metrics = run(make_job(work, workers))
     written = {name: data for name, data in read_tree(tmp_path / "out").items() if not name.startswith(".tfpipe")}
     assert written == read_tree(tmp_path / "straight")
     sizes = [path.stat().st_size for path in source.rglob("*.jpg")]
@@ -86,14 +89,15 @@ def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: in
 @pytest.mark.parametrize("workers", [0, 1])
 def test_kept_shards_are_counted(work: WorkDir, workers: int) -> None:
     write_all(work)
-    counters = run(JobSettings(work.output, 10, workers))
+    counters = run(make_job(work, workers))
     assert (counters["kept"], counters["shards"], counters["images"], counters["bad"]) == (3, 3, 9, 1)
 
 
+@pytest.mark.parametrize("work", [0], indirect=True)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_too_many_bad_images_end_it_early(work: WorkDir, workers: int) -> None:
     with pytest.raises(DataError, match=r"^At most 0 of 9 images may be bad, got 1, the first cat/bad\.jpg: "):
-        run(JobSettings(work.output, 0, workers))
+        run(make_job(work, workers))
 
 
 def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: Path) -> None:
@@ -102,9 +106,8 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
     gathered = GatheredShards()
     for shard in shards[:2]:
         gathered += shard
-    (write,) = list_job_steps(0)
     with pytest.raises(DataError) as caught:
-        write.finish(JobSettings(work.output, 10).open(), gathered)
+        finish(make_job(work), gathered)
     assert str(caught.value).startswith(
         f"All 3 shards must be in {work.output}, but 2 are not, the first train-00001-of-00003.tfrecord. Do all "
         "workers write to the same place? Run the same command again to make the others."
@@ -113,6 +116,6 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
 
 
 def test_a_worker_of_another_version_may_not_take_part(work: WorkDir) -> None:
-    worker_check = WorkerCheck(work.read_header().fingerprint, {"tfpipe": "0"})
+    job = Job(work, work.read_header().fingerprint, {"tfpipe": "0"})
     with pytest.raises(DataError, match=r"^All workers must have tfpipe 0, as the process that planned the job has, "):
-        run(JobSettings(work.output, 10, worker_check=worker_check))
+        run(job)

@@ -102,7 +102,7 @@ def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float
     planned = time.monotonic() - started
     with open_work_dir(config, plan) as work:
         written = time.monotonic() - started
-        lines_bytes = sum(path.stat().st_size for path in Path(work.path("plan")).iterdir())
+        lines_bytes = Path(work.lines_path).stat().st_size
     assert plan.num_images == count
     return {
         "images": count,

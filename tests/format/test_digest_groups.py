@@ -20,14 +20,14 @@ def test_equal_beginnings_are_not_enough() -> None:
 def test_paths_are_asked_for_once_and_for_duplicates_only() -> None:
     table = np.arange(7 * 32, dtype=np.uint8).reshape(7, 32)
     table[[1, 4, 6]] = table[0]
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, list[int]]] = []
 
-    def read_path(shard: int, record: int) -> str:
-        asked.append((shard, record))
-        return f"{shard}/{record}"
+    def read_paths(shard: int, records: list[int]) -> list[str]:
+        asked.append((shard, records))
+        return [f"{shard}/{record}" for record in records]
 
-    found, lines = list_duplicates(table, [("train", 2), ("train", 0), ("train", 2), ("test", 3)], read_path, 5)
-    assert asked == [(0, 0), (0, 1), (3, 0), (3, 2)]
+    found, lines = list_duplicates(table, [("train", 2), ("train", 0), ("train", 2), ("test", 3)], read_paths, 5)
+    assert asked == [(0, [0, 1]), (3, [0, 2])]
     assert (found.within, found.across, found.dropped) == ({"test": 1, "train": 1}, 1, 5)
     (line,) = map(json.loads, lines)
     assert line["records"] == [
@@ -39,5 +39,5 @@ def test_paths_are_asked_for_once_and_for_duplicates_only() -> None:
 
 
 def test_no_images() -> None:
-    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, record: "", 0)
-    assert (found.within, found.across, lines) == ({}, 0, [])
+    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, records: [], 0)
+    assert (found.within, found.across, list(lines)) == ({}, 0, [])

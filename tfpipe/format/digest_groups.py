@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,16 @@ DIGEST_BYTES = 32  # of SHA-256
 def list_duplicates(
     table: NDArray[np.uint8],
     shards: Sequence[tuple[str, int]],
-    read_path: Callable[[int, int], str],
+    read_paths: Callable[[int, list[int]], Iterable[str]],
     dropped: int,
-) -> tuple[Duplicates, list[bytes]]:
+) -> tuple[Duplicates, Iterator[bytes]]:
     """Finds the images that occur more than once.
 
     Args:
         table: The SHA-256 of each source image, in the order of the shards: uint8 [records, 32].
         shards: The split and the number of records of each shard. The shards of one split stand together.
-        read_path: A function that returns the path of an image, given the shard's position and the image's position
-            in it. It is called once for each duplicate, so memory grows with these and not with the images.
+        read_paths: A function that returns the paths of images, given the shard's position and the images' positions in
+            it. It is called once for each shard with duplicates, so memory grows with these and not with the images.
         dropped: The number of images that were left out before.
 
     Returns:
@@ -34,44 +34,25 @@ def list_duplicates(
     """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
-    for (split, _), start in zip(shards, starts, strict=True):
-        first_of_split.setdefault(split, int(start))
-    lines, counts = [], GroupCounts()
-    for group in equal_rows(table):
-        records = []
-        for at in group:
-            shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last shard that begins at or before it
-            split = shards[shard][0]
-            records.append((split, at - first_of_split[split], read_path(shard, at - int(starts[shard]))))
-        counts.add(split for split, _, _ in records)
-        lines.append(encode_group(table[group[0]].tobytes(), records))
-    return counts.describe(dropped), lines
-
-
-@dataclass
-class GroupCounts:
-    """The counts of groups of equal images.
-
-    Attributes:
-        within: The number of images of each split that have a copy before them in it.
-        across: The number of groups in more than one split.
-    """
-
-    within: Counter[str] = field(default_factory=Counter)
-    across: int = 0
-
-    def add(self, splits: Iterable[str]) -> None:
-        """Counts a group, of which the split of each image is given."""
-        in_split = Counter(splits)
-        self.within.update({split: count - 1 for split, count in in_split.items() if count > 1})
-        self.across += len(in_split) > 1
-
-    def __add__(self, other: "GroupCounts") -> "GroupCounts":
-        return GroupCounts(self.within + other.within, self.across + other.across)
-
-    def describe(self, dropped: int) -> Duplicates:
-        """Returns the counts for the manifest, with the number of images that were left out before."""
-        return Duplicates(within=dict(sorted(self.within.items())), across=self.across, dropped=dropped)
+    for (split, _), start in zip(shards, starts.tolist(), strict=True):
+        first_of_split.setdefault(split, start)
+    groups = equal_rows(table)
+    members = np.sort(np.array([at for group in groups for at in group], np.int64))
+    of_shards = np.searchsorted(starts, members, side="right") - 1  # the last shard that begins at or before each
+    records: dict[int, tuple[str, int, str]] = {}
+    cuts = np.flatnonzero(np.diff(of_shards, prepend=-1, append=-1)).tolist()
+    for begin, end in pairwise(cuts):
+        shard, places = int(of_shards[begin]), members[begin:end].tolist()
+        split, start = shards[shard][0], int(starts[shard])
+        for at, path in zip(places, read_paths(shard, [at - start for at in places]), strict=True):
+            records[at] = split, at - first_of_split[split], path
+    within, across = Counter[str](), 0
+    for group in groups:
+        in_split = Counter(records[at][0] for at in group)
+        within.update({split: count - 1 for split, count in in_split.items() if count > 1})
+        across += len(in_split) > 1
+    lines = (encode_group(table[group[0]].tobytes(), [records[at] for at in group]) for group in groups)
+    return Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped), lines
 
 
 def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> bytes:

@@ -1,6 +1,6 @@
 """Recognizes by its name a file that plainly is not an image. Any other file is opened, and its content decides."""
 
-import posixpath
+from functools import lru_cache
 
 NOT_IMAGE_SUFFIXES = frozenset(
     (
@@ -15,6 +15,8 @@ NOT_IMAGE_FOLDERS = frozenset(
     ("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "$recycle.bin")
 )
 
+_HIDDEN, _BY_NAME = "hidden", "no image by name"
+
 
 def get_skip_reason(path: str) -> str:
     """Returns the reason why a file plainly is not an image, or an empty text if it may be one.
@@ -22,10 +24,21 @@ def get_skip_reason(path: str) -> str:
     Args:
         path: The file's path relative to the folder that is listed, with `/` between folders.
     """
-    *folders, name = path.split("/")
-    if name.startswith(".") or any(folder.startswith(".") for folder in folders):
-        return "hidden"
-    if name.lower() in NOT_IMAGE_NAMES or any(folder.lower() in NOT_IMAGE_FOLDERS for folder in folders):
-        return "no image by name"
-    suffix = posixpath.splitext(name)[1].lower()
+    folder, _, name = path.rpartition("/")
+    of_folder = _get_folder_reason(folder)
+    if name.startswith(".") or of_folder == _HIDDEN:
+        return _HIDDEN
+    if of_folder or name.lower() in NOT_IMAGE_NAMES:
+        return _BY_NAME
+    _, dot, ending = name.rpartition(".")
+    suffix = f"{dot}{ending}".lower()
     return f"*{suffix}" if suffix in NOT_IMAGE_SUFFIXES else ""
+
+
+@lru_cache(maxsize=1024)
+def _get_folder_reason(path: str) -> str:
+    """Returns the reason to skip all files of a folder, or an empty text."""
+    folders = path.split("/")
+    if any(folder.startswith(".") for folder in folders):
+        return _HIDDEN
+    return _BY_NAME if any(folder.lower() in NOT_IMAGE_FOLDERS for folder in folders) else ""

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -71,7 +71,7 @@ def write_repaired(
         file_io.write_file(file_io.join(data, name), content)
 
 
-def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
+def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, Iterator[bytes]]:
     """Returns the new manifest, and the lines of the duplicates.
 
     The counts of changed images stay, because they are known for the whole dataset only.
@@ -87,7 +87,7 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
     duplicates, lines = list_duplicates(
         np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
         [(split, shard.info.records) for split in splits for _, shard in splits[split]],
-        lambda shard, record: _read_image_path(staging, *shards[shard], record),
+        lambda shard, records: _read_image_paths(staging, *shards[shard], records),
         manifest.duplicates.dropped,
     )
     new = replace(
@@ -100,13 +100,13 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
     return new, lines
 
 
-def _read_image_path(staging: RepairFolder, name: str, shard: WrittenShard, record: int) -> str:
-    """Reads the path of one image from its record."""
+def _read_image_paths(staging: RepairFolder, name: str, shard: WrittenShard, records: Sequence[int]) -> Iterator[str]:
+    """Reads the paths of images from their records."""
     places = decode_index(file_io.read_whole(staging.index_path(name)), shard.info.bytes, shard.info.records)
     with file_io.open_file(staging.shard_path(name)) as file:
-        features = decode_example(read_record(file, *places[record].tolist()))
-    value = features.get(keys.IMAGE_FILENAME)
-    return value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
+        for record in records:
+            value = decode_example(read_record(file, *places[record].tolist())).get(keys.IMAGE_FILENAME)
+            yield value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
 
 
 def _copy_quarantine(source: str, data: str) -> bool:

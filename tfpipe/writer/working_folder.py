@@ -132,23 +132,27 @@ class WorkingFolder:
             os.rename(self.path("data"), self.output)
         local.sync_folder(os.path.dirname(self.output))
 
+    def read_identity(self) -> bytes:
+        """Returns the text that tells the job of this folder from others; empty without one."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return file_io.read_whole(self.path(_PLAN))
+        return b""
+
+    def save_identity(self, identity: bytes) -> None:
+        """Saves the text that tells this job from others."""
+        file_io.write_file(self.path(_PLAN), identity, makes_folders=True)
+
     def _prepare_bucket(self, identity: str) -> None:
         """Removes everything from the folder if it belongs to another job, and refuses what that job has finished."""
-        old_identity = b""
-        with contextlib.suppress(FileNotFoundError):
-            old_identity = file_io.read_whole(self.path(_PLAN))
-        if old_identity != identity.encode():
+        if self.read_identity() != identity.encode():
             check_output(self.output, is_ours=self.ending.__eq__, alone=True)
             file_io.remove_tree(self.base)
-            file_io.write_file(self.path(_PLAN), identity.encode())
+            self.save_identity(identity.encode())
 
     def _prepare_local(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
         os.makedirs(self.base, exist_ok=True)
-        old_identity = ""
-        with contextlib.suppress(OSError, UnicodeDecodeError), open(self.path(_PLAN), encoding="utf-8") as file:
-            old_identity = file.read(1000)
-        kept = {_LOCK, _PLAN, *self.parts} if old_identity == identity else {_LOCK}
+        kept = {_LOCK, _PLAN, *self.parts} if self.read_identity() == identity.encode() else {_LOCK}
         for name in set(os.listdir(self.base)) - kept:
             path = self.path(name)
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
@@ -157,7 +161,7 @@ class WorkingFolder:
             for name in os.listdir(self.path(part)):
                 if name.endswith(".tmp"):  # a killed run was writing it
                     os.remove(self.path(part, name))
-        file_io.write_file(self.path(_PLAN), identity.encode())
+        self.save_identity(identity.encode())
 
 
 def check_output(

@@ -81,8 +81,6 @@ def test_a_part_of_a_parquet_file_has_whole_row_groups(tmp_path: Path, monkeypat
     parts = list_parts(str(tmp_path / "t.parquet"))
     assert [[number for number, _ in read_rows(part)] for part in parts] == [[1, 2], [3, 4, 5, 6], [7, 8, 9]]
     assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
-    monkeypatch.setattr("beam_jobs.inputs.table.RUN_IMAGES", 2)
-    assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
 
 
 def test_a_fault_names_the_file_and_its_row(tmp_path: Path) -> None:
@@ -534,7 +532,7 @@ def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
 def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(tmp_path: Path, monkeypatch):
     write_files(tmp_path, {"1.jpg": b""})
     (tmp_path / "t.csv").write_text("image,label\n" + "".join(f"1.jpg,c{k}\n" for k in range(6)))
-    monkeypatch.setattr("beam_jobs.plan.list_step.MAX_PARTS", 20)
+    monkeypatch.setattr("beam_jobs.make_plan.MAX_PARTS", 20)
     assert refusal(DataError, plan_shards, ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out"))) == (
         "A dataset with 1 split must have at most 5 classes, got 6. Labels that say something else of each image can "
         "be a column of another name."

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -72,19 +73,6 @@ def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
     assert table.details == {name for name in DETAILS if any(getattr(ref, name) for ref in refs[::-2])}
 
 
-@given(st.lists(ANY, max_size=10))
-def test_a_dumped_table_comes_back(refs: list[ImageRef]) -> None:
-    table = ImageTable.load(ImageTable.from_refs(refs).dump())
-    assert list(table) == refs
-    assert table.count_values("label") == ImageTable.from_refs(refs).count_values("label")
-    assert table.details == ImageTable.from_refs(refs).details
-
-
-def test_a_dumped_table_keeps_rows_of_defaults() -> None:
-    refs = [ImageRef("")] * 3
-    assert list(ImageTable.load(ImageTable.from_refs(refs).dump())) == refs
-
-
 def test_an_empty_table_may_have_boxes() -> None:
     table = ImageTable.make_empty({"boxes"})
     assert (len(table), table.details, list(table)) == (0, {"boxes"}, [])
@@ -125,8 +113,20 @@ def test_hashes_are_those_of_single_texts(refs: list[ImageRef]) -> None:
     assert table.hash_for_splits().tolist() == [hash_text(ref.group or ref.path, b"split") for ref in refs]
 
 
-@given(st.lists(ANY, max_size=10))
-def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> None:
+IN_TARS = st.tuples(
+    PATHS, SIZES, st.tuples(NAMES, OFFSETS).map(lambda place: ImageLocation(*place)), NAMES, LABELS
+).map(lambda fields: ImageRef(*fields))
+
+
+@given(st.lists(FILES, max_size=5), st.lists(IN_TARS, max_size=5), st.lists(ANY, max_size=10))
+def test_lines_of_the_plan_are_those_of_single_images(
+    files: list[ImageRef], in_tars: list[ImageRef], others: list[ImageRef]
+) -> None:
+    for refs in (files, files + in_tars, files + in_tars + others):
+        check_lines(refs)
+
+
+def check_lines(refs: list[ImageRef]) -> None:
     labels = ["b", "a", ""]
     expected = [
         PlannedImage(
@@ -137,16 +137,27 @@ def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> N
         )
         for ref in refs[::-1]
     ]
-    planned = list(ImageTable.from_refs(refs).iterate_planned(np.arange(len(refs))[::-1], labels))
-    assert planned == expected
-    # 1 and 1.0 are equal, but not as text, and the fingerprint of the plan covers the text.
-    assert list(map(encode_line, planned)) == list(map(encode_line, expected))
+    lines, ends = ImageTable.from_refs(refs).encode_lines(np.arange(len(refs))[::-1], labels)
+    assert [bytes(lines[begin:end]) for begin, end in pairwise(ends.tolist())] == list(map(encode_line, expected))
+    assert len(lines) == ends[-1]
+
+
+@given(st.lists(FILES, max_size=9))
+def test_images_are_sorted_by_path(refs: list[ImageRef]) -> None:
+    expected = sorted(range(len(refs)), key=lambda index: refs[index].path)
+    assert ImageTable.from_refs(refs).sort_by_path().tolist() == expected
+
+
+@given(st.lists(ANY, max_size=9))
+def test_images_without_a_text_are_found(refs: list[ImageRef]) -> None:
+    table = ImageTable.from_refs(refs)
+    assert table.find_empty("split").tolist() == [index for index, ref in enumerate(refs) if not ref.split]
+    assert table.find_empty("label").tolist() == [index for index, ref in enumerate(refs) if not ref.label]
 
 
 def test_files_of_their_own_share_one_location() -> None:
     table = ImageTable.from_refs([ImageRef("1.jpg", 1), ImageRef("2.jpg", 2)])
     assert all(image.location is WHOLE_FILE for image in table)
-    assert all(image.location is WHOLE_FILE for image in table.iterate_planned(np.arange(2), []))
 
 
 def test_replaced_columns_leave_the_first_table_alone() -> None:

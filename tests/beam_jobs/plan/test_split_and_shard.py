@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import WholeInput
+from beam_jobs.make_plan import plan_input
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.list_step import Planning
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.plan_steps import list_plan_steps
-from beam_jobs.plan.scratch import LocalScratch
-from beam_jobs.plan.split_and_shard import cut_parts, sort_by_hash
-from beam_jobs.plan.step import run_here
+from beam_jobs.plan.split_and_shard import sort_by_hash
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
@@ -44,12 +41,8 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
 
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
-    config, scratch = ShardConfig("/photos", "/out", **options), LocalScratch()
     listing = make_listing(refs, **(fields or {}))
-    scratch.save("input", WholeInput(config, lambda *_: listing))
-    scratch.save("pieces", (None,))
-    run_here(list_plan_steps(config), Planning(config, scratch))
-    return scratch.load("cut")
+    return plan_input(WholeInput(ShardConfig("/photos", "/out", **options), lambda *_: listing))
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:
@@ -157,20 +150,6 @@ def test_two_paths_of_one_hash_come_in_the_order_of_the_paths() -> None:
     hashes = np.array([7, 7, 9, 7, 1], np.uint64)
     assert sort_by_hash(table, hashes, np.arange(5)).tolist() == [4, 1, 3, 0, 2]
     assert sort_by_hash(table, hashes, np.array([3, 1])).tolist() == [3, 1]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "parts"),
-    [
-        ([4, 4, 4], [(0, 2), (2, 3)]),
-        ([10, 1], [(0, 1), (1, 2)]),
-        ([8], [(0, 1)]),
-        ([1, 9, 9, 1], [(0, 1), (1, 2), (2, 3), (3, 4)]),
-    ],
-)
-def test_a_part_has_whole_shards(sizes: list[int], parts: list[tuple[int, int]], monkeypatch) -> None:
-    monkeypatch.setattr("beam_jobs.plan.split_and_shard.PART_IMAGES", 8)
-    assert [(part.start, part.stop) for part in cut_parts(sizes)] == parts
 
 
 def plan_without_columns(refs: list[ImageRef], config: ShardConfig) -> dict[str, list[str]]:

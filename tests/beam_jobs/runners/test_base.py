@@ -2,9 +2,9 @@
 
 import pytest
 
-from beam_jobs.run_steps import make_runner
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
 from beam_jobs.runners.dataflow import METRICS_EVERY_S, DataflowRunner
+from beam_jobs.shard_job import make_runner
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError

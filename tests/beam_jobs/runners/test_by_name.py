@@ -12,7 +12,7 @@ import pytest
 
 from beam_jobs import graph, shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.run_steps import make_runner
+from beam_jobs.shard_job import make_runner
 from tests.beam_jobs.commands import wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
@@ -55,7 +55,7 @@ def test_a_failing_worker_is_one_sentence(config: ShardConfig, tmp_path: Path, p
     def fail(*_: Any) -> None:
         raise ValueError("no such thing.")
 
-    monkeypatch.setattr("beam_jobs.shards.job_steps.write_shard", fail)
+    monkeypatch.setattr("beam_jobs.shards.job.write_shard", fail)
     assert refusal(DataError, shard_job.run, config, portable) == (
         "Beam's runner ended the job: ValueError: no such thing. Finished shards are kept; run the same command again "
         "to go on."

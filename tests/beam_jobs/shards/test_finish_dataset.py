@@ -12,6 +12,7 @@ from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import ImageSizes
 from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.storage import file_io
 
 
 def refused(source: Path, output: Path, **options: Any) -> str:
@@ -248,6 +249,39 @@ def test_large_lists_are_written_in_parts_that_join_to_the_whole(tmp_path: Path,
     monkeypatch.undo()
     make_dataset(write_files(tmp_path / "other", copies), parts, overwrite=True)
     assert [path.name for path in sorted(parts.rglob("*.jsonl"))] == ["duplicates.jsonl"]
+
+
+def test_a_run_that_was_killed_between_two_lists_goes_on(tmp_path: Path, monkeypatch) -> None:
+    """Whatever lists were written when it ended, the next run writes those of an undisturbed one."""
+    files = {f"cat/copy{i}.jpg": make_jpeg(i // 3) for i in range(14)} | {
+        f"cat/{i}.jpg": b"bad %d" % i for i in range(4)
+    }
+    source, output = write_files(tmp_path / "in", files), tmp_path / "out"
+    monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
+    make_dataset(source, tmp_path / "straight", max_bad=4, num_shards=3)
+    create = file_io.create
+
+    def run(most: int) -> None:
+        """Makes the dataset, but ends with the list of this number."""
+        opened = list[str]()
+
+        def crash(path: str, temporary: str | None = None, **options: Any) -> Any:
+            opened.extend([path] if path.endswith(".jsonl") and ".tfpipe" not in path else [])
+            if len(opened) == most:
+                raise KeyboardInterrupt
+            return create(path, temporary, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(file_io, "create", crash)
+            make_dataset(source, output, max_bad=4, num_shards=3)
+
+    for most in (1, 2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            run(most)
+        assert not (output / "manifest.json").exists()
+    make_dataset(source, output, max_bad=4, num_shards=3)
+    assert read_tree(output) == read_tree(tmp_path / "straight")
+    assert len([*output.rglob("*.jsonl")]) > 4
 
 
 def test_a_part_of_a_list_that_is_missing_is_damage(tmp_path: Path, monkeypatch) -> None:

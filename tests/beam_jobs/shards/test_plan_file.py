@@ -8,7 +8,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.plan import split_and_shard
+from beam_jobs.plan import plan as plan_module
 from beam_jobs.shards import plan_file
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import WorkDir
@@ -65,17 +65,14 @@ def test_another_form_of_finished_datasets_changes_the_fingerprint(photos: Path,
 
 
 def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(split_and_shard, "PART_IMAGES", 4)
+    monkeypatch.setattr(plan_module, "_ROWS_AT_ONCE", 3)  # a shard more and a shard less
     config = ShardConfig(str(photos), "/nowhere", num_shards=3)
     plan = plan_shards(config)
     header, work = make_plan_header(config, plan), WorkDir(str(tmp_path / "out"))
     write_plan(work, replace(header, unpacked={"a": "b"}), plan)
     assert work.read_header() == replace(header, unpacked={"a": "b"})
-    assert [(shard.images, shard.part, shard.begin == 0) for shard in header.shards] == [
-        (2, 0, True),
-        (2, 0, False),
-        (3, 1, True),
-    ]
-    assert sorted(path.name for path in (tmp_path / "out/.tfpipe/plan").iterdir()) == ["00000.jsonl", "00001.jsonl"]
+    assert [shard.images for shard in header.shards] == [2, 2, 3]
+    assert [shard.begin for shard in header.shards] == [0, *(shard.end for shard in header.shards[:-1])]
+    assert sorted(path.name for path in (tmp_path / "out/.tfpipe").iterdir()) == ["plan.json", "plan.jsonl"]
     for shard, planned in zip(plan.shards, header.shards, strict=True):
         assert list(work.read_images(planned)) == list(plan.read_lines(shard))

@@ -11,7 +11,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import image_schema
 from tfpipe.system.progress import Progress
 
-SHARDS = (PlannedShard("train", 0, 2, 3, 0, 0, 10), PlannedShard("train", 1, 2, 2, 0, 10, 20))
+SHARDS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
 
 
 @pytest.fixture

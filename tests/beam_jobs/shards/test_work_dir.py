@@ -16,7 +16,7 @@ from tfpipe.format.schema import image_schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.written_shard import WrittenShard
 
-SHARDS = (PlannedShard("train", 0, 2, 3, 0, 0, 10), PlannedShard("train", 1, 2, 2, 0, 10, 20))
+SHARDS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
 
 
 @pytest.fixture

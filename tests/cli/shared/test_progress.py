@@ -1,11 +1,11 @@
 """The display of a job's progress."""
 
+import numpy as np
 import pytest
 
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.scratch import Scratch
 from beam_jobs.runners.base import SubmittedJob
 from beam_jobs.shards.work_dir import PlannedShard
 from tfpipe.cli.shared import progress
@@ -44,12 +44,13 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
 
 
 def make_plan(shards: tuple[PlannedShard, ...], shard_bytes: tuple[int, ...]) -> Plan:
-    return Plan(Listing("x", "/x", ImageTable.from_refs([])), shards, shard_bytes, {}, "", Scratch("/x"))
+    images = ImageTable.make_empty()
+    return Plan(Listing("x", "/x"), images, np.zeros(0, np.int64), shards, shard_bytes, {}, "")
 
 
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     named = (("train", 0, 2, 2), ("train", 1, 2, 1), ("test", 0, 1, 1))
-    shards = tuple(PlannedShard(*shard, part=0, begin=0, end=0) for shard in named)
+    shards = tuple(PlannedShard(*shard, begin=0, end=0) for shard in named)
     with ShardDisplay() as display:
         display.plan(make_plan(shards, (70, 30, 5)))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"

@@ -1,0 +1,159 @@
+"""A job that writes the shards of a plan: which process may take part, the writing, and the end.
+
+job = Job(work, header.fingerprint, header.versions, workers=2)
+gathered = GatheredShards()
+for shard in write_shards(job, range(len(job.header.shards))): gathered += shard
+finish(job, gathered)
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from beam_jobs.shards.write_shard import Meter, write_shard
+from beam_jobs.storage import job_stores
+from tfpipe._version import __version__
+from tfpipe.errors import DataError
+from tfpipe.format.file_names import parse_shard_name
+from tfpipe.images.normalize import get_codec_versions
+from tfpipe.writer.written_shard import WrittenShard
+
+_SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that writes the shards of a plan. It is pickled for workers without the plan, which each of them reads.
+
+    Attributes:
+        work: The dataset directory under construction, which every worker reaches by the same name.
+        fingerprint: The fingerprint of the plan. A disk that is not shared may hold another plan under the same path.
+        versions: The versions of packages that workers must have.
+        workers: The number of processes that each process of the runner starts. 0: it writes shards itself.
+        file_options: The Beam arguments that the file systems need.
+    """
+
+    work: WorkDir
+    fingerprint: str
+    versions: Mapping[str, str]
+    workers: int = 0
+    file_options: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "header"}
+
+    def configure(self) -> None:
+        """Configures the file systems of this process."""
+        job_stores.adopt(self.file_options)
+
+    def check_versions(self) -> None:
+        """Checks that this process has the versions of packages that the job needs."""
+        versions = get_versions()
+        for name, version in self.versions.items():
+            if versions.get(name) != version:
+                raise DataError(
+                    f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
+                    f"{socket.gethostname()} has {versions.get(name, 'none')}. Install the same versions there."
+                )
+
+    @cached_property
+    def header(self) -> PlanHeader:
+        """The header of the plan; a `DataError` if this process has other versions, or does not see this plan."""
+        self.check_versions()
+        host = socket.gethostname()
+        try:
+            header = self.work.read_header()
+        except OSError as error:
+            raise DataError(
+                f"The worker on {host} does not find the plan in {self.work.base}: {error.strerror or error}. {_SHARE}"
+            ) from error
+        if header.fingerprint != self.fingerprint:
+            raise DataError(f"The worker on {host} finds another job's plan in {self.work.base}. {_SHARE}")
+        return header
+
+
+def get_versions() -> dict[str, str]:
+    """Returns the version of each package of this process that decides the plan or the bytes of a shard."""
+    return {"tfpipe": __version__, **get_codec_versions()}
+
+
+@dataclass
+class GatheredShards:
+    """The written shards in any order, without their counts of classes and their lines about bad images.
+
+    Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB.
+    So the counts are added up while shards are gathered. Sums of whole numbers do not depend on their order.
+
+    Attributes:
+        shards: The shards.
+        labels: The number of images of each class in all these shards, by split.
+    """
+
+    shards: list[WrittenShard] = field(default_factory=list)
+    labels: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def __iadd__(self, other: "WrittenShard | GatheredShards") -> "GatheredShards":
+        if isinstance(other, WrittenShard):
+            split = parse_shard_name(other.info.file)[0]
+            other = GatheredShards([other.strip()], {split: other.stats.labels})
+        self.shards += other.shards
+        for split, counts in other.labels.items():
+            self.labels.setdefault(split, Counter()).update(counts)
+        return self
+
+    def list_shards(self) -> list[WrittenShard]:
+        """Returns the shards. The first one of a split that has records holds the class counts of the whole split."""
+        remaining = dict(self.labels)
+        shards = []
+        for shard in sorted(self.shards, key=lambda shard: shard.info.file):
+            split = parse_shard_name(shard.info.file)[0]
+            if shard.info.records and split in remaining:
+                shard = replace(shard, stats=replace(shard.stats, labels=remaining.pop(split)))
+            shards.append(shard)
+        return shards
+
+
+def write_one(job: Job, number: int, meter: Meter | None = None) -> WrittenShard:
+    """Writes the shard of a number; errors and `meter` are those of `write_shard`."""
+    return write_shard(job.work, job.header, number, meter)
+
+
+def write_shards(job: Job, numbers: Sequence[int]) -> Iterator[WrittenShard]:
+    """Writes the shards of some numbers, and yields each as it is done. The job ends early if too many images are bad.
+
+    Raises:
+        DataError: More images are bad than allowed, a file cannot be written, or a worker died.
+    """
+    workers, bad_shards = min(job.workers, len(numbers)), list[WrittenShard]()
+    if workers:
+        written = map_unordered(write_one, numbers, workers, shared=(job,), set_up=job.configure)
+    else:
+        written = (write_one(job, number) for number in numbers)
+    for shard in written:
+        stop_if_bad(job, shard, bad_shards)
+        yield shard
+
+
+def stop_if_bad(job: Job, shard: WrittenShard, bad_shards: list[WrittenShard]) -> None:
+    """Ends the job as soon as some shards together, to which one is added, have more bad images than allowed in all."""
+    if shard.num_left_out:
+        bad_shards.append(shard.strip())
+        check_bad(job.work, job.header, bad_shards)
+
+
+def finish(job: Job, gathered: GatheredShards) -> None:
+    """Makes the dataset complete.
+
+    Raises:
+        DataError: A shard is missing, or more images are bad than allowed.
+    """
+    shards = gathered.list_shards()
+    check_present(job.work, job.header.files, shards)
+    job.work.save_kept(shard.info.file for shard in shards if shard.kept)
+    finish_dataset(job.work, job.header, shards)
