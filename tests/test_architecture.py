@@ -33,7 +33,7 @@ FLOORS = {
             "beam_jobs.make_plan",
             "beam_jobs.records",
         ),
-        *("beam_jobs.run_steps", "beam_jobs.runners", "beam_jobs.shard_job"),
+        *("beam_jobs.part_job", "beam_jobs.runners", "beam_jobs.shard_job"),
     ),
     2: (
         *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service"),

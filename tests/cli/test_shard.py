@@ -193,3 +193,33 @@ def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch) -> None
     monkeypatch.setattr("beam_jobs.shard_job.run", run)
     assert shard("gs://i", "gs://o")[:2] == (0, "The graph is written.\n")
     assert shard("gs://i", "gs://o", "--json").json == {"dataset": "gs://o", "message": "The graph is written."}
+
+
+def test_a_job_in_parts(first: tuple[Path, subprocess.CompletedProcess[str]], shard, tmp_path: Path) -> None:
+    out = tmp_path / "shapes"
+    planned = shard(SAMPLE, out, "--plan-only")
+    assert planned.out == "The plan is written; --part K/N writes its 1 shard.\n"
+    assert not (out / SHARD).exists()
+    done = shard(SAMPLE, out, "--part", "1/2", "--workers", 1)
+    assert re.fullmatch(rf"part 1/2 wrote 1 shard in \d+\.\d s; {out} is complete\n", done.out)
+    assert (out / SHARD).read_bytes() == (first[0] / SHARD).read_bytes()
+    late = json.loads(shard(SAMPLE, out, "--part", "0/2", "--json").out)
+    assert late.pop("seconds") >= 0
+    assert late == {
+        **{"dataset": str(out), "part": "0/2", "written": 0, "finished": 0, "num_shards": 0, "is_complete": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "value", "part"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4"}, "auto", "7/4"),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}, "auto/8", "3/8"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "auto/3", "0/3"),
+    ],
+)
+def test_a_scheduler_names_the_part(shard, tmp_path, monkeypatch, environment, value: str, part: str) -> None:
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    shard(SAMPLE, tmp_path / "out", "--plan-only")
+    assert shard(SAMPLE, tmp_path / "out", "--part", value, "--workers", 1).out.startswith(f"part {part} wrote 1 shard")

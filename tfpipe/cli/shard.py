@@ -9,7 +9,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options, drop_missing, take
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.shard_command import RunArgs, job_options, print_command_option, refuse_path, run_job
+from tfpipe.cli.shared.shard_command import RunArgs, job_options, refuse_path, run_job, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -28,8 +28,7 @@ _beam_argument = click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, m
 @config_options(ShardConfig, "Input", "Splits")
 @config_options(ImageForm)
 @config_options(ShardConfig, "Records", "Output", without=("drop_features",))
-@print_command_option
-@job_options
+@run_options
 def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
 
@@ -87,8 +86,7 @@ def append(dataset: str, **options: Any) -> None:
 @_beam_argument
 @config_options(ImageForm, without=("max_pixels",), default="that of DATASET")
 @config_options(ShardConfig, "Records", "Output", without=("keep_quarantined", "drop_duplicates"))
-@print_command_option
-@job_options
+@run_options
 def reshard(**options: Any) -> None:
     """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
 
@@ -112,8 +110,7 @@ def reshard(**options: Any) -> None:
 @command("Join datasets into one.", example="tfpipe merge flowers more-flowers all-flowers", epilog=_BEAM)
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
 @config_options(ShardConfig, "Records", "Output", without=("keep_quarantined",))
-@print_command_option
-@job_options
+@run_options
 def merge(**options: Any) -> None:
     """Write the records of two or more finished datasets into the directory OUTPUT.
 

@@ -241,6 +241,17 @@ def write_file(path: str, data: bytes, temporary: str | None = None, *, makes_fo
         file.write(data)
 
 
+def write_new(path: str, data: bytes) -> bool:
+    """Writes a small file unless there is one of its name, and returns whether it did. Of several that try one does.
+
+    Folders are made. What is written is whole, but not yet on the disk itself.
+    """
+    if is_url(path):
+        return get_store(path).write_new(path, data)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return local.write_new(path, data)
+
+
 def make_folder(path: str) -> None:
     """Creates a folder and those above it, unless it is there. In a bucket the names of objects are enough."""
     if is_url(path):

@@ -60,6 +60,13 @@ class FileStore:
         with self.create(url) as file:
             file.write(data)
 
+    def write_new(self, url: str, data: bytes) -> bool:
+        """Writes a small file unless there is one, and returns whether it did. Two that try at once may both do."""
+        if self.size(url) >= 0:
+            return False
+        self.write(url, data)
+        return True
+
     def open(self, url: str) -> BinaryIO:
         """Opens a file for reading at any place."""
         raise NotImplementedError

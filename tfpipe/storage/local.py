@@ -180,6 +180,21 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
         raise
 
 
+def write_new(path: str, data: bytes) -> bool:
+    """Writes a small file unless there is one of its name, and returns whether it did."""
+    temporary = f"{path}.{uuid4().hex}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.link(temporary, path)  # unlike a rename, this fails if the name is taken, on NFS too
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+    return True
+
+
 def take_place(new: str, output: str, old: str) -> None:
     """Puts a folder in the place of another at one moment, or where the system cannot do that, by two renamings.
 

@@ -196,6 +196,22 @@ class Store(FileStore):
         bucket, key = self._find_to_write(url)
         self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
 
+    def write_new(self, url: str, data: bytes) -> bool:
+        """Writes a small object unless there is one, and returns whether it did. Of several that try one does."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        bucket, key = self._find_to_write(url)
+
+        def put() -> bool:
+            try:
+                obstore.put(bucket.once, key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        return self._ask(url, put)
+
     @contextlib.contextmanager
     def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
         """Opens a new object that appears when the block ends well, and otherwise never."""

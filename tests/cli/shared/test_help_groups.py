@@ -149,7 +149,7 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "  --json                          Print one JSON object.",
         "  --debug                         Show tracebacks and the libraries' own log messages.",
         "  -h, --help                      Show this message and exit.",
-        "  --help-all                      Show all 23 options and exit.",
+        "  --help-all                      Show all 25 options and exit.",
         "",
         "  Example: tfpipe merge flowers more-flowers all-flowers",
         "",

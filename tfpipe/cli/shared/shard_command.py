@@ -1,5 +1,7 @@
 """The common part of `shard`, `reshard` and `merge`: options, the run of the job, and its output."""
 
+import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -15,23 +17,45 @@ from tfpipe.cli.shared.config_option import all_options, config_options, get_fla
 from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
+from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.options import Nested, get_default, get_options
+from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from beam_jobs.append_job import Append
     from beam_jobs.plan.plan import Plan
 
-print_command_option = help_option(
-    "--print-command",
-    is_flag=True,
-    group="Clouds",
-    rare=True,
-    help="Print the job as one command line, for a scheduler to run, and stop.",
-)
+_PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
+_BAD_PART = "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
+
+
+class PartNumber(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A part of a job: `3/8` becomes (3, 8). `auto` takes the number from the environment of a scheduler's task."""
+
+    name = "part"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Implements `click.ParamType.convert`."""
+        match = _PART.fullmatch(value)
+        if match is None or (match[1] and not (match[2] and int(match[1]) < int(match[2]))):
+            self.fail(f"{_BAD_PART}, got {value!r}.", param, ctx)
+        if match[1]:
+            return int(match[1]), int(match[2])
+        number, count = os.environ.get("SLURM_ARRAY_TASK_ID"), match[2] or os.environ.get("SLURM_ARRAY_TASK_COUNT")
+        number = number or os.environ.get("JOB_COMPLETION_INDEX")
+        if not (number and count and number.isdecimal() and count.isdecimal() and int(count)):
+            self.fail(
+                "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the environment, or JOB_COMPLETION_INDEX "
+                "and the number of pods, as auto/8.",
+                param,
+                ctx,
+            )
+        return int(number), int(count)
+
+
 job_options = all_options(
     config_options(RunnerConfig),
     config_options(ShardConfig, "Running"),
@@ -40,6 +64,34 @@ job_options = all_options(
         is_flag=True,
         group="Running",
         help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
+    ),
+)
+"""The options for the run of a job whose output a command finds by itself."""
+
+run_options = all_options(
+    help_option(
+        "--print-command",
+        is_flag=True,
+        group="Clouds",
+        rare=True,
+        help="Print the job as one command line, for a scheduler to run, and stop.",
+    ),
+    job_options,
+    help_option(
+        "--plan-only",
+        is_flag=True,
+        group="Running",
+        rare=True,
+        help="Write the plan into OUTPUT and stop. Then --part writes the shards.",
+    ),
+    help_option(
+        "--part",
+        type=PartNumber(),
+        metavar="K/N",
+        group="Running",
+        rare=True,
+        help="Write a share of the shards of the plan in OUTPUT, as one of N processes on any machines; K counts from "
+        "0. auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes.",
     ),
 )
 """The options for the run of a job."""
@@ -54,12 +106,16 @@ class RunArgs:
         dry_run: Whether to plan only.
         print_command: Whether to print the job as a command only.
         as_json: Whether to print one JSON object.
+        plan_only: Whether to write the plan only.
+        part: The number of a part of the job, and the number of parts; None for the whole job.
     """
 
     beam_args: tuple[str, ...]
     dry_run: bool
     print_command: bool
     as_json: bool
+    plan_only: bool = False
+    part: tuple[int, int] | None = None
 
     @classmethod
     def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
@@ -74,12 +130,20 @@ class RunArgs:
             raise ConfigError(
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
-        flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json")}
+        flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json", "plan_only")}
+        part = options.pop("part", None)
         if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
             raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
         if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
             raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
-        return cls((*runner.beam_args(), *beam_args), **flags)
+        args = cls((*runner.beam_args(), *beam_args), part=part, **flags)
+        if args.plan_only or part is not None:
+            mode = "--plan-only" if args.plan_only else "--part"
+            others = {"--part": part is not None and args.plan_only, "--dry-run": args.dry_run}
+            others |= {"--print-command": args.print_command, "a runner": bool(args.beam_args)}
+            for other in (name for name, is_given in others.items() if is_given):
+                raise ConfigError(f"{mode} and {other} exclude each other. Leave one of them out.")
+        return args
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
@@ -97,6 +161,9 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
         require_beam("A runner other than `local`")
     if run_args.dry_run:
         _dry_run(config, run_args, append)
+        return
+    if run_args.plan_only or run_args.part is not None:
+        _run_in_parts(config, run_args)
         return
     from beam_jobs import process_pool
 
@@ -127,6 +194,39 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     if append is not None:
         facts |= asdict(append.finish(result))
     show(facts, format_result(facts), run_args.as_json)
+
+
+def _run_in_parts(config: ShardConfig, run_args: RunArgs) -> None:
+    """Writes the plan of a job, or runs a part of the job, and prints the result."""
+    if run_args.part is not None:
+        _check_part(config)
+    from beam_jobs import process_pool
+
+    process_pool.start_early()
+    with ShardDisplay() as display:
+        from beam_jobs.part_job import Part, plan_parts, run_part
+
+        try:
+            with restore_interrupts():
+                if run_args.part is None:
+                    plan = plan_parts(config, display)
+                    facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
+                    text = f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."
+                    return show(facts, [text], run_args.as_json)
+                result = run_part(config, Part(*run_args.part), display)
+        except KeyboardInterrupt:
+            display.interrupted()
+            raise
+    facts = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
+    show(facts, [format_part(facts)], run_args.as_json)
+
+
+def _check_part(config: ShardConfig) -> None:
+    """Checks that no option is given that the plan decides."""
+    flags = [get_flag(ShardConfig, name) for name in _changed_options(config) if name != "workers"]
+    flags += [get_flag(ImageForm, name) for name in _changed_options(config.form) | dict(config.form_changes)]
+    if flags:
+        raise ConfigError(f"The plan in OUTPUT decides {flags[0]}. Leave it out; it goes with --plan-only.")
 
 
 def _tell_splits(append: "Append", plan: "Plan") -> None:

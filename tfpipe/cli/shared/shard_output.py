@@ -95,6 +95,15 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{facts['appended_to']} is at layer {facts['layer']}: {appended} appended"
 
 
+def format_part(facts: Mapping[str, Any]) -> str:
+    """Returns the line that says what a part of a job has done, given its facts as JSON values."""
+    written = f"part {facts['part']} wrote {human_count(facts['written'], 'shard')} in {facts['seconds']:.1f} s"
+    if facts["is_complete"]:
+        return f"{written}; {facts['dataset']} is complete"
+    done = f"{facts['finished']:,} of {human_count(facts['num_shards'], 'shard')} are finished"
+    return f"{written}; {done}, and other parts have begun the rest. Start a part that was killed again."
+
+
 def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> dict[str, Any]:
     """Returns the facts about a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()

@@ -1,0 +1,221 @@
+"""A job in parts that know nothing of each other, such as the tasks of a Slurm array, or the pods of an indexed Job.
+
+    plan_parts(config)                  # once: tfpipe shard IN OUT --plan-only
+    run_part(config, Part(3, 8))        # as often as there are parts, on any machine: tfpipe shard IN OUT --part 3/8
+
+All that the parts share is OUTPUT. A part notes in `begun/NAME` that it makes a shard before it does: of two parts that
+try at once one succeeds. A part that ends before its time finds its own notes when it is started again. Even if two
+make one shard it is whole, because a shard is a pure function of its lines and appears under its name at one moment.
+"""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.plan import Plan
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.runners.base import ShardObserver
+from beam_jobs.shards.job import GatheredShards, Job, finish, stop_if_bad, write_one, write_shards
+from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.progress import LIST_EVERY_S, read_finished
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from beam_jobs.storage import job_stores
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import file_names
+from tfpipe.native import library
+from tfpipe.storage import file_io
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import poll_progress
+from tfpipe.writer.written_shard import WrittenShard
+
+_READS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a job.
+
+    Attributes:
+        number: The number of the part, from 0. It tells the part from others, and may be any number from 0 on.
+        count: The number of parts.
+    """
+
+    number: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The text that the part leaves where it begins something."""
+        return f"{self.number}/{self.count}"
+
+    def order_shards(self, num_shards: int) -> list[int]:
+        """Returns all shards in the order in which this part makes them: its own share, then the others from behind."""
+        number = self.number % self.count
+        begin, end = (num_shards * k // self.count for k in (number, number + 1))
+        return [*range(begin, end), *reversed(range(begin)), *reversed(range(end, num_shards))]
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """The result of a part.
+
+    Attributes:
+        written: The number of shards that it wrote.
+        finished: The number of shards that are finished now.
+        num_shards: The number of shards of the job.
+        is_complete: Whether the dataset is complete.
+        seconds: The time that it took.
+    """
+
+    written: int
+    finished: int
+    num_shards: int
+    is_complete: bool
+    seconds: float
+
+
+def plan_parts(config: ShardConfig, observer: ShardObserver | None = None) -> Plan:
+    """Writes the plan of a job into the output, where its parts find it. What earlier parts began is forgotten.
+
+    Raises:
+        ConfigError: An option does not fit the input or the output.
+        DataError: The input cannot be used, or the output cannot be written.
+    """
+    if config.overwrite:
+        raise ConfigError("`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT.")
+    observer = observer or ShardObserver()
+    plan = plan_shards(config, (), observer)
+    observer.plan(plan)
+    with open_work_dir(config, plan, keep=True) as work, file_io.explain_os_errors(f"write to {config.output}"):
+        is_complete = work.find_manifest(work.read_header().fingerprint) is not None
+        file_io.remove_tree(work.base if is_complete else work.path("begun"))
+    return plan
+
+
+def run_part(config: ShardConfig, part: Part, observer: ShardObserver | None = None) -> PartResult:
+    """Makes a share of the shards, then others that no part has begun, and at last the dataset if it is the last part.
+
+    Args:
+        config: The input, the output and the number of workers. All else stands in the plan.
+        part: The part.
+        observer: The observer of the whole job's progress.
+
+    Raises:
+        ConfigError: The plan is that of another input.
+        DataError: There is no plan, a file cannot be written, too many images are bad, or a worker died.
+    """
+    library.load()
+    job_stores.configure(())
+    file_io.check_stores((*config.inputs, config.output))
+    started, work = time.monotonic(), WorkDir(file_io.resolve_links(config.output))
+    with file_io.explain_os_errors(f"write to {config.output}"):
+        header = _read_header(config, work)
+        if header is None:
+            return PartResult(0, 0, 0, True, time.monotonic() - started)
+        workers = config.workers or usable_cpus()
+        job = Job(work, header.fingerprint, header.versions, workers, job_stores.get_options())
+        job.check_versions()
+        vars(job)["header"] = header  # the file goes as soon as another part completes the dataset
+        with poll_progress(partial(read_finished, work, header), observer or ShardObserver(), LIST_EVERY_S):
+            written = _write_free(job, part)
+        finished, is_complete = _finish_last(job, part)
+    return PartResult(written, finished, len(header.shards), is_complete, time.monotonic() - started)
+
+
+def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
+    """Returns the header of the plan; None if the dataset is complete already."""
+    try:
+        header = work.read_header()
+    except FileNotFoundError:
+        if file_io.exists(work.target(file_names.MANIFEST)):
+            return None
+        raise DataError(
+            f"There is no plan in {config.output}. Write it with --plan-only, and the options of the job, before its "
+            "parts begin."
+        ) from None
+    inputs = tuple(map(file_io.make_absolute, config.inputs))
+    if inputs != header.inputs:
+        raise ConfigError(
+            f"The plan in {config.output} is that of {', '.join(header.inputs)}, got {', '.join(inputs)}. Name the "
+            "same input by the same path."
+        )
+    return header
+
+
+def _write_free(job: Job, part: Part) -> int:
+    """Makes the shards that no other part has begun, and returns their number."""
+    written, bad_shards = 0, list[WrittenShard]()
+    numbers = _iterate_free(job, part)
+    for shard in map_unordered(_write_begun, numbers, job.workers, shared=(job, part), set_up=job.configure):
+        if shard is not None:
+            written += 1
+            stop_if_bad(job, shard, bad_shards)
+    return written
+
+
+def _iterate_free(job: Job, part: Part) -> Iterator[int]:
+    """Yields the shards that no other part has begun. It looks again and again, as others begin some meanwhile."""
+    work, files = job.work, job.header.files
+    remaining = part.order_shards(len(files))
+    # What this part began before it was started again is its own still.
+    own = {name for name in work.list_begun() - work.list_written() if work.begin(name, part.name)}
+    while True:
+        taken = work.list_written() | (work.list_begun() - own)
+        if _is_complete(job):  # another part has finished, and removes the working folder
+            return
+        remaining = [number for number in remaining if files[number] not in taken]
+        if not remaining:
+            return
+        yield from remaining[: job.workers]
+        del remaining[: job.workers]
+
+
+def _write_begun(job: Job, part: Part, number: int) -> WrittenShard | None:
+    """Makes a shard, unless another part does."""
+    work = job.work
+    try:
+        file = job.header.files[number]
+    except DataError:
+        if _is_complete(job):  # another part has just removed the working folder
+            return None
+        raise
+    if not work.begin(file, part.name):
+        return None
+    if _is_complete(job):  # then the note has made the working folder anew
+        file_io.remove_tree(work.base)
+        return None
+    return write_one(job, number)
+
+
+def _finish_last(job: Job, part: Part) -> tuple[int, bool]:
+    """Makes the dataset complete if all shards are there and no other part does it.
+
+    Returns:
+        The number of finished shards, and whether the dataset is complete.
+    """
+    work, files = job.work, job.header.files
+    finished, is_complete = len(work.list_written().intersection(files)), _is_complete(job)
+    if not is_complete and (finished < len(files) or not work.begin(file_names.MANIFEST, part.name)):
+        return finished, False
+    # Another part may have completed it just now, and ended before it removed the working folder.
+    if not is_complete and not _is_complete(job):
+        present, gathered = set(file_io.list_names(work.output)), GatheredShards()
+        # A part that ended in the middle of this may have given shards other names, if some came out empty.
+        for _ in write_shards(job, [number for number, file in enumerate(files) if file not in present]):
+            pass
+        with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+            for file, shard in zip(files, threads.map(work.find_written, files), strict=True):
+                if shard is None:
+                    raise DataError(f"{work.row_path(file)} cannot be read. Remove it, and start this part again.")
+                gathered += shard
+        finish(job, gathered)
+    file_io.remove_tree(work.base)
+    return len(files), True
+
+
+def _is_complete(job: Job) -> bool:
+    return job.work.find_manifest(job.fingerprint) is not None
