@@ -122,6 +122,7 @@ HEAVY = {
         "beam_jobs.plan.image_table",
         "tfpipe.columns.join_table",
         "tfpipe.export.parquet",
+        "tfpipe.service",
         "tfpipe.views.choose",
         "tfpipe.writer.record_facts",
     ),

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.conftest import Tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import processes
 from tfpipe.service.client import Workers
@@ -30,7 +31,7 @@ class Server:
     """A running `tfpipe serve --json`."""
 
     def __init__(self, *args: str) -> None:
-        command = [*COMMAND, "--host", "127.0.0.1", "--json", *args]
+        command = [*COMMAND, "--root", "/", "--json", *args]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
@@ -98,9 +99,10 @@ def test_a_killed_worker_is_started_again_on_its_port(start: Callable[..., Serve
     address = server.json["workers"][0]["address"]
     os.kill(server.pids[0], signal.SIGKILL)
     deadline = time.monotonic() + 20
-    while Workers((address,), 1).call_all() and time.monotonic() < deadline:
+    workers = Workers(ServiceOptions(workers=(address,)))
+    while workers.call_all() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert Workers((address,), 1).call_all() == {}
+    assert workers.call_all() == {}
     assert server.end(signal.SIGTERM) == 0
 
 
@@ -127,7 +129,7 @@ assert stop.wait(30)
 def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = run("--port", str(port), "--host", "127.0.0.1")
+        done = run("--port", str(port), "--root", "/")
     sentence = (
         f"Error: Port {port} of 127.0.0.1 must be free, and is not (address already in use). Choose another --port or "
         "--host.\n"
@@ -139,8 +141,17 @@ def test_a_port_in_use_is_one_sentence() -> None:
     ("args", "sentence"),
     [
         (["--workers", "0"], "--workers must be at least 1, got 0."),
+        ([], "--root must name a folder or URL below which the datasets lie, such as /data."),
+        (["--root", "/", "--key", "k"], "--certificate and --key belong together. Give both, or none."),
+        (
+            ["--root", "/", "--certificate", "/no/c.pem", "--key", "/no/k.pem"],
+            "--certificate must be a file that can be read, got /no/c.pem: No such file or directory.",
+        ),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
-        (["--port", "65535", "--workers", "2"], "--port must be at most 65534, so that all workers have one."),
+        (
+            ["--root", "/", "--port", "65535", "--workers", "2"],
+            "--port must be at most 65534, so that all workers have one.",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -174,7 +185,7 @@ def test_workers_are_checked(start: Callable[..., Server], small_dataset: Path, 
     assert done.code == 1
     workers, reads = done.json["checks"]
     assert workers["found"] == "1 of 2 workers answer; missing: 127.0.0.1:9 (connection refused)."
-    assert workers["advice"].startswith("Start it on its machine with: tfpipe serve. ")
+    assert workers["advice"].startswith("Start it on its machine with: tfpipe serve --root DIR. ")
     assert (workers["status"], reads["status"]) == ("failure", "skipped")
 
 
@@ -190,8 +201,11 @@ def signal_handlers() -> Iterator[None]:
 class StartedService:
     """A service that is ready at once, and ends at once."""
 
-    def __init__(self, config: ServiceConfig) -> None:
-        self.addresses = tuple(f"127.0.0.1:{config.port + i}" for i in range(config.workers))
+    tokens: ClassVar[list[str]] = []
+
+    def __init__(self, config: ServiceConfig, token: str) -> None:
+        self.tokens.append(token)
+        self.addresses = tuple(f"{config.host}:{config.port + i}" for i in range(config.workers))
 
     def __enter__(self) -> "StartedService":
         return self
@@ -206,14 +220,48 @@ class StartedService:
 @pytest.mark.usefixtures("signal_handlers")
 def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setattr(processes, "Service", StartedService)
-    done = tfpipe("serve", "--host", "127.0.0.1", "--workers", 2)
+    done = tfpipe("serve", "--root", "/data", "--workers", 2)
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
         "2 workers: 127.0.0.1:5050, 127.0.0.1:5051",
         'Trainers      PipelineConfig(service=ServiceOptions(workers=["127.0.0.1:5050", "127.0.0.1:5051"]), ...)',
         '  or in TOML  service.workers = ["127.0.0.1:5050", "127.0.0.1:5051"]',
-        "Only this machine reaches 127.0.0.1; for others leave --host out.",
+        "Only this machine reaches 127.0.0.1; others need --host 0.0.0.0.",
     ]
+
+
+@pytest.mark.usefixtures("signal_handlers")
+def test_a_token_is_made_and_printed_where_others_reach_the_workers(tfpipe: Tfpipe, monkeypatch) -> None:
+    monkeypatch.setattr(processes, "Service", StartedService)
+    done = tfpipe("serve", "--root", "/data", "--host", "10.0.0.6")
+    token = StartedService.tokens[-1]
+    assert len(token) == 32
+    assert done.lines[3:] == [f"Token         TFPIPE_SERVICE_TOKEN={token}  (for Python, in a file: token_file=)"]
+    monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "ours")
+    done = tfpipe("serve", "--root", "/data", "--host", "10.0.0.6")
+    assert StartedService.tokens[-1] == "ours"
+    assert "ours" not in done.out
+
+
+def test_workers_ask_for_the_token_of_the_environment(
+    start: Callable[..., Server], small_dataset: Path, tfpipe: Tfpipe, monkeypatch
+) -> None:
+    monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "ours")
+    address = start("--port", "0").json["workers"][0]["address"]
+    assert tfpipe("serve-check", address, "--dataset", small_dataset).code == 0
+    monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "others")
+    done = tfpipe("serve-check", address, "--json")
+    assert done.code == 1
+    assert (
+        done.json["checks"][0]["found"] == f"0 of 1 worker answer; missing: {address} (the token is missing or wrong)."
+    )
+
+
+def test_others_reach_no_workers_without_a_token() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^Workers on `host` 0\.0\.0\.0, which others reach, need a token, got none\.$"
+    ):
+        processes.Service(ServiceConfig(root=("/",), host="0.0.0.0"))
 
 
 def test_a_worker_loads_no_tensorflow(start: Callable[..., Server], small_dataset: Path) -> None:

@@ -254,7 +254,7 @@ def test_doctor_and_profile_read_the_values(captioned: str, tfpipe: Tfpipe) -> N
 
 def test_a_worker_of_a_service_and_a_mixture_read_the_values(captioned: str, tmp_path: Path) -> None:
     reader = NumpyBatches(captioned, "train", replace(CONFIG, service=ServiceOptions()))
-    maker, expected = open_plan(describe_plan(reader._maker.plan)), reader.read(1)
+    maker, expected = open_plan(describe_plan(reader._maker.plan), ("/",)), reader.read(1)
     np.testing.assert_array_equal(maker.make(0, 1)["vector"], expected["vector"])
     other = str(shutil.copytree(captioned, tmp_path / "other"))
     mixed = NumpyBatches(library.mix({captioned: 1, other: 1}), "train", CONFIG).read(0)

@@ -85,7 +85,7 @@ def test_a_profile_samples_the_view(owls: str) -> None:
 
 def test_a_worker_of_a_service_opens_the_view(owls: str) -> None:
     reader = NumpyBatches(owls, "train", replace(CONFIG, service=ServiceOptions()))
-    maker = open_plan(describe_plan(reader._maker.plan))
+    maker = open_plan(describe_plan(reader._maker.plan), ("/",))
     assert maker.plan.source.name == f"'train' of {owls}"
     assert maker.plan.list_numbers(3, 0).tolist() == reader._maker.plan.list_numbers(3, 0).tolist()
 

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong optio
 
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
-from tfpipe.cli.serve import serve, serve_check
+from tfpipe.cli.serve import TOKEN_VARIABLE, serve, serve_check
 from tfpipe.cli.shard import append, merge, reshard, shard
 from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.config_option import debug_option
@@ -32,6 +33,7 @@ from tfpipe.cli.verify import repair, verify
 from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
+from tfpipe.service.config import use_token
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 INTERRUPTED = 130
@@ -124,6 +126,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
     """
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
+    use_token(os.environ.get(TOKEN_VARIABLE, ""))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for other characters
             stream.reconfigure(errors="replace")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,9 @@ from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.errors import TfpipeError
-from tfpipe.service.config import ServiceConfig
+from tfpipe.service.config import ServiceConfig, get_token
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
@@ -25,26 +27,33 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.service.processes import Service
 
+TOKEN_VARIABLE = "TFPIPE_SERVICE_TOKEN"
+"""The variable of the environment in which commands find the token of a service."""
+
 _ANSWER_S = 60
 
 
 @command(
     "Run workers that make batches for trainers.",
-    example="tfpipe serve --workers 2 --port 5050",
+    example="tfpipe serve --root /data --host 0.0.0.0",
     json_help="Print one JSON object, when the workers are ready.",
 )
 @config_options(ServiceConfig)
 def serve(as_json: bool, **options: Any) -> None:
     """Run workers that read and preprocess for trainers which have too few cores of their own.
 
-    Workers open the shards under the paths or URLs that the trainer gives. Anyone who can reach the ports can read
-    datasets through them, so keep them inside a trusted network. Ctrl-C or SIGTERM ends them.
+    Workers open only datasets below a --root, and write nothing. With a --host that others reach, trainers must bring
+    the token in TFPIPE_SERVICE_TOKEN; without one there the command makes one and prints it. Ctrl-C or SIGTERM ends the
+    workers.
     """
     from tfpipe.service.processes import Service
 
-    with Service(ServiceConfig(**drop_missing(options))) as service:
+    config = ServiceConfig(**drop_missing(options))
+    token = get_token()
+    made = "" if token or config.is_local else secrets.token_urlsafe(24)
+    with Service(config, token or made) as service:
         stop = _stop_on_signals()  # from here on Ctrl-C is how a server ends: exit code 0
-        _print_json(service) if as_json else _print(service)
+        _print_json(service, made) if as_json else _print(service, config, made)
         service.run_until(stop)
 
 
@@ -64,18 +73,20 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _print(service: "Service") -> None:
+def _print(service: "Service", config: ServiceConfig, token: str) -> None:
     listed = ", ".join(f'"{address}"' for address in service.addresses)
     click.echo(f"{human_count(len(service.addresses), 'worker')}: {', '.join(service.addresses)}")
     click.echo(f"Trainers      PipelineConfig(service=ServiceOptions(workers=[{listed}]), ...)")
     click.echo(f"  or in TOML  service.workers = [{listed}]")
-    if all(address.startswith("127.") for address in service.addresses):
-        click.echo("Only this machine reaches 127.0.0.1; for others leave --host out.")
+    if token:
+        click.echo(f"Token         {TOKEN_VARIABLE}={token}  (for Python, in a file: token_file=)")
+    if config.is_local:
+        click.echo(f"Only this machine reaches {config.host}; others need --host 0.0.0.0.")
 
 
-def _print_json(service: "Service") -> None:
+def _print_json(service: "Service", token: str) -> None:
     workers = [{"address": address, "pid": pid} for address, pid in zip(service.addresses, service.pids, strict=True)]
-    click.echo(json.dumps({"pid": os.getpid(), "workers": workers}))
+    click.echo(json.dumps({"pid": os.getpid(), "workers": workers, **({"token": token} if token else {})}))
 
 
 @command(
@@ -85,7 +96,8 @@ def _print_json(service: "Service") -> None:
 )
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
-def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) -> None:
+@config_options(ServiceOptions, without=("workers", "share", "timeout_s"))
+def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool, **options: Any) -> None:
     """Check whether the workers at each HOST:PORT answer, and have this release of tfpipe.
 
     With --dataset each worker makes two batches, which must be equal to those of this machine. Exit code 1 if a check
@@ -93,19 +105,21 @@ def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) ->
     """
     Addresses().check("HOST:PORT", workers)
     data, split = (None, None) if dataset is None else open_data(dataset, None)
-    show_checks(_check_service(workers, data, split), as_json)
+    service = ServiceOptions(workers=workers, timeout_s=_ANSWER_S, **drop_missing(options))
+    show_checks(_check_service(service, data, split), as_json)
 
 
-def _check_service(workers: tuple[str, ...], data: "Manifest | Source | None", split: str | None) -> Iterator[Check]:
+def _check_service(service: ServiceOptions, data: "Manifest | Source | None", split: str | None) -> Iterator[Check]:
     """Yields whether the workers answer, and whether those that do can read the data."""
     from tfpipe.engine.source import get_source
     from tfpipe.service.client import Workers
 
-    missing, count = Workers(workers, 1).call_all(), human_count(len(workers), "worker")
+    workers = service.workers
+    missing, count = Workers(service).call_all(), human_count(len(workers), "worker")
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
         finding = f"{len(workers) - len(missing)} of {count} answer; missing: {listed}."
-        advice = "Start it on its machine with: tfpipe serve. All machines need the same release of tfpipe."
+        advice = "Start it on its machine with: tfpipe serve --root DIR. All machines need the same release of tfpipe."
         yield Check("workers", "failure", finding, advice)
     else:
         finding = f"{count} answer{'s' if len(workers) == 1 else ''}: {', '.join(workers)}."
@@ -113,15 +127,14 @@ def _check_service(workers: tuple[str, ...], data: "Manifest | Source | None", s
     if data is None:
         yield Check("reads", "skipped", "Not asked.", "Name a dataset to learn whether the workers can read it.")
     elif len(missing) < len(workers):
-        yield _check_reads(get_source(data, split), [one for one in workers if one not in missing])
+        yield _check_reads(get_source(data, split), service, [one for one in workers if one not in missing])
 
 
-def _check_reads(source: "Source", workers: Sequence[str]) -> Check:
+def _check_reads(source: "Source", service: ServiceOptions, workers: Sequence[str]) -> Check:
     """Says whether each worker makes the batches of the first and the last record as this machine does."""
     import numpy as np
 
     from tfpipe.engine.config.pipeline_config import PipelineConfig
-    from tfpipe.engine.config.service_options import ServiceOptions
     from tfpipe.engine.open_maker import open_maker
     from tfpipe.engine.plan import plan_batches
     from tfpipe.service.remote import RemoteMaker
@@ -132,7 +145,7 @@ def _check_reads(source: "Source", workers: Sequence[str]) -> Check:
         steps = (0, local.plan.steps_per_epoch - 1)
         expected = [local.make(0, step) for step in steps]
         for worker in workers:
-            one = replace(config, service=ServiceOptions(workers=(worker,), timeout_s=_ANSWER_S))
+            one = replace(config, service=replace(service, workers=(worker,)))
             maker = RemoteMaker(open_maker(plan_batches(source, one)))
             for step, batch in zip(steps, expected, strict=True):
                 given = maker.make(0, step)

@@ -1,9 +1,9 @@
 """The workers as a trainer sees them: which of them answer, and which has least to do.
 
 ```
-workers = Workers(("10.0.0.6:5050", "10.0.0.7:5050"), timeout_s=300)
+workers = Workers(ServiceOptions(workers=("10.0.0.6:5050", "10.0.0.7:5050")))
 workers.check()                         # ConfigError: none answers, or one has another release
-batch = workers.ask(Request(plan, epoch, step, rows), make_here)
+batch = workers.ask({"plan": plan, "epoch": 0, "step": 7, "rows": [0, 64]}, make_here)
 ```
 
 One connection carries one request at a time. A worker that fails or falls silent gets no more requests, and what it was
@@ -12,51 +12,43 @@ asked for goes to another one. A thread calls it until it answers again.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Any
 
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch
-from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
-from tfpipe.service import wire
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError, first_line
+from tfpipe.service.config import get_token
 from tfpipe.service.plans import name_release
+from tfpipe.service.processes import read_file
+from tfpipe.system.extras import importing
 
+with importing("A data service", "pyarrow", "tfpipe[service]"):
+    from pyarrow import ArrowException, flight
+
+    from tfpipe.service.arrays import BrokenAnswer, receive
+
+Ticket = dict[str, Any]
+Answer = tuple[Batch, dict[str, Any], int]
 SILENCE_S = 5.0
 """The seconds without a sign after which a worker counts as lost; it gives one each second while it works."""
 
-_CONNECT_S = 3.0
-_CALL_EVERY_S = 0.5
+_TICK_S = 0.5
 _ERRORS: dict[str, type[TfpipeError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)
 }
+_LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    """The request for the batch of a step.
-
-    Attributes:
-        plan: The text of the plan.
-        epoch: The epoch.
-        step: The step in it.
-        rows: The rows of the global batch.
-    """
-
-    plan: bytes
-    epoch: int
-    step: int
-    rows: range
 
 
 @dataclass
@@ -85,26 +77,60 @@ class _Worker:
     outstanding: int = 0
     is_up: bool = True
     trouble: str = ""
-    idle: list[socket.socket] = field(default_factory=list)
+    idle: list[Any] = field(default_factory=list)
+
+
+class _Asking:
+    """A ticket that a thread asks a worker to answer."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.heard, self.is_given_up = client, time.monotonic(), False
+        self.answer: Answer | None = None
+        self.error: BaseException | None = None
+
+    def run(self, ticket: bytes, options: Any) -> None:
+        """Waits for the answer or an error."""
+        try:
+            stream = self.client.do_get(flight.Ticket(ticket), options)
+            try:
+                self.answer = receive(stream, self._hear)
+            except BaseException:
+                stream.cancel()
+                raise
+        except BaseException as error:
+            self.error = error
+
+    def _hear(self) -> None:
+        self.heard = time.monotonic()
+        if self.is_given_up:
+            raise TimeoutError
 
 
 class Workers:
     """The workers of a service, for all threads of a process.
 
     Args:
-        addresses: The address of each worker, host:port.
-        timeout_s: The seconds to wait for a batch.
+        options: The addresses of the workers, and how they are asked.
         most: The most requests that a worker has. This host makes batches too when all workers have so many, and at
             most so many at once. None: any number, and this host makes none.
+
+    Raises:
+        ConfigError: A file that the options name cannot be read.
     """
 
-    def __init__(self, addresses: tuple[str, ...], timeout_s: float, most: int | None = None) -> None:
-        self._timeout_s, self._most = timeout_s, most
+    def __init__(self, options: ServiceOptions, most: int | None = None) -> None:
+        self._timeout_s, self._most = options.timeout_s, most
         self._release, self._pid = name_release(), os.getpid()
-        self._changed = threading.Condition()  # guards all workers
-        self._workers = [_Worker(address, WorkerClock(address)) for address in addresses]
+        self._changed = threading.Condition()  # guards all workers, and what is read
+        self._workers = [_Worker(address, WorkerClock(address)) for address in options.workers]
         self._here = _Worker("", WorkerClock(""))
-        weakref.finalize(self, _close, self._workers)
+        token = get_token()
+        if options.token_file is not None:
+            token = read_file("token_file", options.token_file).decode(errors="replace").strip()
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._scheme, self._tls = "grpc", {}
+        if options.certificate is not None:
+            self._scheme, self._tls = "grpc+tls", {"tls_root_certs": read_file("certificate", options.certificate)}
 
     @property
     def clocks(self) -> list[WorkerClock]:
@@ -117,34 +143,41 @@ class Workers:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(_CONNECT_S + SILENCE_S + 1)
+            thread.join()
         return {worker.address: worker.trouble for worker in self._workers if not worker.is_up}
 
     def check(self) -> None:
         """Calls all workers. Those that do not answer are called again until they do.
 
         Raises:
-            ConfigError: None answers, or one has another release.
+            ConfigError: None answers, or one has another release or another token.
         """
         self.call_all()
-        other = [worker for worker in self._workers if "release" in worker.trouble]
         silent = [worker for worker in self._workers if not worker.is_up]
-        if other or len(silent) == len(self._workers):
-            listed = ", ".join(f"{worker.address} ({worker.trouble})" for worker in other or silent)
-            if other:
-                raise ConfigError(f"Every worker of the `service` must have this release, {self._release}: {listed}.")
+        other = [worker for worker in silent if "release" in worker.trouble]
+        refusing = [worker for worker in silent if "token" in worker.trouble]
+        listed = ", ".join(f"{worker.address} ({worker.trouble})" for worker in other or refusing or silent)
+        if other:
+            raise ConfigError(f"Every worker of the `service` must have this release, {self._release}: {listed}.")
+        if refusing:
             raise ConfigError(
-                f"`service` must name running workers, and none answers: {listed}. Start one with: tfpipe serve"
+                f"The workers of the `service` ask for the token that `tfpipe serve` printed: {listed}. Put it into "
+                "the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."
+            )
+        if len(silent) == len(self._workers):
+            raise ConfigError(
+                f"`service` must name running workers, and none answers: {listed}. Start one with: tfpipe serve "
+                "--root DIR"
             )
         for worker in silent:
             logger.warning("The worker %s of the service does not answer (%s).", worker.address, worker.trouble)
             self._begin_calls(worker)
 
-    def ask(self, request: Request, make_here: Callable[[], Batch]) -> tuple[Batch, bool]:
+    def ask(self, ticket: Ticket, make_here: Callable[[], Batch]) -> tuple[Batch, bool]:
         """Returns the batch of a step, and whether it is of a worker: the one that had least to do.
 
         Args:
-            request: The request.
+            ticket: The plan, the epoch, the step in it, and the rows of the global batch: the first and their number.
             make_here: The function that makes the batch on this host.
 
         Raises:
@@ -155,24 +188,24 @@ class Workers:
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
         deadline = time.monotonic() + self._timeout_s
         while True:
-            with self._take(deadline, request) as worker:
+            with self._take(deadline, ticket) as worker:
                 if worker is self._here:
                     return make_here(), False
                 try:
-                    return self._ask_worker(worker, request, deadline), True
-                except (OSError, wire.BrokenMessage) as error:
+                    return self._ask_worker(worker, ticket, deadline), True
+                except _LOST as error:
                     if is_left() or time.monotonic() > deadline:
-                        raise self._explain_silence(request) from None
+                        raise self._explain_silence(ticket) from None
                     self._lose(worker, _describe(error))
 
     @contextmanager
-    def _take(self, deadline: float, request: Request) -> Iterator[_Worker]:
+    def _take(self, deadline: float, ticket: Ticket) -> Iterator[_Worker]:
         """Takes the worker with the fewest requests, and gives it back."""
         with self._changed:
             while (worker := self._choose()) is None:
                 if time.monotonic() > deadline or is_left():
-                    raise self._explain_silence(request)
-                self._changed.wait(wire.TICK_S)
+                    raise self._explain_silence(ticket)
+                self._changed.wait(_TICK_S)
             worker.outstanding += 1
         try:
             yield worker
@@ -188,61 +221,48 @@ class Workers:
             return self._here
         return min(up, key=lambda worker: (worker.outstanding, worker.clock.batches), default=None)
 
-    def _ask_worker(self, worker: _Worker, request: Request, deadline: float) -> Batch:
-        """Asks a worker for a batch.
-
-        Raises:
-            OSError: The connection broke, or the worker fell silent.
-            BrokenMessage: The answer is damaged.
-            TfpipeError: The worker answers with this error.
-        """
-
-        def wait(seconds: float) -> None:
-            if seconds > SILENCE_S or time.monotonic() > deadline or is_left():
-                raise TimeoutError(f"no sign of it for {seconds:.0f} s")
-
-        connection = self._connect(worker)
-        try:
-            rows = [request.rows.start, request.rows.stop]
-            header = {"kind": "step", "release": self._release, "epoch": request.epoch, "step": request.step}
-            wire.send(connection, {**header, "rows": rows}, [np.frombuffer(request.plan, np.uint8)], wait)
-            while (answer := wire.receive(connection, wire.Limits(), wait)).header.get("kind") == "wait":
-                wait(0)
-            if answer.header.get("kind") == "error":
-                raise _make_error(worker, answer)
-            batch = wire.decode_batch(answer.header.get("parts"), answer.payload)
-            if type(made_s := answer.header.get("made_s")) is not float:
-                raise wire.BrokenMessage("a batch does not say how long it took")
-        except (OSError, wire.BrokenMessage):
-            connection.close()
-            raise
-        except TfpipeError:
-            self._keep(worker, connection)
-            raise
+    def _ask_worker(self, worker: _Worker, ticket: Ticket, deadline: float) -> Batch:
+        """Asks a worker for a batch; raises one of `_LOST` if it does not give it, or the error that it answers."""
+        text = json.dumps({"release": self._release, **ticket}).encode()
+        batch, end, num_bytes = self._get(worker, text, deadline)
+        if "error" in end:
+            kind = _ERRORS.get(str(end["error"]), DataError)
+            raise kind(f"At the worker {worker.address}: {end.get('text')}", page=str(end.get("page") or ""))
+        if type(made_s := end.get("made_s")) is not float:
+            raise BrokenAnswer("a batch does not say how long it took")
         with self._changed:
             worker.clock.batches += 1
             worker.clock.made_s += made_s
-            worker.clock.num_bytes += len(answer.payload)
-        self._keep(worker, connection)
+            worker.clock.num_bytes += num_bytes
         return batch
 
-    def _connect(self, worker: _Worker) -> socket.socket:
+    def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> Answer:
+        """Returns the answer to a ticket; a connection that failed is not used again."""
         with self._changed:
-            if worker.idle:
-                return worker.idle.pop()
-        return _open_connection(worker.address)
-
-    def _keep(self, worker: _Worker, connection: socket.socket) -> None:
+            client = worker.idle.pop() if worker.idle else None
+        options = flight.FlightCallOptions(timeout=max(deadline - time.monotonic(), 0.001), headers=self._headers)
+        asking = _Asking(client or flight.FlightClient(f"{self._scheme}://{worker.address}", **self._tls))
+        # Flight waits for a worker's first sign without end, so a thread of its own does: this one may give up.
+        thread = threading.Thread(target=asking.run, args=(ticket, options), name="tfpipe-ask", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_TICK_S)
+            silent_s = time.monotonic() - asking.heard
+            if silent_s > SILENCE_S or time.monotonic() > deadline or is_left():
+                asking.is_given_up = True
+                raise TimeoutError(f"no sign of it for {silent_s:.0f} s")
+        if asking.error is not None:
+            raise asking.error
+        assert asking.answer is not None
         with self._changed:
-            worker.idle.append(connection)
+            worker.idle.append(asking.client)
+        return asking.answer
 
     def _lose(self, worker: _Worker, trouble: str) -> None:
         """Sends no more requests to a worker until it answers a call."""
         with self._changed:
-            idle, worker.idle = worker.idle, []
+            worker.idle.clear()
             was_up, worker.is_up, worker.trouble = worker.is_up, False, trouble
-        for connection in idle:
-            connection.close()
         if was_up:
             logger.warning("The worker %s of the service is lost (%s). Others make its steps.", worker.address, trouble)
             self._begin_calls(worker)
@@ -253,46 +273,22 @@ class Workers:
 
     def _call(self, worker: _Worker) -> None:
         """Asks a worker for its release, and notes what is wrong with it."""
-        connection = None
         try:
-            connection = _open_connection(worker.address)
-            wire.send(connection, {"kind": "hello"})
-            release = wire.receive(connection, wire.Limits(1 << 16, 0), _refuse_silence).header.get("release")
+            release = self._get(worker, b"", time.monotonic() + SILENCE_S)[1].get("release")
             trouble = "" if release == self._release else f"it has the release {release}"
-        except (OSError, wire.BrokenMessage) as error:
+        except _LOST as error:
             trouble = _describe(error)
         with self._changed:
             worker.is_up, worker.trouble = not trouble, trouble
-            if worker.is_up and connection is not None:
-                worker.idle.append(connection)
             self._changed.notify_all()
-        if trouble and connection is not None:
-            connection.close()
 
-    def _explain_silence(self, request: Request) -> DataError:
+    def _explain_silence(self, ticket: Ticket) -> DataError:
         troubles = [f"{worker.address} ({worker.trouble or 'it is busy'})" for worker in self._workers]
         return DataError(
             f"The `service` must give a batch within {self._timeout_s:g} s (its `timeout_s`), and gave none for "
-            f"step {request.step} of epoch {request.epoch}: {', '.join(troubles)}. Start the workers again, then run "
-            "the same command."
+            f"step {ticket['step']} of epoch {ticket['epoch']}: {', '.join(troubles)}. Start the workers again, then "
+            "run the same command."
         )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Splits "host:port", where an IPv6 address stands in brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _close(workers: list[_Worker]) -> None:
-    for connection in [connection for worker in workers for connection in worker.idle]:
-        connection.close()
-
-
-def _open_connection(address: str) -> socket.socket:
-    connection = socket.create_connection(split_address(address), _CONNECT_S)
-    wire.prepare(connection)
-    return connection
 
 
 def _call_until_up(reference: weakref.ref[Workers], worker: _Worker) -> None:
@@ -303,21 +299,16 @@ def _call_until_up(reference: weakref.ref[Workers], worker: _Worker) -> None:
             logger.warning("The worker %s of the service answers again.", worker.address)
             return
         del workers
-        time.sleep(_CALL_EVERY_S)
-
-
-def _refuse_silence(seconds: float) -> None:
-    if seconds > SILENCE_S:
-        raise TimeoutError(f"no sign of it for {seconds:.0f} s")
-
-
-def _make_error(worker: _Worker, answer: wire.Message) -> TfpipeError:
-    kind = _ERRORS.get(str(answer.header.get("class")), DataError)
-    text, page = answer.header.get("text"), answer.header.get("page")
-    return kind(f"At the worker {worker.address}: {text}", page=str(page or ""))
+        time.sleep(_TICK_S)
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
-    return str(error)
+    """Returns the reason in an error of gRPC, which stands last among the texts around it."""
+    if isinstance(error, TimeoutError | BrokenAnswer):
+        return str(error)
+    if isinstance(error, flight.FlightTimedOutError):
+        return "no answer in time"
+    text = (
+        first_line(error).partition(". gRPC client debug")[0].partition(". Detail: ")[0].rpartition("with message: ")[2]
+    )
+    return text.rpartition(": ")[2].rstrip("]. ").lower()

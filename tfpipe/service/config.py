@@ -1,16 +1,29 @@
-"""ServiceConfig: the workers of this machine and their ports.
+"""ServiceConfig: the workers of this machine, their ports, and what they may open.
 
-ServiceConfig(port=5050, workers=2)     # they listen on 5050 and 5051
+ServiceConfig(root=("/data",), port=5050, workers=2)     # they listen on 5050 and 5051
 """
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.options import Count, Text, check_options, option
+from tfpipe.system.options import Count, Names, Text, check_options, option
 
 MAX_PORT = 65535
+_token = ""
+
+
+def use_token(token: str) -> None:
+    """Sets the token for services whose options name no `token_file`, in this process; the command line does so."""
+    global _token
+    _token = token
+
+
+def get_token() -> str:
+    """Returns that token; empty without one."""
+    return _token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,25 +31,45 @@ class ServiceConfig:
     """The options of the workers on this machine.
 
     Attributes:
+        root: A folder or URL below which datasets lie, or several. Workers open no others, whatever a trainer asks
+            for. At least one. Default: ().
         port: The port of the first worker; the next workers take the next ports. 0: any free ports. From 0 to 65535.
             Default: 5050.
         workers: The number of worker processes. One uses all cores, so more help only on machines with many of them.
             At least 1. Default: 1.
-        host: The name or address of the interface on which the workers listen, such as 127.0.0.1. None: all interfaces.
-            Default: None.
+        host: The name or address of the interface on which the workers listen. 0.0.0.0: all interfaces. Any but this
+            machine's own makes trainers bring a token. Default: "127.0.0.1".
         threads: The number of threads with which each worker decodes. None: one for each core. At least 1.
             Default: None.
+        certificate: The file of the workers' TLS certificate, in PEM, with those between it and an authority that
+            trainers know. It needs a `key`. None: connections are not encrypted. Default: None.
+        key: The file of the certificate's private key, in PEM. Default: None.
 
     Raises:
         ConfigError: A value cannot be used.
     """
 
+    root: tuple[str, ...] = option(Names(), (), metavar="DIR")
     port: int = option(Count(0, MAX_PORT), 5050)
     workers: int = option(Count(1), 1)
-    host: str | None = option(Text(), None, metavar="NAME")
+    host: str = option(Text(), "127.0.0.1", metavar="NAME")
     threads: int | None = option(Count(1), None)
+    certificate: str | None = option(Text(), None, metavar="FILE")
+    key: str | None = option(Text(), None, metavar="FILE")
 
     def __post_init__(self) -> None:
         check_options(self)
+        if not self.root:
+            raise ConfigError("`root` must name a folder or URL below which the datasets lie, such as /data.")
         if self.port + self.workers - 1 > MAX_PORT:
             raise ConfigError(f"`port` must be at most {MAX_PORT - self.workers + 1}, so that all workers have one.")
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("`certificate` and `key` belong together. Give both, or none.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the workers."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

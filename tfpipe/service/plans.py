@@ -1,25 +1,26 @@
-"""The plan of batches as text that a worker can read: where the data lies, and the options.
+"""The plan of batches in a ticket: which records, and what makes arrays of them. Nothing in it makes a worker write.
 
 ```
-trainer: text = describe_plan(maker.plan)       the same for all hosts of a training
-worker:  whole = open_plan(text)                a maker of the batches of all hosts together
+trainer: plan = describe_plan(maker.plan)           the same for all hosts of a training
+worker:  check_plan(plan, 128)                      before anything is opened
+         whole = open_plan(plan, roots, 128)        a maker of the batches of all hosts together
          whole.for_rows(128, 256).read(epoch, step)
 ```
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from math import prod
 from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
@@ -32,55 +33,130 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage.file_io import is_url
 
+Plan = dict[str, Any]
+MOST_ROWS, MOST_SOURCES, MOST_HOSTS = 1 << 17, 64, 1 << 16
+
+_OPTIONS = (
+    *("batch_size", "image_size", "training", "images", "augment", "decoded_size", "image_dtype"),
+    *("one_hot", "extra_features", "pad_to", "multi_hot", "max_boxes", "seed", "block_records"),
+)
+"""The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs."""
+_ENTRIES = {"sources", "split", "options", "augment", "shares", "host"}
+_ITEM_BYTES = {"uint8": 1, "bfloat16": 2, "float32": 4}
+
 
 def name_release() -> str:
     """Returns all that must be the same at a trainer and its workers, so that their batches are equal."""
     return f"tfpipe {__version__}, order {ORDER_VERSION}"
 
 
-def describe_plan(plan: AnyPlan) -> bytes:
-    """Returns the text by which a worker makes the batches of a plan, of all rows.
+def describe_plan(plan: AnyPlan) -> Plan:
+    """Returns the plan by which a worker makes the batches of all rows.
 
     Raises:
         ConfigError: The records are not a whole split of a dataset.
     """
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
-    config = asdict(replace(plan.config, service=ServiceOptions()))
-    description = {
+    options = {name: getattr(plan.config, name) for name in _OPTIONS if getattr(plan.config, name) is not None}
+    return {
         "sources": [_describe_source(part.source) for part in parts],
         "split": parts[0].source.split,
-        "config": {name: value for name, value in config.items() if value is not None},
-        "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
+        "options": {**options, "pad_to": dict(plan.config.pad_to)},
+        "augment": asdict(plan.config.augment_options),
+        "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else [],
         "host": [host.index, host.num_hosts],
     }
-    return json.dumps(description, sort_keys=True).encode()
 
 
-def open_plan(text: bytes) -> AnyMaker:
-    """Opens the maker of the batches of all rows that a text describes.
+def read_options(plan: Plan) -> PipelineConfig:
+    """Returns the options of a plan from a network; nothing is opened.
 
     Raises:
-        ConfigError: The text cannot be used, or its options do not fit the data.
-        DataError: The dataset is not here, or is another one than the trainer's.
-        FormatError: A file is missing, or has another size than the manifest says.
+        ConfigError: It is no plan, or asks for more than a worker makes.
     """
     try:
-        table = json.loads(text)
-        config = toml_json.build(PipelineConfig, table["config"], "The options of the trainer")
-        split, index, num_hosts = str(table["split"]), *map(int, table["host"])
-        host = Host(index, num_hosts, num_hosts)
-        sources = [_open_source(each, split) for each in table["sources"]]
-        shares = None if table["shares"] is None else tuple(map(int, table["shares"]))
-    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        options, sources, hosts = dict(plan["options"]), plan["sources"], plan["host"][1]
+        if not set(options) <= set(_OPTIONS) or set(plan) != {
+            "sources",
+            "split",
+            "options",
+            "augment",
+            "shares",
+            "host",
+        }:
+            raise ValueError
+        augment = toml_json.build(AugmentOptions, plan["augment"], "The plan of a trainer")
+        config = toml_json.build(PipelineConfig, {**options, "augment_options": augment}, "The plan of a trainer")
+        numbers = [
+            config.batch_size,
+            len(sources),
+            hosts,
+            *plan["shares"],
+            *map(prod, map(_as_tuple, config.pad_to.values())),
+        ]
+        if not all(type(number) is int for number in numbers):
+            raise ValueError
+    except (TypeError, KeyError, ValueError, LookupError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"A plan must be one of a trainer of this release, got {text[:100]!r}.") from None
-    if shares is None:
-        plan = plan_batches(sources[0], config, host)
-        return open_maker(replace(plan, rows=range(plan.config.batch_size)))
-    mixture = Mixture(tuple(source.manifest for source in sources if source.manifest is not None), shares)
-    return open_mixture(mixture, split, config, host)
+        raise ConfigError(f"A ticket must hold the plan of a trainer of this release, got {plan!r:.100}.") from None
+    if config.batch_size > MOST_ROWS or len(sources) > MOST_SOURCES or hosts > MOST_HOSTS:
+        raise ConfigError(
+            f"A service makes batches of at most {MOST_ROWS:,} rows, of {MOST_SOURCES} datasets, for {MOST_HOSTS:,} "
+            f"hosts, got {config.batch_size:,}, {len(sources)} and {hosts:,}."
+        )
+    return config
+
+
+def count_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
+    """Returns the bytes of a row of a batch: those that the options tell, and with a plan those of its records too."""
+    device = config.augment == "device"
+    height, width = config.size if not device else config.resolve_decoded_size() if plan is None else plan.decoded_size
+    images = config.images if isinstance(config.images, int) else 1
+    padded = 8 * sum(prod(_as_tuple(size)) for size in config.pad_to.values())
+    boxes = 64 * config.max_boxes
+    if plan is None:
+        return height * width * 3 * _ITEM_BYTES[config.image_dtype] * images + padded + boxes
+    images = (plan.num_images or 1) if plan.source.has_images else 0
+    values = height * width * images * (3 * _ITEM_BYTES[config.image_dtype] + len(plan.masks))
+    classes = 4 * (plan.source.num_classes or 0) * (config.one_hot + len(config.multi_hot))
+    return values + padded + boxes + classes + int(plan.source.record_bytes)
+
+
+def open_plan(plan: Plan, roots: Sequence[str]) -> AnyMaker:
+    """Opens the maker of the batches of all rows of a plan whose options were read.
+
+    Args:
+        plan: The plan.
+        roots: The real paths, or URLs, below which datasets may lie.
+
+    Raises:
+        ConfigError: It is no plan, or its options do not fit the data.
+        DataError: A dataset is not here, is another one than the trainer's, or lies elsewhere.
+        FormatError: A file is missing, or has another size than the manifest says.
+    """
+    config = read_options(plan)
+    try:
+        index, num_hosts = map(int, plan["host"])
+        host, split, shares = Host(index, num_hosts, num_hosts), str(plan["split"]), tuple(map(int, plan["shares"]))
+        if len(plan["sources"]) != max(len(shares), 1) or (
+            shares and (min(shares) < 1 or sum(shares) != config.batch_size)
+        ):
+            raise ValueError
+        sources = [_open_source(each, split, roots) for each in plan["sources"]]
+    except (TypeError, KeyError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"A ticket must hold the plan of a trainer of this release, got {plan!r:.100}.") from None
+    if not shares:
+        return open_maker(replace(plan_batches(sources[0], config, host), rows=range(config.batch_size)))
+    manifests = tuple(source.manifest for source in sources if source.manifest is not None)
+    return open_mixture(Mixture(manifests, shares), split, config, host)
+
+
+def _as_tuple(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else size
 
 
 def _describe_source(source: Source) -> dict[str, Any]:
@@ -89,7 +165,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
         raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
     address = manifest.address
     return {
-        "directory": address if is_url(address) else os.path.abspath(address),
+        "address": address if is_url(address) else os.path.abspath(address),
         **_number_parts(manifest, str(source.split), [column.name for column in manifest.columns]),
     }
 
@@ -100,16 +176,36 @@ def _number_parts(manifest: Manifest, split: str, columns: Collection[str]) -> d
     return {"records": number_data([(manifest, split)]), "columns": numbers}
 
 
-def _open_source(description: dict[str, Any], split: str) -> Source:
-    directory = description["directory"]
+def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str]) -> Source:
+    address = description["address"]
+    if not isinstance(address, str) or "\0" in address:
+        raise ValueError(address)
+    _check_below(address, address, roots)
     try:
-        manifest = load_manifest(directory)
+        manifest = load_manifest(address)
         source = Source.from_manifest(manifest, split)
     except DataError as error:
-        raise DataError(f"Workers must reach the dataset under the trainer's path {directory}: {error}") from None
+        raise DataError(f"Workers must reach the dataset under the trainer's path {address}: {error}") from None
+    for path in (manifest.directory, *source.files, *(column.directory for column in manifest.columns)):
+        _check_below(path, address, roots)
+    manifest = replace(
+        manifest, columns=tuple(each for each in manifest.columns if each.name in description["columns"])
+    )
     if {**description, **_number_parts(manifest, split, description["columns"])} != description:
         raise DataError(
             f"{source.name} must have the trainer's records and columns, and has others here: it was changed since the "
             "trainer opened it, or is another copy. Begin the training anew, or copy the dataset again."
         )
-    return source
+    return Source.from_manifest(manifest, split)  # without columns that were added later
+
+
+def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
+    """Refuses what lies below none of the roots, links followed. Messages do not say what else is on the disk."""
+    path = path if is_url(path) else os.path.realpath(path)
+    if ".." in path.lower().replace("%2e", ".").split("/") or not any(
+        f"{path}/".startswith(f"{root.rstrip('/')}/") for root in roots
+    ):
+        raise DataError(
+            f"A worker opens only datasets below the paths that it was given, and {address} lies elsewhere, or a file "
+            "of it does. Start it with --root and a folder that holds them."
+        )

@@ -1,30 +1,32 @@
 """The worker processes of this machine. One that ends is started again, on the same port.
 
 ```
-with Service(ServiceConfig(workers=2)) as service:
-    service.addresses           # ("10.0.0.6:5050", "10.0.0.6:5051")
+with Service(ServiceConfig(root=("/data",), workers=2), token) as service:
+    service.addresses           # ("127.0.0.1:5050", "127.0.0.1:5051")
     service.run_until(stop)
 ```
-
-This process holds the ports, so none is lost while a worker starts again.
 """
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import resource
 import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.config import ServiceConfig
-from tfpipe.service.server import Server
+from tfpipe.storage.file_io import is_url
 from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
+from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.5
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 5.0
-_LOOPBACK = "127.0.0.1"
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
 
 logger = logging.getLogger(__name__)
@@ -43,14 +44,25 @@ class Service:
 
     Args:
         config: The workers to run.
+        token: The token that trainers must bring; empty for none.
 
     Attributes:
         addresses: The address of each worker, host:port.
+
+    Raises:
+        ConfigError: Others than this machine reach the workers, and there is no token; or a file cannot be read.
     """
 
-    def __init__(self, config: ServiceConfig) -> None:
-        self._config = config
-        self._listeners: list[socket.socket] = []
+    def __init__(self, config: ServiceConfig, token: str = "") -> None:
+        with importing("A data service", "pyarrow", "tfpipe[service]"):
+            import pyarrow.flight  # noqa: F401
+        if not (token or config.is_local):
+            raise ConfigError(f"Workers on `host` {config.host}, which others reach, need a token, got none.")
+        self._config, self._token, self._roots = config, token, resolve_roots(config.root)
+        self._tls = None
+        if config.certificate is not None and config.key is not None:
+            self._tls = (read_file("certificate", config.certificate), read_file("key", config.key))
+        self._ports: list[int] = []
         self._processes: list[SpawnProcess] = []
         self.addresses: tuple[str, ...] = ()
 
@@ -63,15 +75,13 @@ class Service:
         config = self._config
         try:
             for number in range(config.workers):
-                self._listeners.append(_listen(config.host, config.port and config.port + number))
-            host = config.host or _find_own_address()
-            ports = [listener.getsockname()[1] for listener in self._listeners]
-            self.addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for port in ports)
-            for listener in self._listeners:
-                self._processes.append(self._start(listener))
+                self._ports.append(_find_port(config.host, config.port and config.port + number))
+                self._processes.append(self._start(self._ports[-1]))
         except BaseException:
             self.stop()
             raise
+        host = _find_own_address() if config.host in ("0.0.0.0", "::") else config.host
+        self.addresses = tuple(_join(host, port) for port in self._ports)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +103,7 @@ class Service:
                 if not process.is_alive():
                     cause = _describe_exit(process.exitcode)
                     logger.warning("The worker %s ended (%s) and is started again.", self.addresses[number], cause)
-                    self._processes[number] = self._start(self._listeners[number])
+                    self._processes[number] = self._start(self._ports[number])
 
     def stop(self) -> None:
         """Ends the workers."""
@@ -104,57 +114,93 @@ class Service:
             process.join(max(deadline - time.monotonic(), 0))
             process.kill()  # harmless if it has ended
             process.join()
-        for listener in self._listeners:
-            listener.close()
-        self._processes, self._listeners = [], []
+        self._processes, self._ports = [], []
 
-    def _start(self, listener: socket.socket) -> SpawnProcess:
+    def _start(self, port: int) -> SpawnProcess:
         """Starts a worker, and returns once it serves."""
-        context = multiprocessing.get_context("spawn")
+        config, context = self._config, multiprocessing.get_context("spawn")
         ready, child = context.Pipe(duplex=False)
-        threads = self._config.threads or host_limits.usable_cpus()
-        process = context.Process(
-            target=_run_worker, args=(listener, threads, child), name="tfpipe-worker", daemon=True
+        location = f"grpc{'+tls' if self._tls else ''}://{_join(config.host, port)}"
+        num_bytes = host_limits.memory_limit_bytes() // 4 // config.workers
+        arguments = (
+            location,
+            self._roots,
+            config.threads or host_limits.usable_cpus(),
+            num_bytes,
+            self._token,
+            self._tls,
         )
+        process = context.Process(target=_run_worker, args=(child, *arguments), name="tfpipe-worker", daemon=True)
         with hold_interrupts():  # or `stop` could meet a process that is half started
             process.start()
         child.close()  # so that this end sees the child's end
+        trouble = "it took too long"
         try:
-            if ready.poll(_START_LIMIT_S) and ready.recv():
-                return process
+            if ready.poll(_START_LIMIT_S):
+                trouble = ready.recv()
         except EOFError:
             process.join(1)
-        process.kill()
-        raise TfpipeError(f"A worker ended ({_describe_exit(process.exitcode)}) before it was ready.")
+            trouble = _describe_exit(process.exitcode)
+        if trouble:
+            process.kill()
+            raise TfpipeError(f"A worker must serve at {_join(config.host, port)}, and does not ({trouble}).")
+        return process
 
 
-def _run_worker(listener: socket.socket, threads: int, ready: Connection) -> None:
+def resolve_roots(roots: Sequence[str]) -> tuple[str, ...]:
+    """Returns URLs as they are, and the real paths of folders."""
+    return tuple(root if is_url(root) else os.path.realpath(root) for root in roots)
+
+
+def read_file(option: str, path: str) -> bytes:
+    """Reads a file that an option names.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"`{option}` must be a file that can be read, got {path}: {error.strerror}.") from None
+
+
+def _run_worker(ready: Connection, location: str, roots: tuple[str, ...], threads: int, *rest: Any) -> None:
     """Serves as a worker; the main function of its process."""
+    from tfpipe.service.server import Server
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
     die_with_parent()
-    server = Server(threads)
-    ready.send(True)
-    server.serve(listener)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # silent connections cost a file each, and nothing else
+    num_bytes, token, tls = rest
+    try:
+        server = Server(location, roots, threads, num_bytes, token=token, tls=tls, give_up=lambda: os._exit(1))
+    except Exception as error:  # Arrow has several kinds
+        ready.send(first_line(error))
+        return
+    ready.send("")
+    server.serve()
 
 
-def _listen(host: str | None, port: int) -> socket.socket:
-    """Opens a port.
+def _find_port(host: str, port: int) -> int:
+    """Returns a port that is free: the given one, or any for 0.
 
     Raises:
         TfpipeError: Another server has the port, or this user may not have it, or the host is not this machine.
     """
-    family = socket.AF_INET6 if ":" in (host or "") else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose server ended is free
-        listener.bind((host or "", port))
-        listener.listen()
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose server ended is free
+            listener.bind((host, port))
+            found: int = listener.getsockname()[1]
+            return found
     except OSError as error:
-        listener.close()
         reason = (error.strerror or str(error)).lower()
-        where = f"Port {port}" if host is None else f"Port {port} of {host}"
-        raise TfpipeError(f"{where} must be free, and is not ({reason}). Choose another `port` or `host`.") from error
-    return listener
+        raise TfpipeError(
+            f"Port {port} of {host} must be free, and is not ({reason}). Choose another `port` or `host`."
+        ) from error
 
 
 def _find_own_address() -> str:
@@ -165,7 +211,11 @@ def _find_own_address() -> str:
             own_address: str = datagram_socket.getsockname()[0]
             return own_address
     except OSError:
-        return _LOOPBACK
+        return "127.0.0.1"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _describe_exit(code: int | None) -> str:

@@ -12,13 +12,15 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
-from tfpipe.service.client import Request, WorkerClock, Workers
 from tfpipe.service.plans import describe_plan
+
+if TYPE_CHECKING:
+    from tfpipe.service.client import WorkerClock, Workers
 
 _REQUESTS, _STORE_REQUESTS = 2, 6
 """The requests that each worker has at once: it makes one batch while it sends another. From an object store it reads
@@ -58,7 +60,7 @@ class RemoteMaker:
         self._local = maker
         self.plan: AnyPlan = maker.plan
         self.clocks: Clocks = maker.clocks
-        self._text = describe_plan(maker.plan)
+        self._wire_plan = describe_plan(maker.plan)
         self._per_worker = _STORE_REQUESTS if maker.is_remote else _REQUESTS
         self._workers = self._connect() if workers is None else workers
         if workers is None:
@@ -72,9 +74,10 @@ class RemoteMaker:
         self._workers = self._connect()
 
     def _connect(self) -> Workers:
-        config = self.plan.config
-        most = self._per_worker if config.service.share == "auto" else None
-        return Workers(config.service.workers, config.service.timeout_s, most)
+        from tfpipe.service.client import Workers  # loads Arrow, which other makers do not need
+
+        options = self.plan.config.service
+        return Workers(options, self._per_worker if options.share == "auto" else None)
 
     @property
     def worker_clocks(self) -> list[WorkerClock]:
@@ -129,9 +132,14 @@ class RemoteMaker:
         share = self.plan.config.service.share
         if share != "auto" and is_local(epoch * self.plan.steps_per_epoch + step, share):
             return self._local.read(epoch, step)
-        begin = time.perf_counter()
-        request, threads = Request(self._text, epoch, step, self.plan.rows), self.plan.config.max_threads
-        batch, came = self._workers.ask(request, lambda: self._local.make(epoch, step, threads))
+        begin, threads = time.perf_counter(), self.plan.config.max_threads
+        ticket = {
+            "plan": self._wire_plan,
+            "epoch": epoch,
+            "step": step,
+            "rows": [self.plan.rows.start, len(self.plan.rows)],
+        }
+        batch, came = self._workers.ask(ticket, lambda: self._local.make(epoch, step, threads))
         return _Made(batch, time.perf_counter() - begin if came else None)
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:

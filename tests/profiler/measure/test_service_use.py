@@ -1,13 +1,12 @@
 """A service as the profiler measures it: by hand, and with a worker in a thread of this process."""
 
 import json
-import socket
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.service.workers import start_workers
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -15,12 +14,10 @@ from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import service_use, simulated_accelerator
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
-from tfpipe.profiler.measure.service_use import describe_service
+from tfpipe.profiler.measure.service_use import ServiceRates, WorkerRate, describe_service
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_json
 from tfpipe.profiler.types import ServiceUse, Spread, StepTiming, WorkerTiming
-from tfpipe.service.measure import ServiceRates, WorkerRate
-from tfpipe.service.server import Server
 
 NONE = Spread(0.0, 0.0, 0.0)
 TIMING = StepTiming("loop", 20, 10, NONE, 4.0, NONE, NONE)
@@ -44,9 +41,7 @@ def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypat
     monkeypatch.setattr(service_use, "_MEASURE_S", 0.2)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.2)
     monkeypatch.setattr(profile_module, "measure_storage_rate", lambda _: 1e9)
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=Server(1).serve, args=(listener,), daemon=True).start()
-    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    (address,) = start_workers(1)
     config = PipelineConfig(batch_size=4, image_size=8, training=training, service=ServiceOptions(workers=(address,)))
     run = ProfileConfig(seconds=0.3, max_warm_up_s=0.3)
     profile = profile_pipeline(load_manifest(str(small_dataset)), "train", config, Accelerator(0.001, 4), run)

@@ -1,0 +1,398 @@
+"""A worker and what comes from a network: tokens, limits, odd tickets, and clients that do harm."""
+
+import json
+import os
+import random
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import flight
+
+import tfpipe
+from tests.integrity.made import payload, write_dataset
+from tests.service.test_arrays import check_same
+from tests.service.workers import start_workers
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.service import server as module
+from tfpipe.service.arrays import receive
+from tfpipe.service.plans import describe_plan, name_release
+from tfpipe.service.server import Server
+
+CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("served") / "made", {"train": [payload(k) for k in range(20)]})
+
+
+@pytest.fixture(scope="module")
+def plan(made: Path) -> dict[str, Any]:
+    return json.loads(json.dumps(describe_plan(NumpyBatches(made, "train", CONFIG)._maker.plan)))
+
+
+@pytest.fixture(scope="module")
+def worker(made: Path) -> Iterator[Server]:
+    with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as running:
+        yield running
+
+
+def ask(worker: Server, ticket: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a batch and the text at its end, as a client that does not play by the rules gets them."""
+    text = ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode()
+    with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}", **options) as client:
+        stream = client.do_get(flight.Ticket(text), flight.FlightCallOptions(timeout=60))
+        return receive(stream, lambda: None)[:2]
+
+
+def make_ticket(plan: Any, **changes: Any) -> dict[str, Any]:
+    return {"release": name_release(), "plan": plan, "epoch": 0, "step": 0, "rows": [0, 8], **changes}
+
+
+def check_serves(worker: Server, plan: dict[str, Any], made: Path) -> None:
+    check_same(ask(worker, make_ticket(plan))[0], NumpyBatches(made, "train", CONFIG).read(0))
+
+
+def change(plan: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**plan, "options": {**plan["options"], **options}}
+
+
+def source_of(plan: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**plan, "sources": [{**plan["sources"][0], **changes}]}
+
+
+def test_a_plan_holds_no_more_than_a_batch_needs(plan: dict[str, Any], made: Path) -> None:
+    assert plan.keys() == {"sources", "split", "options", "augment", "shares", "host"}
+    assert plan["options"] == {
+        **{"batch_size": 8, "image_size": 8, "training": True, "images": "all", "augment": "host"},
+        **{"image_dtype": "uint8", "one_hot": False, "extra_features": [], "pad_to": {}, "multi_hot": []},
+        **{"max_boxes": 64, "seed": 5},
+    }
+    (source,) = plan["sources"]
+    assert source.keys() == {"address", "records", "columns"}
+    assert source["address"] == str(made)
+
+
+def test_a_client_makes_a_worker_write_nothing(
+    worker: Server, plan: dict[str, Any], made: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "chosen" / "by" / "the" / "client"
+    for options in ({"cache": "bytes", "cache_dir": str(target)}, {"cache_dir": str(target)}, {"cache": "decoded"}):
+        _, end = ask(worker, make_ticket(change(plan, **options)))
+        assert end["error"] == "ConfigError"
+        assert end["text"].startswith("A ticket must hold the plan of a trainer of this release, got {")
+    assert list(tmp_path.iterdir()) == []
+    check_serves(worker, plan, made)
+
+
+PLAN_OF = "A ticket must hold the plan of a trainer"
+MUCH = "A service makes"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 10**9, "training": False}, MUCH),
+        ({"batch_size": 1 << 17, "image_size": 224}, "A service makes at most 2,000,000,000 bytes of a batch at once"),
+        ({"batch_size": 8, "image_size": 65500}, MUCH),
+        ({"augment": "device", "decoded_size": 65500}, MUCH),
+        ({"max_boxes": 10**10}, MUCH),
+        ({"extra_features": ["image/filename"], "pad_to": {"image/filename": 10**10}}, MUCH),
+        ({"order": "throughput"}, PLAN_OF),
+        ({"tf_data": {"autotune": True}}, PLAN_OF),
+        ({"max_bad_records": 5}, PLAN_OF),
+        ({"service": {"workers": ["127.0.0.1:9"]}}, PLAN_OF),
+        ({"prefetch_batches": 10**9}, PLAN_OF),
+        ({"batch_size": "8"}, "The plan of a trainer: `batch_size` must be"),
+        ({"image_dtype": []}, "The plan of a trainer: `image_dtype` must be"),
+        ({"seed": 2**80}, "The plan of a trainer: `seed` must be"),
+    ],
+    ids=lambda value: json.dumps(value)[:50],
+)
+def test_odd_options_are_refused_before_anything_is_opened(
+    worker: Server, plan: dict[str, Any], options: dict[str, Any], text: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "open_plan", lambda *_: pytest.fail("opened"))
+    rows = size if isinstance(size := options.get("batch_size"), int) else 8
+    begin = time.monotonic()
+    _, end = ask(worker, make_ticket(change(plan, **options), rows=[0, rows]))
+    assert end["error"] == "ConfigError"
+    assert end["text"].startswith(text)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sources": []},
+        {"sources": [{}]},
+        {"sources": 3},
+        {"shares": [9]},
+        {"shares": [-1, 9]},
+        {"shares": [10**9, 10**9]},
+        {"host": [-1, -1]},
+        {"host": [0, 10**12]},
+        {"host": [0, 1e308]},
+        {"host": "ab"},
+        {"split": {}},
+        {"split": "\ud800"},
+        {"options": [1]},
+        {"augment": {"std": [1e-308]}},
+        {"augment": 5},
+        {"more": 1},
+    ],
+    ids=lambda changes: json.dumps(changes),
+)
+def test_odd_plans_are_refused(worker: Server, plan: dict[str, Any], made: Path, changes: dict[str, Any]) -> None:
+    changed = {**plan, **changes}
+    if "shares" in changes and len(changes["shares"]) == 2:
+        changed["sources"] = plan["sources"] * 2
+    _, end = ask(worker, make_ticket(changed))
+    assert end["error"] in ("ConfigError", "DataError")
+    assert "could not be made" not in end["text"]
+    check_serves(worker, plan, made)
+
+
+def test_many_datasets_are_refused(worker: Server, plan: dict[str, Any]) -> None:
+    many = {**change(plan, batch_size=300), "sources": plan["sources"] * 300, "shares": [1] * 300}
+    _, end = ask(worker, make_ticket(many, rows=[0, 300]))
+    assert end["text"] == (
+        "A service makes batches of at most 131,072 rows, of 64 datasets, for 65,536 hosts, got 300, 300 and 1."
+    )
+
+
+def test_a_long_ticket_is_refused(worker: Server, plan: dict[str, Any]) -> None:
+    _, end = ask(worker, make_ticket({**plan, "split": "x" * 70_000}))
+    assert end["text"].startswith("A ticket must have at most 65,536 bytes, got 7")
+
+
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        *(b"{", b"[]", b"9" * 6000, b"\xff\xfe", b'{"a":' * 9000, b"[" * 60000, b"null", b'{"release": 1}'),
+        *({"rows": "ab"}, {"rows": [0, True]}, {"rows": [0, 9]}, {"rows": [0, 3]}, {"rows": [0]}, {"rows": [1, 8]}),
+        *({"epoch": -1}, {"epoch": 2**70}, {"step": 1.5}, {"plan": None}, {"release": "tfpipe 0.0"}),
+    ],
+    ids=lambda ticket: repr(ticket)[:40],
+)
+def test_odd_tickets_are_refused(worker: Server, plan: dict[str, Any], ticket: Any) -> None:
+    _, end = ask(worker, ticket if isinstance(ticket, bytes) else {**make_ticket(plan), **ticket})
+    assert end["error"] == "ConfigError"
+    assert "could not be made" not in end["text"]
+
+
+def test_random_tickets_hang_nothing(worker: Server, plan: dict[str, Any], made: Path) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    draw, refused, whole = random.Random(seed), 0, json.dumps(make_ticket(plan)).encode()
+    for _ in range(200):
+        ticket = bytearray(whole)
+        for _ in range(draw.choice((1, 1, 2, 5))):
+            ticket[draw.randrange(len(ticket))] = draw.randrange(256)
+        _, end = ask(worker, bytes(ticket[: draw.choice((len(ticket), draw.randrange(1, len(ticket))))]))
+        refused += "error" in end
+    assert refused > 100
+    check_serves(worker, plan, made)
+
+
+@pytest.mark.parametrize(
+    "address", ["/etc", "/", "/a\0b", 17, ["a"], "/" + "a/" * 9000, "http://127.0.0.1:1/x", "gs://b/x"]
+)
+def test_other_places_are_refused(worker: Server, plan: dict[str, Any], address: Any) -> None:
+    _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+    assert end["error"] in ("DataError", "ConfigError")
+    assert "lies elsewhere" in end["text"] or end["text"].startswith(PLAN_OF)
+
+
+def test_no_way_leads_out_of_the_roots(plan: dict[str, Any], made: Path, tmp_path: Path) -> None:
+    """Neither a path with dots, nor a link, nor a file of the dataset that is one."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(made)
+    linked = Path(shutil.copytree(made, root / "linked"))
+    shard = next(linked.glob("*.tfrecord"))
+    shutil.copy(shard, tmp_path / "elsewhere")
+    shard.unlink()
+    shard.symlink_to(tmp_path / "elsewhere")
+    shutil.copytree(made, tmp_path / "root2" / "made")
+    good = str(shutil.copytree(made, root / "good"))
+    with Server("grpc://127.0.0.1:0", (os.path.realpath(root),), 1) as worker:
+        for address in (
+            f"{root}/../root2/made",
+            f"{tmp_path}/root2/made",
+            f"{root}/link",
+            str(linked),
+            f"file://{made}",
+        ):
+            _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+            assert end == {
+                "error": "DataError",
+                "text": f"A worker opens only datasets below the paths that it was given, and {address} lies "
+                "elsewhere, or a file of it does. Start it with --root and a folder that holds them.",
+                "page": "",
+            }
+        check_serves(worker, source_of(plan, address=good), made)
+
+
+def test_another_dataset_of_the_same_size_is_refused(worker: Server, plan: dict[str, Any], made: Path) -> None:
+    other = write_dataset(made.parent / "other", {"train": [payload(k) for k in range(1, 21)]})
+    _, end = ask(worker, make_ticket(source_of(plan, address=str(other))))
+    assert "must have the trainer's records and columns, and has others here" in end["text"]
+
+
+def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
+    addresses, token = start_workers(1, token="secret"), tmp_path / "token"
+    options = ServiceOptions(workers=addresses)
+    for given in (None, "wrong", "secre", "secret2"):
+        if given is not None:
+            token.write_text(given)
+        named = options if given is None else replace(options, token_file=str(token))
+        with pytest.raises(ConfigError) as caught:
+            NumpyBatches(made, "train", replace(CONFIG, service=named))
+        assert str(caught.value) == (
+            "The workers of the `service` ask for the token that `tfpipe serve` printed: "
+            f"{addresses[0]} (the token is missing or wrong). Put it into the `token_file`, or TFPIPE_SERVICE_TOKEN "
+            "for a command."
+        )
+    token.write_text("secret\n")
+    served = NumpyBatches(made, "train", replace(CONFIG, service=replace(options, token_file=str(token))))
+    check_same(served.read(0), NumpyBatches(made, "train", CONFIG).read(0))
+    assert "secret" not in repr(served) + repr(served.config) + served.config.to_toml()
+
+
+def test_connections_are_encrypted(made: Path, plan: dict[str, Any], tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    authority, other = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    chain = b"".join(part.bytes() for part in issued.cert_chain_pems)
+    tls = (chain, issued.private_key_pem.bytes())
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    other.cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    with Server("grpc+tls://127.0.0.1:0", ("/",), 1, token="secret", tls=tls) as worker:
+        (tmp_path / "token").write_text("secret")
+        options = ServiceOptions(
+            workers=(f"127.0.0.1:{worker.port}",),
+            certificate=str(tmp_path / "authority.pem"),
+            token_file=str(tmp_path / "token"),
+        )
+        served = NumpyBatches(made, "train", replace(CONFIG, service=options))
+        check_same(served.read(0), NumpyBatches(made, "train", CONFIG).read(0))
+        for wrong in (replace(options, certificate=str(tmp_path / "other.pem")), replace(options, certificate=None)):
+            with pytest.raises(ConfigError, match="`service` must name running workers, and none answers"):
+                NumpyBatches(made, "train", replace(CONFIG, service=wrong))
+    with pytest.raises(ConfigError, match=r"^`certificate` must be a file that can be read, got .*/none\.pem: No such"):
+        NumpyBatches(made, "train", replace(CONFIG, service=replace(options, certificate=f"{tmp_path}/none.pem")))
+
+
+def test_silent_connections_and_half_prefixes_shut_nobody_out(worker: Server, plan: dict[str, Any], made: Path) -> None:
+    connections = [socket.create_connection(("127.0.0.1", worker.port)) for _ in range(200)]
+    try:
+        for number, connection in enumerate(connections):
+            connection.sendall((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))[: number % 34])
+        begin = time.monotonic()
+        check_serves(worker, plan, made)
+        assert time.monotonic() - begin < 10
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+class SlowMaker:
+    """The maker of heavy plans."""
+
+    def __init__(self, maker: Any) -> None:
+        self.plan, self._maker = maker.plan, maker
+
+    def for_rows(self, first: int, end: int) -> Any:
+        time.sleep(0.2)
+        return self._maker.for_rows(first, end)
+
+
+def test_heavy_plans_delay_another_client_little(made: Path, plan: dict[str, Any], monkeypatch) -> None:
+    """Of one address even; those of others are served before."""
+    real = module.open_plan
+
+    def open_plan(asked: dict[str, Any], roots: Any) -> Any:
+        maker = real(asked, roots)
+        return maker if asked["options"]["seed"] == 5 else SlowMaker(maker)
+
+    monkeypatch.setattr(module, "open_plan", open_plan)
+    monkeypatch.setattr(module, "_AT_ONCE", 4)
+    with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as worker:
+        client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
+        heavy = [
+            client.do_get(flight.Ticket(json.dumps(make_ticket(change(plan, seed=100 + k % 16))).encode()))
+            for k in range(160)
+        ]
+        begin = time.monotonic()
+        check_serves(worker, plan, made)
+        took = time.monotonic() - begin
+        for stream in heavy:
+            stream.cancel()
+        assert took < 5  # and not 160 * 0.2 / 4 = 8 s
+
+
+def test_clients_that_take_nothing_end_the_worker_when_others_wait(
+    made: Path, plan: dict[str, Any], monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    monkeypatch.setattr(module, "_SEND_LIMIT_S", 0.5)
+    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    given_up: list[float] = []
+    large = change(plan, image_size=2000, image_dtype="float32")
+    with Server("grpc://127.0.0.1:0", ("/",), 1, give_up=lambda: given_up.append(time.monotonic())) as worker:
+        clients = [flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") for _ in range(2)]
+        streams = [client.do_get(flight.Ticket(json.dumps(make_ticket(large)).encode())) for client in clients]
+        with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") as other:
+            stream = other.do_get(flight.Ticket(json.dumps(make_ticket(plan)).encode()))
+            deadline = time.monotonic() + 60
+            while not given_up and time.monotonic() < deadline:
+                stream.read_chunk()
+        assert given_up
+        for left in streams:
+            left.cancel()
+
+
+def test_a_client_that_leaves_gives_its_place_back(made: Path, plan: dict[str, Any], monkeypatch) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    large = change(plan, image_size=2000, image_dtype="float32")
+    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
+        for _ in range(6):
+            with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") as client:
+                client.do_get(flight.Ticket(json.dumps(make_ticket(large)).encode())).cancel()
+        check_serves(worker, plan, made)
+
+
+def test_the_makers_of_the_last_plans_stay_open(made: Path, plan: dict[str, Any]) -> None:
+    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
+        for seed in range(20):
+            ask(worker, make_ticket(change(plan, seed=seed)))
+        assert len(worker._makers) == 16
+
+
+def test_a_dataset_without_records_of_a_trainer_is_named(worker: Server, plan: dict[str, Any], made: Path) -> None:
+    missing = str(made.parent / "missing")
+    _, end = ask(worker, make_ticket(source_of(plan, address=missing)))
+    assert end["text"].startswith(f"Workers must reach the dataset under the trainer's path {missing}: ")
+    with pytest.raises(DataError):
+        tfpipe.load_manifest(missing)
+
+
+def test_equal_values_of_float_images(worker: Server, made: Path) -> None:
+    config = replace(CONFIG, image_dtype="float32", one_hot=True)
+    served = NumpyBatches(made, "train", replace(config, service=ServiceOptions(workers=(f"127.0.0.1:{worker.port}",))))
+    given, expected = served.read(1), NumpyBatches(made, "train", config).read(1)
+    check_same(given, expected)
+    assert given["image"].ctypes.data % 64 == 0
+    assert np.shares_memory(given["image"], given["image"][1:])

@@ -1,0 +1,108 @@
+"""A queue in which no client waits for all that another asked for before it.
+
+```
+turn = queue.enter("10.0.0.7", plan)
+while not turn.granted.wait(1): ...
+queue.leave(turn)                       # at any time, and always
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+_MOST_NAMES = 1 << 12
+
+
+@dataclass(eq=False)
+class Turn:
+    """A request that waits or works.
+
+    Attributes:
+        keys: The client's address, and the plan behind it.
+        num_bytes: The bytes that it takes while it works.
+        arrived: Its number among all.
+        granted: Whether its turn came, or it was refused.
+        is_refused: Whether too many wait, and this client has most of them.
+    """
+
+    keys: tuple[str, tuple[str, str]]
+    num_bytes: int
+    arrived: int
+    granted: threading.Event = field(default_factory=threading.Event)
+    is_refused: bool = False
+
+
+class FairQueue:
+    """Slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
+
+    Args:
+        slots: The requests that work at once; a plan gets at most half of them, where there are several.
+        num_bytes: The bytes that they may take together; one alone may take more.
+        most_waiting: The requests that may wait. One more, and the newest of the client with most of them is refused.
+    """
+
+    def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:
+        self._slots, self._free_bytes, self._most_waiting = slots, num_bytes, most_waiting
+        self._lock = threading.Lock()  # guards what follows
+        self._numbers = itertools.count(1)
+        self._waiting: list[Turn] = []
+        self._working: set[Turn] = set()
+        self._counts: Counter[object] = Counter()
+        self._served: OrderedDict[object, int] = OrderedDict()
+
+    def enter(self, address: str, plan: str, num_bytes: int = 0) -> Turn:
+        """Adds a request."""
+        with self._lock:
+            turn = Turn((address, (address, plan)), num_bytes, next(self._numbers))
+            self._waiting.append(turn)
+            if len(self._waiting) > self._most_waiting:
+                counts = Counter(key for each in self._waiting for key in each.keys)
+                last = max(self._waiting, key=lambda each: (*(counts[key] for key in each.keys), each.arrived))
+                self._waiting.remove(last)
+                last.is_refused = True
+                last.granted.set()
+            self._grant()
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """Removes a request, whether it waits, works, or was refused."""
+        with self._lock:
+            if turn in self._working:
+                self._working.remove(turn)
+                self._free_bytes += turn.num_bytes
+                self._counts.subtract(turn.keys)
+                self._counts += Counter()  # drops those without any
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            self._grant()
+
+    def _grant(self) -> None:
+        while len(self._working) < self._slots:
+            fitting = [turn for turn in self._waiting if self._fits(turn)]
+            if not fitting:
+                return
+            turn = min(fitting, key=self._rank)
+            self._waiting.remove(turn)
+            self._working.add(turn)
+            self._free_bytes -= turn.num_bytes
+            self._counts.update(turn.keys)
+            number = next(self._numbers)
+            for key in turn.keys:
+                self._served[key] = number
+                self._served.move_to_end(key)
+            while len(self._served) > _MOST_NAMES:
+                self._served.popitem(last=False)
+            turn.granted.set()
+
+    def _fits(self, turn: Turn) -> bool:
+        most = max(self._slots // 2, 1) if self._slots > 2 else self._slots
+        has_room = turn.num_bytes <= self._free_bytes or not self._working
+        return has_room and self._counts[turn.keys[1]] < most
+
+    def _rank(self, turn: Turn) -> tuple[int, ...]:
+        ranks = ((self._counts[key], self._served.get(key, turn.arrived)) for key in turn.keys)
+        return (*itertools.chain.from_iterable(ranks), turn.arrived)
