@@ -161,7 +161,7 @@ def test_label_files():
 def test_names_that_would_not_survive_are_left_out(name, caplog):
     assert written.label_files(manifest({}, names=("a", name))) == {}
     assert caplog.messages == [
-        "TensorFlow Datasets will show classes by number: a label name is empty or has odd white space."
+        "TensorFlow Datasets will show classes by number: a label name is empty, not UTF-8, or has odd white space."
     ]
 
 

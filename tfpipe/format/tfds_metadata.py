@@ -111,7 +111,7 @@ def label_files(manifest: Manifest) -> dict[str, str]:
     names = manifest.label_names
     if any(not name or name != name.strip() or re.search("[\r\n]", name) or not _is_unicode(name) for name in names):
         _logger.warning(
-            "TensorFlow Datasets will show classes by number: a label name is empty or has odd white space."
+            "TensorFlow Datasets will show classes by number: a label name is empty, not UTF-8, or has odd white space."
         )
         return {}
     return {f"{CLASS_LABEL.replace('/', '-')}.labels.txt": "\n".join(names) + "\n"}
