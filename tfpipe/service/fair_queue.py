@@ -24,7 +24,7 @@ class Turn:
     Attributes:
         keys: The client's address, and the plan behind it.
         num_bytes: The bytes that it takes while it works.
-        arrived: Its number among all.
+        arrived: The number of the request among all.
         granted: Whether its turn came, or it was refused.
         is_refused: Whether too many wait, and this client has most of them.
     """
@@ -37,7 +37,7 @@ class Turn:
 
 
 class FairQueue:
-    """Slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
+    """The slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
 
     Args:
         slots: The requests that work at once; a plan gets at most half of them, where there are several.

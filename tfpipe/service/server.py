@@ -50,7 +50,7 @@ class _Opened:
 
 
 class _CheckToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls without the token, before anything of them is read."""
+    """A check that refuses calls without the token, before anything of them is read."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()

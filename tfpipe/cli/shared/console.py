@@ -75,7 +75,7 @@ def echo(text: str, err: bool = False) -> None:
 
 
 def clean_text(text: str) -> str:
-    """Cleans the lines of a text."""
+    """Returns a text whose lines are all clean."""
     return "\n".join(map(clean_line, text.split("\n")))
 
 
