@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,11 @@ ROWS = [
     ),
     Row("originals, a tenth of its own", "originals-tenth"),
     Row("originals, a view of a tenth", "originals@tenth", "originals, a tenth of its own", PART),
-    Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
-    Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
+    *(
+        Row(f"originals, cache {cache}{place}", "originals", "originals, throughput", goal, options=options)
+        for cache, goal in (("bytes", KEEPS_BYTES), ("decoded", KEEPS_PIXELS))
+        for place, options in (("", {"cache": cache}), (" in a file", {"cache": cache, "cache_dir": "a new one"}))
+    ),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
     Row("originals, JAX", "originals", "", EVEN, "jax"),
     Row("originals, PyTorch", "originals", "originals, JAX", Goal(cpu_ratio=0.97, spread=1.5), "torch"),
@@ -367,6 +370,8 @@ def make_batches(row: Row, dataset: str) -> Iterator[Any]:
         return iter(build_by_hand(dataset, BATCH))
     manifest = tfpipe.load_manifest(dataset)
     config = replace_options(tfpipe.PipelineConfig(batch_size=BATCH * row.hosts), row.options)
+    if config.cache_dir is not None:
+        config = replace(config, cache_dir=tempfile.mkdtemp(dir=os.path.dirname(dataset)))
     if row.reader == "torch":
         from tfpipe.readers.torch import TorchBatches, data_loader
 
