@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
+from beam_jobs.inputs.parquet_batches import read_batches
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
+from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
 
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
@@ -164,7 +166,7 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
                     del missing[position]
                     yield position, _check(data, posixpath.dirname(path), max_bytes)
                 reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
-            except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+            except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
                 reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
             yield from ((position, reason) for position in missing)
 
@@ -184,7 +186,9 @@ def _read_group(
     leaves += [columns.mask] if True in names else []
     leaves += columns.tensors if False in names else ()
     waiting, begin = deque(positions), 0
-    for batch in table.iter_batches(batch_rows, [group], leaves, use_threads=False):
+    metadata = table.metadata.row_group(group)
+    packed = sum(metadata.column(k).total_compressed_size for k in range(metadata.num_columns))
+    for batch in read_batches(table, None, [group], leaves, batch_rows, UNPACKED.renew(GROWTH * packed)):
         end = begin + batch.num_rows
         while waiting and cells[waiting[0]].row < end:
             cell = cells[waiting[0]]

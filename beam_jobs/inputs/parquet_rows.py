@@ -19,10 +19,12 @@ from typing import IO, Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.column_types import to_text
+from beam_jobs.inputs.parquet_batches import read_batches
 from beam_jobs.inputs.parquet_tensors import find_tensor_columns, is_list, is_number, read_metadata
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
 from tfpipe.format import schema as keys
+from tfpipe.system.budget import Budget
 
 _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
@@ -210,7 +212,13 @@ def _are_names(names: Any) -> bool:
 
 
 def read_embedded_rows(
-    table: Any, file: IO[bytes], path: str, columns: ImageColumns, groups: Sequence[int], given: TableColumns
+    table: Any,
+    file: IO[bytes],
+    path: str,
+    columns: ImageColumns,
+    groups: Sequence[int],
+    given: TableColumns,
+    budget: Budget,
 ) -> Iterator[dict[str, Any] | None]:
     """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None.
 
@@ -232,7 +240,7 @@ def read_embedded_rows(
     for group in groups:
         metadata, row = table.metadata.row_group(group), 0
         size, mask_size = (get_mean_size(metadata, names) for names in (columns.leaves, (columns.mask,)))
-        batches = table.iter_batches(_ROWS_AT_ONCE, [group], columns.listed, use_threads=False)
+        batches = read_batches(table, file, [group], columns.listed, _ROWS_AT_ONCE, budget)
         try:
             for batch in batches:
                 for values in _read_batch(batch, columns):

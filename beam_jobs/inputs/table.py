@@ -73,6 +73,7 @@ _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
 _MAX_PLACES = 100_000
 _MAX_DIGITS = 1000
+_SHOWN = 200  # characters of a cell in a message
 LABEL = "label"
 SIZE_COLUMNS = ("width", "height")
 """The columns of the size of an image, for boxes in pixels."""
@@ -399,8 +400,14 @@ def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
         paths = [_place(path, root) for path in image]
         return ImageRef(paths[0], images=tuple((path,) for path in paths), num_images=len(paths))
     if not _is_path(image):
-        raise DataError(f"'image' must be a path, got {image!r}.")
+        raise DataError(f"'image' must be a path, got {_show_cell(image)}.")
     return ImageRef(_place(image, root))
+
+
+def _show_cell(value: Any) -> str:
+    """Returns a cell as Python writes it, without most of a long text or of an image."""
+    is_long = isinstance(value, str | bytes) and len(value) > _SHOWN
+    return f"{value[:_SHOWN]!r}..." if is_long else f"{value!r}"
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
@@ -494,7 +501,7 @@ def _parse_mask(value: Any, image: ImageRef, root: str) -> tuple[str | int, ...]
     if isinstance(value, EmbeddedImage):
         return tuple(FileRef(value.name, value.size, image.location.file, value.row, row_group=value.row_group))
     if not _is_path(value):
-        raise DataError(f"'mask' must be the path of a PNG, got {value!r}.")
+        raise DataError(f"'mask' must be the path of a PNG, got {_show_cell(value)}.")
     return tuple(FileRef(_place(value, root)))
 
 
@@ -512,7 +519,7 @@ def _parse_label(value: Any, known: Set[str]) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
         advice = f" {OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
-        raise DataError(f"'label' must be a name or a number from 0, got {value!r}.{advice}")
+        raise DataError(f"'label' must be a name or a number from 0, got {_show_cell(value)}.{advice}")
     label = str(value)
     if label not in known:
         check_label(label)
@@ -526,7 +533,7 @@ def _parse_list(row: Row, name: str) -> list[Any]:
         try:
             value = ROW.parse_json(value)
         except ValueError as error:
-            raise DataError(f"{name!r}: must be a number or a list of numbers, got {value!r}.") from error
+            raise DataError(f"{name!r}: must be a number or a list of numbers, got {_show_cell(value)}.") from error
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
@@ -539,7 +546,7 @@ def _parse_box_labels(value: Any) -> tuple[Any, ...]:
     except DataError:
         labels = [value]
     if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
-        raise DataError(f"'box_label' must be whole numbers or names, got {value!r}.")
+        raise DataError(f"'box_label' must be whole numbers or names, got {_show_cell(value)}.")
     return tuple(labels)
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, find_splits, list_begin
+from beam_jobs.inputs.parquet_batches import read_batches
 from beam_jobs.inputs.parquet_rows import (
     EmbeddedImage,
     ImageColumns,
@@ -34,10 +35,11 @@ from beam_jobs.inputs.parquet_rows import (
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
-from tfpipe.system.budget import ROW, OverBudget
+from tfpipe.system.budget import DECODED, GROWTH, ROW, OverBudget
 
 _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
+_ROWS_AT_ONCE = 10_000
 _LOOK_AT_BYTES = 1 << 20
 _PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
@@ -194,6 +196,11 @@ def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
 
     try:
         yield pyarrow.parquet.ParquetFile(file)
+    except OverBudget:
+        raise DataError(
+            f"{part.path} decodes to more than {GROWTH} times its bytes, as if it were made to fill the memory. Write "
+            "it anew without repeated values, if it is meant so."
+        ) from None
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{part.path} is damaged or is not a Parquet file ({error}).") from error
 
@@ -347,18 +354,18 @@ def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
 
 def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
     with _open_parquet(file, part) as table:
-        num_groups = table.num_row_groups
+        num_groups, budget = table.num_row_groups, DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
         columns = find_image_columns(table, part.columns)
         if columns is not None:
-            rows = read_embedded_rows(table, file, part.path, columns, groups, part.columns)
+            rows = read_embedded_rows(table, file, part.path, columns, groups, part.columns, budget)
         else:
             names = table.schema_arrow.names
             for field in table.schema_arrow if {part.columns.image or "image", "images"} & {*names} else ():
                 check_type(field, part.path)
-            batches = table.iter_batches(batch_size=10_000, row_groups=groups, use_threads=False) if groups else ()
+            batches = read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
             rows = chain.from_iterable(map(_list_rows, batches))
         yield from enumerate(rows, start=first_row)
 

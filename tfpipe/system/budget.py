@@ -135,5 +135,8 @@ SCANS = Budget(items=2_500_000_000)
 UNPACKED = Budget(bytes=1 << 30)
 """What a compressed archive or table holds, besides `GROWTH` times its size."""
 
+DECODED = Budget(bytes=256 << 20)
+"""What a Parquet table holds once it is decoded, besides `GROWTH` times its size."""
+
 GROWTH = 200
 """How many times its size a compressed archive or table may hold. Images hardly shrink, and texts 10 to 50 times."""

@@ -1,0 +1,66 @@
+"""Batches of Parquet files whose values stand once in the file and in every row."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.parquet_batches import read_batches
+from tests.beam_jobs.datasets import list_images
+from tests.refusals import refusal
+from tfpipe.errors import DataError
+from tfpipe.system.budget import Budget, OverBudget
+
+LONG = "x" * (1 << 20)
+
+
+def repeat(text: Any, rows: int) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+
+
+def count_rows(path: Path, *, with_file: bool = True, **limits: int) -> list[int]:
+    with path.open("rb") as file:
+        table = pq.ParquetFile(file)
+        given = file if with_file else None
+        return [batch.num_rows for batch in read_batches(table, given, [0], None, 1000, Budget(**limits))]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        repeat(LONG, 100),
+        repeat(LONG, 100).cast(pa.string()),
+        pa.ListArray.from_arrays(pa.array(np.arange(101, dtype=np.int32)), repeat(LONG, 100)),
+        pa.StructArray.from_arrays([repeat(LONG.encode(), 100), pa.array(["p"] * 100)], ["bytes", "path"]),
+    ],
+    ids=["dictionary", "text", "list", "struct"],
+)
+def test_a_batch_has_as_many_rows_as_the_memory_allows(tmp_path: Path, column: Any) -> None:
+    pq.write_table(pa.table({"c": column}), tmp_path / "t.parquet", compression="zstd")
+    rows = count_rows(tmp_path / "t.parquet")
+    assert sum(rows) == 100
+    assert max(rows) <= 64
+    with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
+        count_rows(tmp_path / "t.parquet", bytes=99 << 20)
+    assert sum(count_rows(tmp_path / "t.parquet", with_file=False)) == 100
+
+
+def test_usual_columns_come_in_large_batches(tmp_path: Path) -> None:
+    table = pa.table({"c": [f"caption {k}" for k in range(3000)], "l": ["cat", "dog", "owl"] * 1000, "n": range(3000)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert count_rows(tmp_path / "t.parquet") == [1000, 1000, 1000]
+
+
+def test_a_small_table_that_decodes_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    table = pa.table({"image": ["a.jpg"] * 20_000, "caption": repeat(LONG, 20_000)})
+    pq.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 2000
+    assert refusal(DataError, list_images, ShardConfig(str(path), "/out")) == (
+        f"{path} decodes to more than 200 times its bytes, as if it were made to fill the memory. Write it anew "
+        "without repeated values, if it is meant so."
+    )
