@@ -14,7 +14,7 @@ from beam_jobs import part_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.part_job import Part, PartResult, plan_parts, run_part
 from beam_jobs.shards.work_dir import WorkDir
-from tests.beam_jobs.commands import check_no_orphans, start_command
+from tests.beam_jobs.commands import list_processes, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files
 from tests.refusals import refusal
@@ -188,7 +188,7 @@ def kill_at_random(source: Path, output: Path, parts: int, rng: random.Random, m
         number = rng.randrange(parts)
         if running[number].poll() is None:
             running[number].kill()
-            check_no_orphans(running[number])
+            wait_for(lambda session=running[number].pid: not list_processes(session), 60)
             running[number].communicate()
             running[number], kills = start(number), kills + 1
     for process in running.values():

@@ -69,6 +69,14 @@ def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, fol
         store.rename(f"{folder}/none", f"{folder}/other")
 
 
+def test_an_object_that_is_there_is_not_written_anew(amazon: Amazon) -> None:
+    """The emulator of Google's store overwrites it, whatever a request asks."""
+    folder, store = amazon.new(), Store(amazon.scheme)
+    assert store.write_new(f"{folder}/new", b"first")
+    assert not store.write_new(f"{folder}/new", b"second")
+    assert store.read(f"{folder}/new") == b"first"
+
+
 def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(amazon: Amazon, monkeypatch) -> None:
     """Amazon refuses to copy more than 5 GiB at once."""
     monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
