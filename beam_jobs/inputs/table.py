@@ -66,7 +66,7 @@ from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
-from tfpipe.system.budget import ROW
+from tfpipe.system.budget import COLUMNS, ROW
 from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
@@ -362,6 +362,8 @@ def _show(names: Sequence[str]) -> str:
 
 def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
+    if len(row) > COLUMNS.items:
+        raise DataError(f"{path} must have at most {COLUMNS.items:,} columns, got {len(row):,}.")
     if "image" not in row:
         advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
         names = [str(config.columns.named.get(name, name)) for name in row]

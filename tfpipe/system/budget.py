@@ -123,8 +123,8 @@ DOCUMENT = Budget(items=1_000_000)
 ROW = Budget(bytes=64 << 20, items=1_000_000, depth=100)
 """A row of a table."""
 
-COLUMNS = Budget(items=10_000)
-"""The columns of a table."""
+COLUMNS = Budget(items=4096)
+"""The columns of a table, whose time grows with their square: so many take some seconds."""
 
 BLOCKS = Budget(items=10_000)
 """The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""

@@ -277,6 +277,11 @@ def test_jsonl_may_have_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> Non
     assert [ref.path for ref in list_table(path).images] == ["a.jpg", "b.jpg"]
 
 
+def test_very_many_columns_are_refused(write_jsonl: WriteRows) -> None:
+    table = write_jsonl({"image": "1.jpg", **{f"c{k}": k for k in range(4096)}})
+    assert refused(table) == f"{table} must have at most 4,096 columns, got 4,097."
+
+
 def test_paths_lead_below_the_table(write_jsonl: WriteRows, tmp_path: Path) -> None:
     inside = [f"{tmp_path}//x/../1.jpg", f"../{tmp_path.name}/2.jpg", "..3.jpg", "x/../4.jpg"]
     listing = list_table(write_jsonl(*({"image": path} for path in inside)), allow_missing=True)
