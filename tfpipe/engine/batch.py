@@ -327,7 +327,7 @@ class BatchMaker:
             "image", if records have one: [rows, height, width, 3] of `image_dtype`, or for several images of a record
             [rows, images, height, width, 3], where bfloat16 comes as its bits, uint16; or with a `transform` the list
             of its results for all images. With `augment` device images are whole, and with them come "crop", float32
-            [rows, 4]: ymin, xmin, ymax, xmax as shares of the image, and "flip", bool [rows].
+            [rows, 4]: ymin, xmin, ymax, xmax as shares of the image, and "flip", uint8 [rows].
             "label", int64 [rows] or one-hot float32 [rows, classes], if there are labels; masks, int32 [rows, height,
             width], cropped as their images; the other features of the plan, see `tfpipe.engine.columns`; and in
             evaluation "mask", bool [rows], False in rows that fill the batch up with zeros.
@@ -542,7 +542,7 @@ class BatchMaker:
         """Returns what an accelerator needs to crop; rows behind the records keep their whole images."""
         count = filled * images.per_record
         corners = np.concatenate((images.list_corners(), np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))))
-        flips = np.concatenate((images.flips, np.zeros(count, np.bool_)))
+        flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras adds up no bool
         shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
         return {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
 

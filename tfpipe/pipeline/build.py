@@ -80,7 +80,7 @@ def build_dataset(
         unless `pad_to` gives them a size, and masks are int32 [batch, height, width], cropped as their images. In
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
         uint8 of `decoded_size`, as masks are then, and come with "crop", float32 [batch, 4]: ymin, xmin, ymax, xmax as
-        shares of the image, and "flip", bool [batch]. With `as_supervised` a batch is (image, label), and in evaluation
+        shares of the image, and "flip", uint8 [batch]. With `as_supervised` a batch is (image, label), in evaluation
         (image, label, mask) with a float32 mask; for one replica that is not a TPU's the last batch is not filled up
         then, and rows are of unknown number. Training ends after `epochs`; evaluation is one pass. The textbook
         pipeline reads one image, a label, and features of one size, and refuses all else.

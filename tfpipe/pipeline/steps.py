@@ -356,7 +356,7 @@ def _list_outputs(plan: BatchPlan) -> list[_Output]:
         outputs.append(_Output("image", getattr(tf, dtype), (rows, *per_record, *size, 3)))
         if on_device:
             outputs.append(_Output("crop", tf.float32, (rows, *per_record, 4)))
-            outputs.append(_Output("flip", tf.bool, (rows, *per_record)))
+            outputs.append(_Output("flip", tf.uint8, (rows, *per_record)))
     if source.label_key is not None:
         classes = (source.num_classes,) if config.one_hot else ()
         outputs.append(_Output("label", tf.float32 if config.one_hot else tf.int32, (rows, *classes)))

@@ -42,7 +42,7 @@ def test_tuples(few: Manifest) -> None:
     inputs, label = first(few, as_supervised=True, augment="device", training=True)
     assert set(inputs) == {"image", "crop", "flip"}
     assert (inputs["crop"].shape, inputs["crop"].dtype) == ((8, 4), np.float32)
-    assert (inputs["flip"].shape, inputs["flip"].dtype) == ((8,), np.bool_)
+    assert (inputs["flip"].shape, inputs["flip"].dtype) == ((8,), np.uint8)
     assert label.shape == (8,)
 
 

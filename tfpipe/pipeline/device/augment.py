@@ -84,7 +84,7 @@ def crop_and_resize(
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
         crops: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as shares of the image.
-        flips: bool of shape [batch]: whether to mirror each image left to right; None for none.
+        flips: bool or uint8 of shape [batch]: whether to mirror each image left to right; None for none.
         size: The side of the output in pixels, or its height and width.
         matmul_dtype: The dtype of the products. bfloat16 holds each of 0..255 exactly but rounds weights and sums: it
             differs from float32 by at most about 2 of 255, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16
@@ -122,7 +122,7 @@ def augment(
             static. Where records have several images, [batch, images, height, width, channels]; then crops and flips
             have an axis more too.
         crops: "crop" of the batch: float32 of shape [batch, 4], ymin, xmin, ymax, xmax as shares of the image.
-        flips: "flip" of the batch: bool of shape [batch]; None for none.
+        flips: "flip" of the batch: uint8 or bool of shape [batch]; None for none.
         size: The side of the output in pixels, or its height and width.
         dtype: float32 or bfloat16.
         options: `antialias`, `matmul_dtype`, `mean` and `std` are used; None for the defaults.
@@ -156,7 +156,7 @@ def augment_masks(masks: tf.Tensor, crops: tf.Tensor, flips: tf.Tensor | None, s
     rows = _find_centers(crops[:, 0], crops[:, 2], height, masks.shape[1])
     columns = _find_centers(crops[:, 1], crops[:, 3], width, masks.shape[2])
     if flips is not None:
-        columns = tf.where(flips[:, None], columns[:, ::-1], columns)
+        columns = tf.where(tf.cast(flips, tf.bool)[:, None], columns[:, ::-1], columns)
     return tf.gather(tf.gather(masks, rows, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
@@ -267,7 +267,7 @@ def _weigh(
     low, high = low[:, None] * size, high[:, None] * size
     part = tf.range(out_size, dtype=tf.float32)[None]
     if flips is not None:
-        part = tf.where(flips[:, None], out_size - 1 - part, part)
+        part = tf.where(tf.cast(flips, tf.bool)[:, None], out_size - 1 - part, part)
     step = (high - low) / out_size
     center = low + (part + 0.5) * step
     pixel = tf.range(size, dtype=tf.float32)[None]
