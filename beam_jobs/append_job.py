@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
@@ -21,12 +23,13 @@ from tfpipe._version import __version__
 from tfpipe.dataset.history import History
 from tfpipe.dataset.parts import list_fingerprints
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.catalog import Entry
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.join_manifests import explain_misfit
-from tfpipe.format.layer import layer_folder
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.view import Hidden
 from tfpipe.storage import file_io
-from tfpipe.writer.layers import open_layers, start_layer, write_layer
+from tfpipe.writer.changes import Change, hash_job, open_layers
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Appended:
 
 
 class AppendedBefore(Exception):
-    """The end of a job whose images are the newest layer: its command was killed after it had finished, or repeated.
+    """The end of a job whose images are a layer already: its command was killed after it had finished, or repeated.
 
     Attributes:
         result: The layer that holds them.
@@ -65,28 +68,35 @@ class Append:
 
     Attributes:
         dataset: The dataset, as the user named it.
-        history: The layers of the dataset.
+        change: The dataset before it.
+        entry: The entry of the new layer, without its records.
         config: The options of the job that writes the records.
     """
 
     dataset: str
-    history: History
+    change: Change
+    entry: Entry
     config: ShardConfig
+
+    @property
+    def history(self) -> History:
+        """The layers of the dataset."""
+        return self.change.history
 
     def check(self, plan: Plan) -> None:
         """Refuses images whose records do not fit, before anything is written.
 
         Raises:
-            AppendedBefore: They are the newest layer.
+            AppendedBefore: They are a layer of the dataset already.
             ConfigError: Nobody says the order of the classes of boxes.
             DataError: They have other features than those of the dataset.
         """
-        newest = self.history.newest
-        if newest in self.history.list_layers("append", newest):
-            made = self.history.load_part(newest)
-            if made.fingerprint == make_plan_header(self.config, plan).fingerprint:
-                known = len(self.history.join_shards(newest - 1).label_names)
-                raise AppendedBefore(Appended(self.dataset, newest, made.label_names[known:]))
+        fingerprint = make_plan_header(self.config, plan).fingerprint
+        for layer in self.history.list_layers("append", self.history.newest):
+            made = self.history.load_part(layer)
+            if made.fingerprint == fingerprint and not self._hides_some(layer):
+                known = len(self.history.join_shards(layer - 1).label_names)
+                raise AppendedBefore(Appended(self.dataset, layer, made.label_names[known:]))
         listing = plan.listing
         if listing.box_names and self.config.labels is None:
             raise ConfigError(
@@ -106,6 +116,17 @@ class Append:
         if (reason := explain_misfit(replace(before, directory=self.dataset), made)) is not None:
             raise DataError(f"{self.config.input} cannot be appended. {reason}")
 
+    def _hides_some(self, layer: int) -> bool:
+        """Returns whether records that a layer appended were deleted since."""
+        later = self.history.catalog.layers[layer - 1 :]
+        below, above = (self.history.join_shards(number).splits for number in (layer - 1, layer))
+        for name in self.history.load_part(layer).splits:
+            first, end = below[name].stored_records if name in below else 0, above[name].stored_records
+            numbers = Hidden.join([entry.hidden[name] for entry in later if name in entry.hidden]).numbers
+            if np.any((first <= numbers) & (numbers < end)):
+                return True
+        return False
+
     def find_left_out(self, plan: Plan) -> dict[str, float]:
         """Returns the share of the records of each split that there is, if the default sends all images into one."""
         records = {name: split.records for name, split in self.history.join_shards(self.history.newest).splits.items()}
@@ -123,9 +144,8 @@ class Append:
         """
         before, made = self.history.join_shards(self.history.newest), result.manifest
         records = {name: split.records for name, split in made.splits.items()}
-        layer = start_layer(self.history, "append")
-        write_layer(self.history, replace(layer, records=records, appended=list_fingerprints(made)))
-        return Appended(self.dataset, layer.number, made.label_names[len(before.label_names) :])
+        self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
+        return Appended(self.dataset, self.entry.number, made.label_names[len(before.label_names) :])
 
 
 @contextlib.contextmanager
@@ -140,18 +160,20 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
 
     Raises:
         ConfigError: It is a view or a layer, or describes files of another program.
-        DataError: There is no dataset, or another process changes its layers.
-        FormatError: A layer is damaged.
+        DataError: There is no dataset, or another process changes it.
+        FormatError: The catalog is damaged.
     """
-    with open_layers(dataset) as history:
+    with open_layers(dataset) as change:
+        history = change.history
+        entry = change.make_layer("append", hash_job("append", history.newest, repr(replace(config, output=""))))
         before = history.join_shards(history.newest)
         named = next((spec.names for spec in before.schema.class_lists), ())
         config = replace(
             config,
-            output=file_io.join(history.base.directory, layer_folder(history.newest + 1)),
+            output=file_io.join(history.base.directory, entry.path),
             form=ImageForm.recorded(before.image),
             known_labels=before.label_names or named,
             known_images=history.base.directory,
             overwrite=True,
         )
-        yield Append(dataset, history, config)
+        yield Append(dataset, change, entry, config)

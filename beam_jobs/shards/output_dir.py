@@ -18,6 +18,7 @@ from tfpipe.writer.working_folder import check_output
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
 _OUR_NAMES = {
     file_names.MANIFEST,
+    file_names.CATALOG,
     file_names.TFDS_FEATURES,
     file_names.TFDS_INFO,
     file_names.DUPLICATES,

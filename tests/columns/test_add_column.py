@@ -11,7 +11,8 @@ import pytest
 
 import tfpipe
 from tests.beam_jobs.datasets import read_tree
-from tests.columns.values import get_index, skip_odd
+from tests.columns.values import get_index, skip_first, skip_odd
+from tests.layers.growth import find_part, read_parts
 from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
@@ -60,8 +61,10 @@ def test_a_record_has_its_value_and_all_files_their_old_bytes(pets: str) -> None
         assert len(found) == records
         expected = [embed(record).tobytes() for record in data_source(pets, split)]
         assert [value[0] for value in found] == expected
-    assert read_shards(pets) == before
-    assert sorted(os.listdir(Path(pets, "columns"))) == ["embedding"]
+    after = read_shards(pets)
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {"catalog"}
+    assert [f"columns/{name}" for name in os.listdir(Path(pets, "columns"))] == [find_part(pets, "column")]
 
 
 def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
@@ -217,13 +220,13 @@ def test_random_access_reads_a_column_once_a_batch(pets: str, monkeypatch) -> No
 
 def test_a_column_that_no_batch_needs_is_not_read(pets: str) -> None:
     add(pets)
-    shutil.rmtree(Path(pets, "columns", "embedding", "index"))
+    shutil.rmtree(Path(pets, find_part(pets, "column"), "index"))
     assert sorted(NumpyBatches(pets, "train", replace(CONFIG, extra_features=())).read(0)) == ["image", "label"]
 
 
 def test_a_damaged_value_is_named_or_left_out(pets: str) -> None:
     add(pets)
-    file = Path(pets, "columns", "embedding", "train-00001-of-00002.tfrecord")
+    file = Path(pets, find_part(pets, "column"), "train-00001-of-00002.tfrecord")
     data = bytearray(file.read_bytes())
     data[30] ^= 1
     file.write_bytes(data)
@@ -243,9 +246,10 @@ def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_im
 
     make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1, num_shards=2)
     shutil.copytree(Path(add(pets), "columns"), tmp_path / "out" / "columns")
+    shutil.copy(Path(pets, "catalog"), tmp_path / "out")
     assert refusal(FormatError, tfpipe.load_manifest, str(tmp_path / "out")) == (
-        f"{tmp_path}/out/columns/embedding was made for other records than those of {tmp_path}/out. Remove this "
-        "folder, and add the column again by `tfpipe add`."
+        f"{tmp_path}/out/{find_part(pets, 'column')} was made for other records than those of {tmp_path}/out. Remove "
+        "this folder, and add the column again by `tfpipe add`."
     )
 
 
@@ -264,7 +268,7 @@ def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_im
         (("new", get_index, tfpipe.Text()), "Record 0 of shard 0 of 'train': Feature 'new' must be one value of "),
         (
             ("embedding", get_index, {"other": tfpipe.Text()}),
-            "{pets}/columns/embedding exists. Give another `name`, or set `replace`.",
+            "{pets} has a column 'embedding'. Give another `name`, or set `replace`.",
         ),
         (("new", get_index, {"embedding/x": tfpipe.Text()}), "Extra columns 'embedding' and 'embedding/x' cannot "),
     ],
@@ -281,11 +285,6 @@ def test_wrong_arguments(pets: str, arguments: tuple[Any, ...], message: str) ->
         ({"workers": -1}, "`workers` must be at least 0, got -1."),
         ({"missing": "skip"}, "`missing` must be error, default or view, got 'skip'."),
         ({"default": {"embedding": 0}}, "`default` goes with `missing` default, got 'error'. Leave one of them out."),
-        (
-            {"missing": "view", "replace": True},
-            "`replace` does not go with `missing` view, whose view would change at another moment. Set `missing` to "
-            "default, and make the view by `tfpipe view`.",
-        ),
         ({"missing": "default", "default": {"x": 0}}, "`default` must name features of embedding, got 'x'."),
     ],
 )
@@ -308,7 +307,7 @@ def test_a_column_takes_the_place_of_another_and_may_come_out_of_it(pets: str, t
     assert captions == [[b"validation 0"], [b"validation 1"], [b"validation 2"]]
     tfpipe.add_column(pets, "embedding", get_index, tfpipe.Values("int64"), replace=True)
     tfpipe.add_column(other, "embedding", get_index, tfpipe.Values("int64"), replace=True)  # there is none
-    assert read_tree(Path(pets)) == read_tree(Path(other))
+    assert read_parts(pets) == read_parts(other)
 
 
 def test_a_failure_leaves_the_old_column(pets: str) -> None:
@@ -332,16 +331,9 @@ def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
     tfpipe.add_column(pets, "even", get_index, tfpipe.Values("int64"), replace=True)
     values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
     assert values == [0, 2, 4, 6, 8, 10]
-
-
-def test_where_folders_cannot_be_exchanged_they_are_renamed(pets: str, monkeypatch) -> None:
-    from tfpipe.storage import local
-
-    add(pets)
-    monkeypatch.setattr(local, "exchange_folders", lambda *_: False)
-    tfpipe.add_column(pets, "embedding", get_index, tfpipe.Values("int64"), replace=True)
-    assert [int(record.features["embedding"][0]) for record in data_source(pets, "validation")] == [0, 1, 2]  # type: ignore[index]
-    assert os.listdir(Path(pets, "columns")) == ["embedding"]
+    tfpipe.add_column(pets, "even", skip_first, tfpipe.Values("int64"), missing="view", replace=True)
+    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
+    assert values == [*range(1, 12)]
 
 
 def test_a_function_that_fails_is_named(pets: str) -> None:
@@ -359,8 +351,8 @@ def test_a_view_gets_no_column(pets: str) -> None:
     with pytest.raises(ConfigError) as caught:
         add(f"{pets}@even")
     assert str(caught.value) == "A column is added to a dataset and not to the view 'even'. Leave the @ out."
-    shutil.rmtree(Path(pets, "columns", "even"))
+    shutil.rmtree(Path(pets, "columns"))
     tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")  # its own view is replaced
-    shutil.rmtree(Path(pets, "columns", "even"))
+    shutil.rmtree(Path(pets, "columns"))
     with pytest.raises(ConfigError, match=r"^There is a view 'even' already\. Give the column another `name`\.$"):
         tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("float"), missing="view")

@@ -12,6 +12,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.layers.growth import find_part
 from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -26,6 +27,7 @@ from tfpipe.profiler.measure.record_sample import sample_records
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service.plans import describe_plan, open_plan
+from tfpipe.writer.changes import open_change
 
 QUICK = VerifyConfig(quick=True, workers=0)
 CONFIG = PipelineConfig(batch_size=4, image_size=8, extra_features=("caption", "vector"))
@@ -91,7 +93,7 @@ def test_rows_are_joined_by_name_number_or_digest(pets: str, tmp_path: Path, tfp
         "vector: float32 [3]",
         "tags: bytes",
         "15 records got a value, 0 did not; 0 rows of the table belong to no record",
-        f"{pets}/columns/words is complete: {size.strip()}",
+        f"The column 'words' of {pets} is complete: {size.strip()}",
     ]
     check_values(pets)
     assert [record.features["score"].tolist() for record in data_source(pets, "train")] == [  # type: ignore[union-attr]
@@ -196,7 +198,7 @@ def test_inspect_shows_the_columns(captioned: str, tfpipe: Tfpipe) -> None:
     assert summary["splits"]["train"]["tensors"]["vector"]["high"] == 11
     assert "words (4 features, " in tfpipe("inspect", captioned).out
     assert tfpipe("inspect", captioned, "--record", "train:5", "--json").json["features"]["score"] == 1.25
-    file = Path(captioned, "columns", "words", "train-00000-of-00002.tfrecord")
+    file = Path(captioned, find_part(captioned, "column"), "train-00000-of-00002.tfrecord")
     file.write_bytes(file.read_bytes()[:-1])
     ran = tfpipe("inspect", captioned)
     assert ran.code == 1
@@ -276,13 +278,14 @@ def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
     assert verify(captioned, VerifyConfig(workers=0)).damaged == []
     report = verify(captioned, QUICK)
     assert (report.files, report.records) == (8, 15)
-    folder = Path(captioned, "columns", "words")
+    column = find_part(captioned, "column")
+    folder = Path(captioned, column)
     file = folder / "train-00001-of-00002.tfrecord"
     data = bytearray(file.read_bytes())
     data[20] ^= 1
     file.write_bytes(data)
     (damage,) = verify(captioned, QUICK).damaged
-    assert (damage.file, damage.kind, damage.record) == (f"columns/words/{file.name}", "payload_crc", 0)
+    assert (damage.file, damage.kind, damage.record) == (f"{column}/{file.name}", "payload_crc", 0)
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(
         manifest.replace('"stands_on": {\n    "train": "', '"stands_on": {\n    "train": "0')
@@ -290,30 +293,38 @@ def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
     text = (
         f"{folder} was made for other records than those of {captioned}. Remove this folder, and add the column again"
     )
-    expected = Damage("columns/words", "column", f"{text} by `tfpipe add`")
+    expected = Damage(column, "column", f"{text} by `tfpipe add`")
     assert verify(captioned, QUICK).damaged == [expected]
     (folder / "manifest.json").unlink()
     (damage,) = verify(captioned, QUICK).damaged
-    assert (damage.file, damage.kind) == ("columns/words", "column")
+    assert (damage.file, damage.kind) == (column, "column")
 
 
 def test_a_column_has_no_columns(captioned: str) -> None:
-    Path(captioned, "columns", "words", "columns").symlink_to(Path(captioned, "columns"))  # a loop
+    Path(captioned, find_part(captioned, "column"), "columns").symlink_to(Path(captioned, "columns"))  # a loop
     assert verify(captioned, QUICK).damaged == []
     assert [column.name for column in library.load_manifest(captioned).columns] == ["words"]
 
 
 def test_two_columns_with_one_feature_are_found(captioned: str) -> None:
-    shutil.copytree(Path(captioned, "columns", "words"), Path(captioned, "columns", "again"))
+    with open_change(captioned) as change:
+        words = change.history.catalog.find("column", "words", 1)
+        assert words is not None
+        again = replace(words, name="again")
+        shutil.copytree(Path(captioned, words.path), Path(captioned, again.path))
+        change.commit([again])
     text = (
-        f"{captioned}/columns/again and {captioned}/columns/words both have a feature 'caption'. Remove the folder of "
-        "a column"
+        f"{captioned}/{again.path} and {captioned}/{words.path} both have a feature 'caption'. Remove the folder of a "
+        "column"
     )
     assert verify(captioned, QUICK).damaged == [Damage("columns", "column", text)]
 
 
 def test_a_repair_keeps_the_records_of_which_all_values_are_whole(captioned: str, tmp_path: Path) -> None:
-    for path, at in (("columns/words/train-00001-of-00002.tfrecord", 20), ("train-00000-of-00002.tfrecord", 30)):
+    for path, at in (
+        (f"{find_part(captioned, 'column')}/train-00001-of-00002.tfrecord", 20),
+        ("train-00000-of-00002.tfrecord", 30),
+    ):
         data = bytearray(Path(captioned, path).read_bytes())
         data[at] ^= 1
         Path(captioned, path).write_bytes(data)
@@ -331,7 +342,7 @@ def test_a_repair_keeps_the_records_of_which_all_values_are_whole(captioned: str
 
 
 def test_a_repair_leaves_out_a_column_that_cannot_be_used(captioned: str, tmp_path: Path) -> None:
-    Path(captioned, "columns", "words", "manifest.json").write_text("{")
+    Path(captioned, find_part(captioned, "column"), "manifest.json").write_text("{")
     result = repair(captioned, str(tmp_path / "out"), workers=0)
     assert [(damage.file, damage.kind) for damage in result.lost] == [("columns/words", "column")]
     assert result.records == 15

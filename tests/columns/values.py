@@ -9,3 +9,7 @@ def get_index(record: Record) -> int:
 
 def skip_odd(record: Record) -> int | None:
     return None if record.index % 2 else record.index + 1
+
+
+def skip_first(record: Record) -> int | None:
+    return record.index or None

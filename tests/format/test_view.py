@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.view import View, ViewSplit, check_view_name, decode_view, encode_headed, view_file
+from tfpipe.format.view import View, ViewSplit, check_view_name, decode_view, encode_headed
 
 
 def make_split(numbers: list[int], weights: list[int] | None = None, stored: int = 10) -> ViewSplit:
@@ -110,7 +110,7 @@ def test_a_small_file_cannot_take_much_memory() -> None:
 
 
 def test_names() -> None:
-    assert view_file("v2.large-ones") == "views/v2.large-ones.view"
+    assert check_view_name("v2.large-ones") == "v2.large-ones"
     for name in ("", ".hidden", "a/b", "a@b", "ä", "a" * 65):
         with pytest.raises(ConfigError, match=r"^A view's name must have at most 64 letters"):
             check_view_name(name)

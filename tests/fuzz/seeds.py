@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format.catalog import Catalog, Entry
 from tfpipe.format.example import encode_example
-from tfpipe.format.layer import Layer
 from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
@@ -136,10 +136,13 @@ _VIEW = {
 }
 VIEWS = [View("few", _VIEW, {"where": "größer"}).encode(), View("none", {}).encode()]
 _HIDDEN = {"train": Hidden(np.array([3, 4, 39]), np.array([1, -1, 0], np.int32), np.array([700, 20, 9]))}
-LAYERS = [
-    Layer(2, "delete", "2026-11-26T07:41:00Z", "1.0", {"train": "ef"}, {"train": 3}, _HIDDEN).encode(),
-    Layer(2, "append", "2026-11-26T07:40:00Z", "1.0", {"train": "ab"}, {"train": 5}, appended={"train": "c"}).encode(),
-]
+_ENTRIES = (
+    Entry("append", "1a" * 32, 2, "", {"train": "ab"}, {"train": "c"}, {"train": 5}),
+    Entry("delete", "2b" * 32, 3, "", {"train": "ef"}, {}, {"train": 3}, _HIDDEN),
+    Entry("column", "3c" * 32, 2, "words", {"train": "ab"}, {"train": "d"}),
+    Entry("view", "4d" * 32, 0, "few", {"train": "ab"}),
+)
+CATALOGS = [Catalog(_ENTRIES).encode(), Catalog().encode()]
 _BASE = _tensor_manifest(None)
 COLUMN_BASE = manifest_json.dumps(_BASE).encode()
 COLUMNS = [

@@ -6,20 +6,21 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.fuzz import seeds
-from tfpipe.dataset.parts import load_column, load_own_manifest, use_columns
+from tfpipe.dataset.parts import list_fingerprints, load_column, load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format.catalog import Entry, decode_catalog
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.json_reader import Node, parse_json
-from tfpipe.format.layer import decode_layer
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
@@ -190,7 +191,7 @@ def _naming(data: bytes) -> None:
 
 
 def _signed(data: bytes) -> bytes:
-    """A view or a layer whose checksum holds, as far as its header is JSON: it takes more than damage to make one."""
+    """A view or a catalog whose checksum holds, as far as its header is JSON: it takes more than damage to make one."""
     text, _, body = data.partition(b"\n")
     try:
         header = json.loads(text)
@@ -207,22 +208,27 @@ def _view(data: bytes) -> None:
         assert split.records == len(np.unique(split.numbers)) <= split.stored_records <= seeds.STORED[name]
 
 
-def _layer(data: bytes) -> None:
-    layer = decode_layer(_signed(data), "2.layer", 2, lambda: seeds.STORED)
-    assert decode_layer(layer.encode(), "2.layer", 2, lambda: seeds.STORED).encode() == layer.encode()
-    assert all(hidden.records <= seeds.STORED[name] for name, hidden in layer.hidden.items())
+def _catalog(data: bytes) -> None:
+    catalog = decode_catalog(_signed(data), "catalog", lambda _: seeds.STORED)
+    assert decode_catalog(catalog.encode(), "catalog", lambda _: seeds.STORED).encode() == catalog.encode()
+    hidden = (item for entry in catalog.entries for item in entry.hidden.items())
+    assert all(records.records <= seeds.STORED[name] for name, records in hidden)
+    assert all(entry.path == file_names.CATALOG or entry.path.count("/") == 1 for entry in catalog.entries)
 
 
 def _column(data: bytes) -> None:
     """The manifest of a column beside that of its dataset."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         Path(folder, file_names.MANIFEST).write_bytes(seeds.COLUMN_BASE)
-        Path(folder, "columns", "c").mkdir(parents=True)
-        Path(folder, "columns", "c", file_names.MANIFEST).write_bytes(data)
+        entry = Entry("column", "0" * 64, 1, "c")
+        Path(folder, entry.path).mkdir(parents=True)
+        Path(folder, entry.path, file_names.MANIFEST).write_bytes(data)
+        entry = replace(entry, made=list_fingerprints(load_own_manifest(os.path.join(folder, entry.path))))
         found = load_own_manifest(folder)
-        column = load_column(found, "c")
+        column = load_column(found, entry, folder)
+        assert column is not None
         used = use_columns(found, [column])
-    assert [each.directory for each in used.columns] == [f"{folder}/columns/c"]
+    assert [each.directory for each in used.columns] == [f"{folder}/{entry.path}"]
     assert column.splits.keys() == found.splits.keys()
 
 
@@ -250,7 +256,7 @@ TARGETS = {
     "form": Target(_form, seeds.FORMS, "json"),
     "tfds": Target(_tfds, seeds.TFDS, "json"),
     "view": Target(_view, seeds.VIEWS, "headed"),
-    "layer": Target(_layer, seeds.LAYERS, "headed"),
+    "catalog": Target(_catalog, seeds.CATALOGS, "headed"),
     "column": Target(_column, seeds.COLUMNS, "json"),
     "checked_json": Target(_json, seeds.JSON, "json"),
 }

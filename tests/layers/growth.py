@@ -1,5 +1,6 @@
 """Datasets that grow in this process."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ from beam_jobs.append_job import Appended, open_append
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.shard_job import ShardResult
-from tests.beam_jobs.datasets import write_plan
+from tests.beam_jobs.datasets import read_tree, write_plan
 from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.dataset.history import load_history
+from tfpipe.format.catalog import Kind
 from tfpipe.readers.data_source import data_source
 
 
@@ -33,3 +36,15 @@ def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
 def list_names(dataset: Path | str, split: str = "train") -> list[str]:
     with data_source(str(dataset), split) as records:
         return [record.name for record in records]
+
+
+def find_part(dataset: Path | str, kind: Kind, name: str = "") -> str:
+    """Returns the folder or file of the newest change of a kind, relative to the dataset."""
+    entries = load_history(str(dataset)).catalog.entries
+    return [entry.path for entry in entries if entry.kind == kind and name in ("", entry.name)][-1]
+
+
+def read_parts(dataset: Path | str) -> dict[str, bytes]:
+    """Returns the files of a dataset, without the catalog and without the jobs in the names of folders and views."""
+    files = read_tree(Path(dataset))
+    return {re.sub(r"-[0-9a-f]{12}(?=/|\.view)", "", path): data for path, data in files.items() if path != "catalog"}

@@ -17,7 +17,7 @@ from beam_jobs.append_job import Appended, AppendedBefore
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, draw_more, list_names
+from tests.layers.growth import append, draw_more, find_part, list_names, read_parts
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -69,18 +69,14 @@ def test_no_byte_of_the_first_layer_changes(pets: str, tmp_path: Path) -> None:
     append(pets, draw_more(tmp_path / "more"))
     after = read_tree(Path(pets))
     assert {path: after[path] for path in before} == before
-    assert {path.split("/")[0] for path in after.keys() - before.keys()} == {"layers"}
+    assert {path.split("/")[0] for path in after.keys() - before.keys()} == {"layers", "catalog"}
     assert sorted(os.listdir(tmp_path)) == ["more", "pets"]
 
 
 def test_the_same_images_give_the_same_bytes(small_dataset: Path, grown: str, tmp_path: Path) -> None:
     again = shutil.copytree(small_dataset, tmp_path / "again")
     append(again, draw_more(tmp_path / "more"))
-    trees = [
-        {path: data for path, data in read_tree(Path(one)).items() if path != "layers/2.layer"}
-        for one in (grown, again)
-    ]
-    assert trees[0] == trees[1]
+    assert read_parts(grown) == read_parts(again)
 
 
 def test_the_order_is_that_of_one_dataset_with_the_same_records(grown: str, tmp_path: Path) -> None:
@@ -320,6 +316,10 @@ def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
     assert caught.value.result == Appended(grown, 2, ("ant",))
     assert read_tree(Path(grown)) == before
     assert append(grown, more, seed=7).layer == 3
+    delete_records(grown, ["train/cat/0.jpg"])
+    with pytest.raises(AppendedBefore) as caught:  # another change may have come between
+        append(grown, more)
+    assert caught.value.result.layer == 2
 
 
 def test_the_command_says_that_it_is_a_repetition(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
@@ -397,12 +397,14 @@ def test_what_does_not_fit_is_refused(pets: str, tmp_path: Path, files: dict[str
 
 
 def test_damaged_layers_are_named(grown: str) -> None:
-    manifest = Path(grown, "layers", "2", "manifest.json")
+    manifest = Path(grown, find_part(grown, "append"), "manifest.json")
     manifest.write_text(manifest.read_text().replace('"sha256": "', '"sha256": "0', 1).replace('0"}', '"}', 1))
-    with pytest.raises(FormatError, match=r"/grown/layers/2/manifest\.json"):
+    with pytest.raises(FormatError, match=r"/grown/layers/2-\w+/manifest\.json"):
         library.load_manifest(grown)
     manifest.unlink()
-    with pytest.raises(FormatError, match=r"^The records of layer 2 are missing: .*/layers/2 holds no manifest\.json"):
+    with pytest.raises(
+        FormatError, match=r"^The records of layer 2 are missing: .*/layers/2-\w+ holds no manifest\.json"
+    ):
         library.load_manifest(grown)
 
 
@@ -475,7 +477,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
     images = draw_more(tmp_path / "more")
     straight = shutil.copytree(small_dataset, tmp_path / "straight")
     append_here(images, straight)
-    expected = {path: data for path, data in read_tree(straight).items() if path != "layers/2.layer"}
+    expected = read_parts(straight)
     seen = set()
     for moment in range(0, 200, 5):
         dataset = shutil.copytree(small_dataset, tmp_path / str(moment) / "out")
@@ -485,8 +487,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
         assert len(list_names(dataset)) in (12, 17)
         append_here(images, dataset) if library.load_manifest(str(dataset)).layer == 1 else None
         assert list_names(dataset) == list_names(straight)
-        made = {path: data for path, data in read_tree(dataset).items() if path != "layers/2.layer"}
-        assert made == expected, moment
+        assert read_parts(dataset) == expected, moment
     assert 5 < moment < 195
     assert 1 in seen
 
@@ -495,4 +496,4 @@ def test_other_images_take_the_place_of_an_unfinished_layer(pets: str, tmp_path:
     assert not write_and_vanish(append_here, draw_more(tmp_path / "more"), Path(pets), 8)
     append(pets, write_files(tmp_path / "other", {"train/cat/5.jpg": make_jpeg(77)}), num_shards=1)
     assert list_names(pets)[12:] == ["train/cat/5.jpg"]
-    assert sorted(os.listdir(Path(pets, "layers"))) == ["2", "2.layer"]
+    assert [f"layers/{name}" for name in os.listdir(Path(pets, "layers"))] == [find_part(pets, "append")]

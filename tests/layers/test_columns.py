@@ -14,7 +14,7 @@ import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.columns.values import get_index
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, draw_more, list_names
+from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -71,7 +71,7 @@ def test_a_column_that_lacks_values_is_named_once(lacking: str, caplog) -> None:
 
 
 def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    before = read_tree(Path(lacking))
+    before = {path: data for path, data in read_tree(Path(lacking)).items() if path != "catalog"}
     new = [record for record in list_records(lacking) if record.name not in list_names(f"{lacking}@1")]
     new = [record for record in new if record.name not in list_names(f"{lacking}@1", "validation")]
     table = write_captions(tmp_path / "more.parquet", new)
@@ -82,7 +82,9 @@ def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpip
     after = read_tree(Path(lacking))
     assert {path: after[path] for path in before} == before
     made = {path for path in after.keys() - before.keys() if not path.endswith(".parquet")}
-    assert all(path.startswith("layers/2/columns/captions/") for path in made)
+    assert all(path.startswith((f"{find_part(lacking, 'column')}/", "catalog")) for path in made)
+    assert tfpipe("add", lacking, table, "--name", "captions", "--json").json == ran.json
+    assert {path for path in read_tree(Path(lacking)).keys() - before.keys() if not path.endswith(".parquet")} == made
     ran = tfpipe("add", lacking, table, "--name", "captions", "--missing", "default")
     assert ran.err == (
         f"Error: {lacking} has a feature 'caption' in its column 'captions'. Give the new one another name, or set "
@@ -201,7 +203,8 @@ def test_values_of_another_kind_are_refused(lacking: str) -> None:
     with pytest.raises(ConfigError) as caught:
         library.add_column(lacking, "captions", len, library.Values("int64"))
     assert str(caught.value) == (
-        f"The features must be those in {lacking}/columns/captions, caption, of the same types, got captions."
+        f"The features must be those in {lacking}/{find_part(lacking, 'column')}, caption, of the same types, got "
+        "captions."
     )
     with pytest.raises(ConfigError) as caught:
         library.add_column(lacking, "even", get_index, library.Values("int64"), missing="view")

@@ -40,8 +40,8 @@ from tfpipe.readers.torch import TorchBatches
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
+from tfpipe.writer.changes import open_change
 from tfpipe.writer.fields import Values
-from tfpipe.writer.layers import lock_changes
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=(NAME,))
@@ -81,7 +81,7 @@ def test_counts_are_those_of_what_is_left(pets: str, names: list[str], gone: lis
     assert left.fingerprint != whole.fingerprint
     after = read_tree(Path(pets))
     assert {path: after[path] for path in before} == before
-    assert {path for path in after if path not in before and not path.endswith(".parquet")} == {"layers/2.layer"}
+    assert {path for path in after if path not in before and not path.endswith(".parquet")} == {"catalog"}
 
 
 def test_no_face_gives_a_hidden_record(thinned: str, names: list[str], gone: list[str]) -> None:
@@ -208,7 +208,7 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
         with pytest.raises(TfpipeError) as caught:
             delete_records(dataset, given)
         assert str(caught.value).startswith(message)
-    assert not Path(pets, "layers").exists()
+    assert not Path(pets, "catalog").exists()
     assert sorted(os.listdir(tmp_path)) == ["pets"]
 
 
@@ -240,7 +240,7 @@ def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
 
 
 def test_a_view_is_not_made_while_columns_change(pets: str, tfpipe: Tfpipe) -> None:
-    with lock_changes(pets):
+    with open_change(pets):
         ran = tfpipe("view", pets, "--name", "all")
     assert (ran.code, ran.err) == (1, f"Error: Another process changes {pets}; wait until it is done.\n")
     assert tfpipe("view", pets, "--name", "all").code == 0
@@ -257,7 +257,7 @@ def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_pa
     ]
     before = read_tree(Path(pets))
     for change in changes:
-        with lock_changes(pets), pytest.raises(DataError, match=r"^Another process .*; wait until it is done\.$"):
+        with open_change(pets), pytest.raises(DataError, match=r"^Another process .*; wait until it is done\.$"):
             change()
     assert read_tree(Path(pets)) == before
     for change in changes:
@@ -308,20 +308,27 @@ def test_inspect_shows_the_layer(thinned: str, tfpipe: Tfpipe) -> None:
     assert "layer" not in tfpipe("inspect", f"{thinned}@1", "--json").json
 
 
-def test_damaged_entries_are_named(thinned: str) -> None:
-    entry = Path(thinned, "layers", "2.layer")
-    data = entry.read_bytes()
-    entry.write_bytes(data[:-1])
-    with pytest.raises(FormatError, match=r"^.*/pets/layers/2\.layer is damaged: its bytes have another checksum\."):
+def test_a_damaged_catalog_is_named(thinned: str) -> None:
+    catalog = Path(thinned, "catalog")
+    catalog.write_bytes(catalog.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=r"^.*/pets/catalog is damaged: its bytes have another checksum\."):
         library.load_manifest(thinned)
-    entry.write_bytes(data)
-    entry.rename(entry.with_name("3.layer"))
-    with pytest.raises(FormatError, match=r"^.*/pets/layers/2\.layer is missing, and a later layer is there\. "):
+
+
+def test_what_an_earlier_version_changed_is_refused(thinned: str) -> None:
+    Path(thinned, "catalog").unlink()
+    Path(thinned, "layers").mkdir()
+    Path(thinned, "layers", "2.layer").touch()
+    with pytest.raises(FormatError) as caught:
         library.load_manifest(thinned)
+    assert str(caught.value) == (
+        f"{thinned} was changed by an earlier version of tfpipe, which this one does not read. Write it anew with that "
+        "version: tfpipe reshard OLD NEW."
+    )
 
 
 def test_an_entry_for_other_records_is_refused(thinned: str, pets: str, small_dataset: Path, tmp_path: Path) -> None:
     join_datasets([small_dataset], tmp_path / "other", num_shards=1)
-    shutil.copytree(Path(thinned, "layers"), tmp_path / "other" / "layers")
-    with pytest.raises(FormatError, match=r"/other/layers/2\.layer was made for other records than those below it\."):
+    shutil.copy(Path(thinned, "catalog"), tmp_path / "other")
+    with pytest.raises(FormatError, match=r"^Layer 2 of .*/other was made for other records than those below it\."):
         library.load_manifest(str(tmp_path / "other"))

@@ -8,9 +8,8 @@ import pytest
 import tfpipe as library
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files
-from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
-from tests.layers.growth import append, list_names
+from tests.layers.growth import append, find_part, list_names
 from tfpipe.errors import ConfigError
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -42,7 +41,7 @@ def test_whole_layers_have_no_damage(layered: str) -> None:
 
 
 def test_damaged_layers_are_named(layered: str) -> None:
-    shard = "layers/2/train-00001-of-00002.tfrecord"
+    shard = f"{find_part(layered, 'append')}/train-00001-of-00002.tfrecord"
     flip_bit(Path(layered, shard), 300)
     assert [file for file, _ in list_damage(layered)] == [shard]
     Path(layered, shard).unlink()
@@ -57,7 +56,11 @@ def test_an_image_in_splits_of_two_layers_is_named(grown: str, tmp_path: Path) -
     begins = [sum(shard.records for shard in shards[:k]) for k in range(len(shards))]
     number = max(k for k, begin in enumerate(begins) if begin <= place)
     (damage,) = verify(grown, HERE).damaged
-    assert (damage.file, damage.kind, damage.record) == ("layers/3/validation-00000-of-00001.tfrecord", "duplicate", 0)
+    assert (damage.file, damage.kind, damage.record) == (
+        f"{find_part(grown, 'append')}/validation-00000-of-00001.tfrecord",
+        "duplicate",
+        0,
+    )
     assert damage.detail == (f"it is record {place - begins[number]} of {shards[number].file} too, in split 'train'")
     assert verify(grown, VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
     delete_records(grown, ["validation/owl/again.jpg"])
@@ -80,31 +83,30 @@ def test_names_may_repeat_in_a_layer_and_between_layers(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_a_column_of_a_layer_is_named(layered: str) -> None:
-    Path(layered, "layers/2/columns/index/train-00000-of-00002.tfrecord").unlink()
-    assert list_damage(layered)[0] == ("layers/2/columns/index/train-00000-of-00002.tfrecord", "missing")
+    shard = f"{find_part(layered, 'column')}/train-00000-of-00002.tfrecord"
+    Path(layered, shard).unlink()
+    assert list_damage(layered)[0] == (shard, "missing")
 
 
-def test_a_damaged_entry_is_named(layered: str) -> None:
-    entry = Path(layered, "layers/3.layer")
-    data = entry.read_bytes()
-    entry.write_bytes(data[:-2])
+def test_a_damaged_catalog_is_named(layered: str) -> None:
+    catalog = Path(layered, "catalog")
+    catalog.write_bytes(catalog.read_bytes()[:-2])
     damage = verify(layered, HERE).damaged
-    assert [(one.file, one.kind) for one in damage] == [("layers", "layer")]
-    assert damage[0].detail.startswith(f"{layered}/layers/3.layer is damaged: its bytes have another checksum")
-    entry.unlink()
-    Path(layered, "layers/4.layer").write_bytes(data)
-    assert list_damage(layered) == [("layers", "layer")]
+    assert [(one.file, one.kind) for one in damage] == [("catalog", "layer")]
+    assert damage[0].detail.startswith(f"{layered}/catalog is damaged: its bytes have another checksum")
 
 
-def test_a_folder_without_an_entry_is_named(layered: str) -> None:
-    shutil.copytree(Path(layered, "layers/2"), Path(layered, "layers/4"))
-    assert list_damage(layered) == [("layers/4", "extra")]
+@pytest.mark.parametrize("name", ["layers/4", "columns/index", "views/owls.view"])
+def test_what_the_catalog_does_not_name_is_named(layered: str, name: str) -> None:
+    shutil.copytree(Path(layered, find_part(layered, "append")), Path(layered, name))
+    assert list_damage(layered) == [(name, "extra")]
 
 
 def test_records_under_an_entry_of_others_are_named(layered: str) -> None:
-    shutil.rmtree(Path(layered, "layers/2"))
-    assert list_damage(layered) == [("layers", "layer")]
-    assert verify(layered, HERE).damaged[0].detail.startswith("The records of layer 2 are missing: ")
+    shutil.rmtree(Path(layered, find_part(layered, "append")))
+    (damage,) = verify(layered, HERE).damaged
+    assert (damage.file, damage.kind) == ("catalog", "layer")
+    assert damage.detail.startswith("The records of layer 2 are missing: ")
 
 
 def test_a_repair_writes_what_can_be_seen(layered: str, tmp_path: Path) -> None:
@@ -121,9 +123,10 @@ def test_a_repair_writes_what_can_be_seen(layered: str, tmp_path: Path) -> None:
 
 def test_a_repair_never_brings_a_hidden_record_back(layered: str, tmp_path: Path) -> None:
     hidden = set(list_names(f"{layered}@2")) - set(list_names(layered))
-    for name in ("index/train-00000-of-00002.idx", "layers/2/index/train-00000-of-00002.idx"):
+    part = find_part(layered, "append")
+    for name in ("index/train-00000-of-00002.idx", f"{part}/index/train-00000-of-00002.idx"):
         Path(layered, name).unlink()
-    for name in ("train-00000-of-00002.tfrecord", "layers/2/train-00000-of-00002.tfrecord"):
+    for name in ("train-00000-of-00002.tfrecord", f"{part}/train-00000-of-00002.tfrecord"):
         flip_bit(Path(layered, name), 2)
     shutil.rmtree(Path(layered, "columns"))
     repair(layered, str(tmp_path / "clean"), workers=0)
@@ -131,13 +134,13 @@ def test_a_repair_never_brings_a_hidden_record_back(layered: str, tmp_path: Path
     assert not any(name in Path(tmp_path, "clean", "repair.json").read_text() for name in hidden)
 
 
-def test_a_repair_asks_for_the_layer_if_an_entry_is_damaged(layered: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    flip_bit(Path(layered, "layers/3.layer"), 300)
+def test_a_repair_asks_for_the_layer_if_the_catalog_is_damaged(layered: str, tmp_path: Path) -> None:
+    flip_bit(Path(layered, "catalog"), 300)
     with pytest.raises(ConfigError) as caught:
         repair(layered, str(tmp_path / "clean"), workers=0)
     assert str(caught.value).endswith(
         f"Nobody knows which records it hides, so say which layer to write: tfpipe repair {layered}@1 OUTPUT"
     )
-    assert repair(f"{layered}@2", str(tmp_path / "clean"), workers=0).records == 21
+    assert repair(f"{layered}@1", str(tmp_path / "clean"), workers=0).records == 15
     with pytest.raises(ConfigError, match=r"^A repair writes all records that can be seen, got the view 'owls'\. "):
         repair(f"{layered}@owls", str(tmp_path / "other"), workers=0)

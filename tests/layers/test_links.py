@@ -11,7 +11,7 @@ import pytest
 
 import tfpipe as library
 from tests.beam_jobs.datasets import make_dataset, read_tree
-from tests.layers.growth import append, draw_more, list_names
+from tests.layers.growth import append, draw_more, find_part, list_names
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.errors import DataError, FormatError
@@ -49,12 +49,11 @@ PLACES: list[tuple[str, list[Change]]] = [
     ("views", [view]),
     ("index", [view, delete, shard]),
     ("columns", [add]),
-    ("columns/words", [add]),
-    ("columns/words.tfpipe-write", [add]),
+    ("columns/words-0123456789ab", [add]),
+    ("columns/words-0123456789ab.tfpipe-write", [add]),
     ("layers", [delete, grow]),
-    ("layers/2", [delete, grow]),
-    ("layers/2.tfpipe-new", [grow]),
-    ("layers/2/columns/words", [add]),
+    ("layers/2-0123456789ab", [delete, grow]),
+    ("layers/2-0123456789ab.tfpipe-new", [grow]),
     (".tfpipe", [shard]),
     ("quarantine", [shard]),
 ]
@@ -93,21 +92,23 @@ def test_the_dataset_itself_may_be_a_link(pets: str, change: Change) -> None:
     assert read_tree(disk) != before
 
 
-def test_an_entry_that_leads_to_nothing_is_a_sentence(pets: str) -> None:
-    Path(pets, "layers").mkdir()
-    entry = Path(pets, "layers", "2.layer")
-    entry.symlink_to("nothing")
+def test_a_catalog_that_leads_to_nothing_is_a_sentence(pets: str) -> None:
+    catalog = Path(pets, "catalog")
+    catalog.symlink_to("nothing")
     with pytest.raises(FormatError) as caught:
         library.load_manifest(pets)
-    assert str(caught.value) == f"{entry} cannot be read: it is not there. Copy the dataset again."
+    assert str(caught.value) == f"{catalog} cannot be read: it is not there. Copy the dataset again."
 
 
 def test_a_file_takes_the_place_of_a_link(pets: str) -> None:
     mine = Path(pets).with_name("mine")
     mine.write_text("mine")
-    Path(pets, "views").mkdir()
-    Path(pets, "views", "wide.view").symlink_to(mine)
-    manifest = library.load_manifest(pets)
-    write_view(manifest, make_view(manifest, ViewConfig("wide", "width > 3")), overwrite=True)
+    view(pets)
+    made = find_part(pets, "view")
+    for name in ("catalog", made):
+        Path(pets, name).rename(mine.with_name("moved"))
+        Path(pets, name).symlink_to(mine.with_name("moved") if name == "catalog" else mine)
+        view(pets)
+        assert not Path(pets, name).is_symlink()
     assert mine.read_text() == "mine"
     assert library.load_manifest(f"{pets}@wide").view == "wide"

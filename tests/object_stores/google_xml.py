@@ -26,6 +26,7 @@ class GoogleProxy(Proxy):
         super().__init__(target, tls)
         self.storage = storage
         self._uploads: dict[str, dict[int, bytes]] = {}
+        self._generations: dict[tuple[str, str], int] = {}
         self._numbers = count()
         self._lock_storage = threading.RLock()  # the emulator is not made for several threads
 
@@ -66,7 +67,8 @@ class GoogleProxy(Proxy):
         data = self._get(bucket, name)
         if data is None:
             return _refuse(404, "NoSuchKey", "The specified key does not exist.")
-        described = [_DATED, ("ETag", _digest(data))]
+        generation = ("x-goog-generation", str(self._generations.get((bucket, name), 1)))
+        described = [_DATED, ("ETag", _digest(data)), generation]
         if (match := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))) is None:
             return Answer(200, described, data, str(len(data)))
         begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
@@ -80,6 +82,9 @@ class GoogleProxy(Proxy):
             if found is None:
                 return _refuse(404, "NoSuchKey", "The specified key does not exist.")
             body = found
+        there = 0 if self._get(bucket, name) is None else self._generations.get((bucket, name), 1)
+        if headers.get("x-goog-if-generation-match", str(there)) != str(there):
+            return _refuse(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
         self._put(bucket, name, body)
         return Answer(200, [("ETag", _digest(body))], b"")
 
@@ -125,6 +130,7 @@ class GoogleProxy(Proxy):
 
         resource = objects._make_object_resource(self.url, bucket, name, "application/octet-stream", str(len(data)))
         self.storage.create_file(bucket, name, data, objects._checksums(data, resource))
+        self._generations[bucket, name] = next(self._numbers) + 2
 
 
 def _digest(data: bytes) -> str:

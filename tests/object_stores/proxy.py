@@ -1,5 +1,6 @@
 """A proxy on loopback between a client and an emulator. It records every request and can break some of them."""
 
+import contextlib
 import http.client
 import socket
 import ssl
@@ -85,16 +86,19 @@ class Proxy(Server):
     def __init__(self, target: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
         self.target = target
+        self._lock_conditions = threading.Lock()  # the emulator looks first and writes then
 
     def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """Asks the emulator, again if it fails: its threads disturb each other once in a thousand requests."""
-        for _ in range(2):
-            try:
-                if (answer := self._ask_once(command, path, headers, body)).status < 500:
-                    return answer
-            except (OSError, http.client.HTTPException):
-                pass
-        return self._ask_once(command, path, headers, body)
+        is_conditional = not {"if-match", "if-none-match"}.isdisjoint(map(str.lower, headers))
+        with self._lock_conditions if is_conditional else contextlib.nullcontext():
+            for _ in range(2):
+                try:
+                    if (answer := self._ask_once(command, path, headers, body)).status < 500:
+                        return answer
+                except (OSError, http.client.HTTPException):
+                    pass
+            return self._ask_once(command, path, headers, body)
 
     def _ask_once(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection(*self.target, timeout=60)

@@ -69,7 +69,7 @@ def test_an_intact_dataset_is_verified(cloud: Cloud, local: Path) -> None:
     assert verify(source, ALONE) == verify(str(local), ALONE)
     asked = [(seen.method, unquote(seen.path)) for seen in cloud.proxy.log]
     listings = [path for method, path in asked if "list-type" in path or "?prefix" in path or path.endswith("/o")]
-    assert len(listings) == 4  # whether the bucket is there, what is in it, and the columns and layers
+    assert len(listings) == 2  # whether the bucket is there, and what is in it
     assert sum(method == "GET" and NAMES[0] in path and "idx" not in path for method, path in asked) == 1
 
 

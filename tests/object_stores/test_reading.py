@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.layers.growth import append, draw_more, list_names
+from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
@@ -102,7 +102,7 @@ def test_columns_come_with_their_records(store: FolderStore, copy: Path) -> None
         for record in local
     ]
     assert verify("gs://data/photos", VerifyConfig(quick=True, workers=0)).damaged == []
-    file = "columns/place/train-00000-of-00002.tfrecord"
+    file = f"{find_part(copy, 'column')}/train-00000-of-00002.tfrecord"
     Path(copy, file).write_bytes(b"")
     damaged = verify("gs://data/photos", VerifyConfig(quick=True, workers=0)).damaged
     assert {damage.file for damage in damaged} == {file}
@@ -142,7 +142,7 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     with pytest.raises(DataError, match="RuntimeError: no memory"):
         add_column(bucket, "index", fail, Values("int64"))
     base = f"{bucket.split('/', 3)[3]}/"
-    assert any(name.startswith(f"{base}columns/index/.tfpipe-write/rows/train-") for name in amazon.names())
+    assert any("/.tfpipe-write/rows/train-" in name for name in amazon.names() if name.startswith(f"{base}columns/"))
     assert load_manifest(bucket).columns == ()
     add_column(bucket, "index", count, Values("int64"))
     add_column(str(copy), "index", count, Values("int64"))
@@ -154,10 +154,13 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     assert {name: amazon.get(base + name) for name in objects} == files
     records = data_source(bucket, "train")
     assert [record.features["index"].tolist() for record in records] == [[k] for k in range(12)]  # type: ignore[union-attr]
-    with pytest.raises(
-        ConfigError, match=r"has a feature 'index' in its column 'index'\. Give the new one another name\.$"
-    ):
+    assert amazon.get(f"{base}catalog") == Path(copy, "catalog").read_bytes()
+    with pytest.raises(ConfigError, match=r"has a feature 'index' in its column 'index'\. Give the new one another"):
         add_column(bucket, "index", count, Values("int64"))
+    add_column(bucket, "index", lambda record: -1, Values("int64"), replace=True)
+    assert {int(record.features["index"][0]) for record in data_source(bucket, "train")} == {-1}  # type: ignore[index]
+    left = {name.removeprefix(base).rpartition("/")[0] for name in amazon.names() if name.startswith(f"{base}columns/")}
+    assert left == {find_part(bucket, "column"), f"{find_part(bucket, 'column')}/index"}
 
 
 def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
@@ -233,7 +236,7 @@ def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monke
 
     monkeypatch.setattr(amazon.proxy, "ask", note)
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True] * 3  # the manifest, and lists of columns and layers
+    assert signed == [True] * 2  # the manifest and the catalog
     for name in amazon.keys:
         if name != "AWS_EC2_METADATA_DISABLED":
             monkeypatch.delenv(name)
@@ -242,13 +245,20 @@ def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monke
     amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
     stores.configure()
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True] * 3 + [False] * 3
+    assert signed == [True] * 2 + [False] * 2
 
 
 def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:
     amazon.proxy.harm = lambda _: 403
     with pytest.raises(DataError, match=r"manifest\.json cannot be read: Permission denied, the store says: HTTP"):
         load_manifest(bucket)
+
+
+def test_a_store_that_denies_what_is_not_there(amazon: Amazon, bucket: str, caplog) -> None:
+    amazon.proxy.harm = lambda seen: 403 if seen.path.endswith("/catalog") else None
+    assert load_manifest(bucket).splits["train"].records == 12
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "tfpipe.dataset.parts")
+    assert told.startswith(f"{bucket} is read without columns and layers, which cannot be looked up: {bucket}/catalog ")
 
 
 @pytest.mark.parametrize("chosen", [[5], [3, 0, 11, 4, 3], list(range(12))])

@@ -69,12 +69,28 @@ def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, fol
         store.rename(f"{folder}/none", f"{folder}/other")
 
 
-def test_an_object_that_is_there_is_not_written_anew(amazon: Amazon) -> None:
-    """The emulator of Google's store overwrites it, whatever a request asks."""
-    folder, store = amazon.new(), Store(amazon.scheme)
+def test_an_object_that_is_there_is_not_written_anew(cloud: Cloud, store: Store) -> None:
+    folder = cloud.new()
     assert store.write_new(f"{folder}/new", b"first")
     assert not store.write_new(f"{folder}/new", b"second")
     assert store.read(f"{folder}/new") == b"first"
+
+
+def test_an_object_is_replaced_if_it_is_the_same(cloud: Cloud, store: Store) -> None:
+    url = f"{cloud.new()}/catalog"
+    assert store.get_replaceable(url) is None
+    assert store.replace(url, b"one", None)
+    assert not store.replace(url, b"two", None)
+    first = store.get_replaceable(url)
+    assert store.replace(url, b"two", first)
+    assert not store.replace(url, b"three", first)
+    assert store.read(url) == b"two"
+    assert store.replace(url, b"two", first)  # as if an answer was lost
+    second = store.get_replaceable(url)
+    lost = iter(["lost"])
+    cloud.proxy.harm = lambda seen: next(lost, None) if seen.method == "PUT" else None
+    assert store.replace(url, b"four", second)
+    assert store.read(url) == b"four"
 
 
 def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(amazon: Amazon, monkeypatch) -> None:

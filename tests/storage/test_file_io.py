@@ -37,7 +37,6 @@ def test_reading(folder: Path, form: str) -> None:
     assert file_io.read_bytes(path, 10) == b"0123456789"
     assert file_io.read_start(path, 4) == b"0123"
     assert file_io.read_start(path, 40) == b"0123456789"
-    assert list(file_io.read_all([path, f"{form}{folder}/b"], [10, 10])) == [b"0123456789", b"b"]
     assert file_io.join(f"{form}{folder}", "a-0") == path
     with pytest.raises(FormatError, match=r"a-0 must have at most 9 bytes, got 10\."):
         file_io.read_bytes(path, 9)

@@ -10,6 +10,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.layers.growth import find_part
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.source import Source
@@ -102,13 +103,15 @@ def test_the_textbook_pipeline_refuses_a_view(owls: str, training: bool) -> None
 
 def test_the_views_of_a_dataset_are_verified(owls: str) -> None:
     folder = owls.partition("@")[0]
-    file = Path(folder, "views", "owls.view")
+    file = Path(folder, find_part(folder, "view"))
     assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == []
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)
     detail = f"{file} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`"
-    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == [Damage("views/owls.view", "view", detail)]
+    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == [
+        Damage(find_part(folder, "view"), "view", detail)
+    ]
 
 
 def test_a_view_is_not_verified_alone(owls: str, tfpipe: Tfpipe) -> None:
@@ -126,3 +129,4 @@ def test_a_dataset_with_views_is_overwritten(owls: str, tmp_path: Path, draw_ima
     assert ran.code == 0, ran.err
     assert re.search(r"is complete", ran.out)
     assert not Path(folder, "views").exists()
+    assert not Path(folder, "catalog").exists()

@@ -26,7 +26,7 @@ from tfpipe.system.units import human_bytes, human_count
 def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **options: Any) -> None:
     """Add the columns of TABLE, a Parquet file, to the records of DATASET as features. No shard is changed.
 
-    A row belongs to the record that has its name, its number or its digest. The features lie in DATASET/columns/NAME,
+    A row belongs to the record that has its name, its number or its digest. The features lie in DATASET/columns,
     with shards, indexes and checksums of their own; every reader gives them as it gives others. To take them away,
     remove that folder. A run that was killed goes on when the same command runs again.
     """
@@ -43,7 +43,7 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     lines = [
         *(f"{spec.name}: {spec.tensor or _describe(spec.kind, spec.dtype)}" for spec in column.schema.features),
         f"{text}; {human_count(joined.unused, 'row')} of the table belong to no record",
-        f"{dataset}/columns/{config.name} is complete: {human_bytes(num_bytes)}",
+        f"The column {config.name!r} of {dataset} is complete: {human_bytes(num_bytes)}",
     ]
     facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
     show(facts, lines, as_json)

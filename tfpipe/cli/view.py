@@ -41,16 +41,14 @@ def view(
     """
     from tfpipe.dataset.load import load_manifest
     from tfpipe.views.choose import make_view, write_view
-    from tfpipe.writer.layers import lock_changes
 
     without = options.pop("without")
     names = tuple(line.rstrip("\n") for line in without if line.strip()) if without is not None else ()
     share = None if sample is None else _read_share(sample)
     config = ViewConfig(name, where, without=names, **drop_missing({**options, "sample": share}))
-    with lock_changes(load_manifest(dataset).directory):
-        manifest = load_manifest(dataset)
-        made = make_view(manifest, config)
-        path = write_view(manifest, made, overwrite)
+    manifest = load_manifest(dataset)
+    made = make_view(manifest, config)
+    path = write_view(manifest, made, overwrite)
     address, splits = f"{dataset}@{name}", {name: _split_json(split) for name, split in made.splits.items()}
     show({"dataset": dataset, "view": address, "file": path, "splits": splits}, _format(address, made), as_json)
 

@@ -3,9 +3,9 @@
 ```
 flowers/
   train-00003-of-00008.tfrecord
-  columns/captions/train-00003-of-00008.tfrecord      the captions of the same records, in the same order
-  columns/captions/index/, manifest.json              as of a dataset, with the fingerprints of the splits it stands on
+  columns/captions-90ab34cd12ef/train-00003-of-00008.tfrecord   the captions of the same records, in the same order
+  columns/captions-90ab34cd12ef/index/, manifest.json           as of a dataset, with the fingerprints of its splits
 ```
 
-A column is written in a working folder and gets its name by one renaming, so it is there as a whole or not at all.
+A column is written in a working folder, gets its name by one renaming, and is there once the catalog names it.
 """

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import Entry, NewColumn, load_for_column
+from tfpipe.columns.write import NewColumn, Value, load_for_column
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
 from tfpipe.system.arguments import check_count, check_function
+from tfpipe.writer.changes import open_change
 from tfpipe.writer.fields import Field
-from tfpipe.writer.layers import lock_changes
 
 
 def add_column(
@@ -32,7 +33,7 @@ def add_column(
 ) -> Manifest:
     """Adds features to the records of a finished dataset, without a changed byte of its shards.
 
-    They lie in a column: a folder `columns/NAME` in the dataset, with shards, indexes and checksums of its own. Readers
+    They lie in a column: a folder in `columns` of the dataset, with shards, indexes and checksums of its own. Readers
     give them as any other feature. A run that was killed goes on when the same call is made again: shards that are
     finished are kept, so remove the folder whose name ends with .tfpipe-write after a change of the function.
 
@@ -76,9 +77,11 @@ def add_column(
                 "With `workers` the function must stand at the top of a module, where worker processes find it, got "
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
-    with lock_changes(load_for_column(dataset).directory):
-        new = NewColumn.open(dataset, config, fields, workers)
-        return new.write(_Make(new.manifest, function, only, batch_size), identity)
+    with open_change(load_for_column(dataset).directory) as change:
+        new = NewColumn.open(change, config, fields, identity, workers)
+        new.check()
+        new.write(_Make(new.manifest, function, only, batch_size))
+    return load_manifest(dataset)
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,14 @@ class _Make:
     only: str | None
     batch_size: int | None
 
-    def __call__(self, split: str, number: int) -> Iterator[Entry]:
+    def __call__(self, split: str, number: int) -> Iterator[Value]:
         counts = self.manifest.splits[split].records_per_shard
         first = sum(counts[:number])
         with data_source(self.manifest, split) as records:
             end = first + counts[number]
             if self.batch_size is None:
                 for record in records[first:end]:
-                    yield Entry(record.label, self._name(self.function(record)))
+                    yield Value(record.label, self._name(self.function(record)))
                 return
             for begin in range(first, end, self.batch_size):
                 batch = list(records[begin : min(begin + self.batch_size, end)])
@@ -114,7 +117,7 @@ class _Make:
                         f"The function must return {len(batch)} values for as many records, got {len(values)}."
                     )
                 for record, value in zip(batch, values, strict=True):
-                    yield Entry(record.label, self._name(value))
+                    yield Value(record.label, self._name(value))
 
     def _name(self, value: Any) -> Any:
         return value if self.only is None or value is None else {self.only: value}

@@ -42,11 +42,6 @@ class ColumnConfig:
         check_column_name(self.name)
         if self.default and self.missing != "default":
             raise ConfigError(f"`default` goes with `missing` default, got {self.missing!r}. Leave one of them out.")
-        if self.replace and self.missing == "view":
-            raise ConfigError(
-                "`replace` does not go with `missing` view, whose view would change at another moment. Set `missing` "
-                "to default, and make the view by `tfpipe view`."
-            )
 
 
 @dataclass(frozen=True)

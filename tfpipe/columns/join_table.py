@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from tfpipe.columns.config import TableConfig
-from tfpipe.columns.write import Entry, NewColumn, choose_lacking, find_schema, load_for_column
+from tfpipe.columns.write import NewColumn, Value, list_parts, load_for_column
+from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
@@ -27,8 +28,8 @@ from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
 from tfpipe.views.choose import FactsTable, open_facts, quote, quote_text
 from tfpipe.writer import record_facts as facts
+from tfpipe.writer.changes import Change, open_change
 from tfpipe.writer.fields import Field, Tensor, Text, Values
-from tfpipe.writer.layers import lock_changes
 
 _SPLIT = "split"
 _ROWS_AT_ONCE = 1024
@@ -78,27 +79,37 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
     directory = load_for_column(dataset).directory
     check_local(directory)
     opened = _Table.open(table, config)
-    with lock_changes(directory):
-        return _join(dataset, opened, config)
+    with open_change(directory) as change:
+        counts = _join(change, opened, config)
+    return Joined(load_manifest(dataset), *counts)
 
 
-def _join(dataset: str, opened: _Table, config: TableConfig) -> Joined:
-    """Does the work of `join_table`, while no other process changes the dataset."""
+def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int, int]:
+    """Does the work of `join_table`, while no other process changes the dataset, and returns the counts of the result.
+
+    A table that the same command has joined already is not written again.
+    """
     import duckdb
 
-    table, manifest = opened.path, load_for_column(dataset)
-    manifest = manifest if config.replace else choose_lacking(manifest, config.name)
-    with open_facts(manifest.keep_columns(())) as known:
-        try:
-            fields = _follow(opened.describe(known), None if config.replace else find_schema(manifest, config.name))
-            new = NewColumn.open(dataset, config, fields)
+    table, directory = opened.path, change.directory
+    parts = list_parts(change.history, config.name)
+    schema = next((part.column.schema for part in parts if part.column is not None), None)
+    identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
+    try:
+        fields = _follow(opened.describe(), None if config.replace else schema)
+        new = NewColumn.open(change, config, fields, identity)
+        written = [] if new.list_lacking() else new.list_written()
+        if not written:
+            new.check()
+        manifest = new.choose_records(written or new.list_lacking())
+        with open_facts(manifest.keep_columns(())) as known:
             counts = opened.join(known, manifest)
-        except duckdb.Error as error:
-            raise ConfigError(f"{table} cannot be joined with {dataset}: {first_line(error)}") from None
-        first = {split: sum(info.num_shards for info in _before(manifest, split)) for split in manifest.splits}
-        identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
-        made = new.write(lambda split, number: opened.read(known, fields, first[split] + number), identity)
-    return Joined(made, *counts)
+            first = {split: sum(info.num_shards for info in _before(manifest, split)) for split in manifest.splits}
+            if not written:
+                new.write(lambda split, number: opened.read(known, fields, first[split] + number))
+    except duckdb.Error as error:
+        raise ConfigError(f"{table} cannot be joined with {directory}: {first_line(error)}") from None
+    return counts
 
 
 def _follow(fields: Mapping[str, Field], schema: Schema | None) -> dict[str, Field]:
@@ -169,15 +180,16 @@ class _Table:
     def _rows(self) -> str:
         return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
 
-    def describe(self, known: FactsTable) -> dict[str, Field]:
+    def describe(self) -> dict[str, Field]:
         """Returns the kind of each feature.
 
         Raises:
             ConfigError: No feature has the type of a column.
         """
-        return {name: self._describe(name, known) for name in self.names}
+        return {name: self._describe(name) for name in self.names}
 
-    def _describe(self, name: str, known: FactsTable) -> Field:
+    def _describe(self, name: str) -> Field:
+        import duckdb
         import pyarrow.types as pt
 
         kind = self.types[name]
@@ -193,7 +205,8 @@ class _Table:
         if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
             inner = kind.value_type
             query = f"SELECT min(len({quote(name)})), max(len({quote(name)})) FROM {self._rows}"
-            shortest, longest = known.connection.execute(query).fetchone()
+            with duckdb.connect() as connection:
+                shortest, longest = connection.execute(query).fetchone() or (None, None)
             length = longest if longest and shortest == longest else None
             if pt.is_floating(inner):
                 return Tensor(_TENSORS[str(inner)], (length,))
@@ -262,7 +275,7 @@ class _Table:
                 f"{own!r} of {split!r}. Add the rows, or set `missing` to default or view."
             )
 
-    def read(self, known: FactsTable, fields: Mapping[str, Field], shard: int) -> Iterator[Entry]:
+    def read(self, known: FactsTable, fields: Mapping[str, Field], shard: int) -> Iterator[Value]:
         """Yields the values of the records of a shard, which is counted through all splits."""
         taken = ", ".join(f"value{place}_" for place in range(len(fields)))
         query = f"SELECT label_, at_ IS NOT NULL, {taken} FROM joined WHERE shard_ = ? ORDER BY row_number_"
@@ -274,7 +287,7 @@ class _Table:
                 labels, there, *columns = batch.columns
                 values = map(_list_values, columns, tensors)
                 for label, is_there, *row in zip(labels.to_pylist(), there.to_pylist(), *values, strict=True):
-                    yield Entry(label, dict(zip(fields, row, strict=True)) if is_there else None)
+                    yield Value(label, dict(zip(fields, row, strict=True)) if is_there else None)
 
 
 def _list_values(column: Any, is_tensor: bool) -> list[Any]:

@@ -1,8 +1,9 @@
 """Writes a column: its values come from whoever makes them, record by record in the order of the shards.
 
 ```
-new = NewColumn.open("/data/flowers", ColumnConfig("captions"), {"caption": Text()})
-new.write(make_values, identity=[])     # a function of a split and a shard's number that yields an `Entry` per record
+with open_change("/data/flowers") as change:
+    new = NewColumn.open(change, ColumnConfig("captions"), {"caption": Text()})
+    new.write(make_values)              # a function of a split and a shard's number that yields a `Value` per record
 ```
 
 A run that was killed goes on when the same is asked for again: shards that are finished are not made again.
@@ -11,8 +12,6 @@ A run that was killed goes on when the same is asked for again: shards that are 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,15 +25,18 @@ from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.columns.config import ColumnConfig
+from tfpipe.dataset.history import History
 from tfpipe.dataset.load import load_manifest
-from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest, load_view
+from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
+from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
-from tfpipe.format.view import Hidden, View, ViewSplit, view_file
+from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
+from tfpipe.format.view import Hidden, View, ViewSplit
 from tfpipe.storage import file_io
+from tfpipe.writer.changes import Change, hash_job
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.job import WriteFolder, WriteJob
 from tfpipe.writer.working_folder import check_output
@@ -45,7 +47,7 @@ _NO_CLASS, _MISSING = -1, -2  # in the notes of a shard, which else hold the cla
 _NOTES = np.dtype("<i8")
 
 
-class Entry(NamedTuple):
+class Value(NamedTuple):
     """The value of one record.
 
     Attributes:
@@ -57,7 +59,7 @@ class Entry(NamedTuple):
     values: Mapping[str, Any] | None
 
 
-Make = Callable[[str, int], Iterable[Entry]]
+Make = Callable[[str, int], Iterable[Value]]
 """A function of a split and the number of a shard that yields the values of its records, in their order."""
 
 
@@ -84,12 +86,16 @@ class Part:
     """The records of one layer.
 
     Attributes:
+        layer: The number of the layer.
         manifest: The manifest of the first layer, or of an appended one.
+        column: The manifest of the values that its records have already; None if they have none.
         shards: The number of shards of each split before its own.
         records: The number of records of each split before its own.
     """
 
+    layer: int
     manifest: Manifest
+    column: Manifest | None
     shards: Mapping[str, int]
     records: Mapping[str, int]
 
@@ -108,42 +114,15 @@ class Part:
         return rows
 
 
-def list_parts(manifest: Manifest) -> list[Part]:
-    """Lists the layers whose records a dataset has."""
+def list_parts(history: History, name: str) -> list[Part]:
+    """Lists the layers whose records a dataset has, with the values that they have in a column."""
     shards, records, parts = Counter[str](), Counter[str](), []
-    for each in manifest.parts or (manifest,):
-        parts.append(Part(each, dict(shards), dict(records)))
-        shards.update({split: info.num_shards for split, info in each.splits.items()})
-        records.update({split: info.stored_records for split, info in each.splits.items()})
+    for layer, column in history.load_column_parts(name, history.newest).items():
+        manifest = history.base if layer == 1 else history.load_part(layer)
+        parts.append(Part(layer, manifest, column, dict(shards), dict(records)))
+        shards.update({split: info.num_shards for split, info in manifest.splits.items()})
+        records.update({split: info.stored_records for split, info in manifest.splits.items()})
     return parts
-
-
-def find_schema(manifest: Manifest, name: str) -> Schema | None:
-    """Returns the features that a column has for some layers already; None if it has none yet."""
-    for part in list_parts(manifest):
-        folder = file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, name)
-        if _is_there(folder):
-            return load_own_manifest(folder).schema
-    return None
-
-
-def choose_lacking(manifest: Manifest, name: str) -> Manifest:
-    """Returns the manifest with only those records for which a column has no values yet."""
-    folder, parts = file_io.join(file_names.COLUMNS_DIR, name), list_parts(manifest)
-    having = [part for part in parts if _is_there(file_io.join(part.manifest.directory, folder))]
-    if len(having) in (0, len(parts)):
-        return manifest
-    for split in manifest.splits:
-        numbers = [
-            part.records.get(split, 0) + np.arange(part.manifest.splits[split].records)
-            for part in having
-            if split in part.manifest.splits
-        ]
-        have = np.concatenate([np.empty(0, np.int64), *numbers])
-        nothing = np.zeros(len(have), np.int64)
-        info = hide_records(manifest.splits[split], Hidden(have, nothing.astype(np.int32) - 1, nothing))
-        manifest = replace(manifest, splits={**manifest.splits, split: info})
-    return manifest
 
 
 @dataclass(frozen=True)
@@ -151,119 +130,158 @@ class NewColumn:
     """A column that is to be written.
 
     Attributes:
+        change: The change of the dataset.
         manifest: The manifest of the dataset.
+        parts: The layers whose records it has.
         config: The options.
         form: The form of the values.
+        identity: The facts that tell the values from others, beside the options and the schema.
         workers: The number of worker processes. 0: this process alone.
     """
 
+    change: Change
     manifest: Manifest
+    parts: Sequence[Part]
     config: ColumnConfig
     form: RecordForm
+    identity: Sequence[object] = ()
     workers: int = 0
 
     @classmethod
     def open(
-        cls, dataset: str | os.PathLike[str], config: ColumnConfig, schema: Mapping[str, Field], workers: int = 0
+        cls,
+        change: Change,
+        config: ColumnConfig,
+        schema: Mapping[str, Field],
+        identity: Sequence[object] = (),
+        workers: int = 0,
     ) -> NewColumn:
         """Opens a dataset for a new column.
 
         Raises:
-            ConfigError: The dataset lies elsewhere, is a view, or has such a column or feature; or the schema or a
-                default cannot be used.
-            DataError: There is no dataset.
+            ConfigError: The schema cannot be used.
         """
-        manifest = load_for_column(dataset)
         for name, kind in schema.items():
             if isinstance(kind, Label | Image | Images | Mask):
                 raise ConfigError(
                     f"A column holds Tensor, Text, Values or Labels, got {name!r} as {type(kind).__name__}. Shard "
                     "images and classes with `tfpipe shard`."
                 )
-        new = cls(manifest, config, RecordForm(schema), workers)
-        new._check_features()
-        return new
+        parts = list_parts(change.history, config.name)
+        return cls(change, change.history.load(), parts, config, RecordForm(schema), identity, workers)
 
-    @property
-    def directory(self) -> str:
-        """The folder of the column."""
-        return file_io.join(self.manifest.directory, file_names.COLUMNS_DIR, self.config.name)
+    def list_written(self) -> list[Part]:
+        """Lists the layers whose values this very job has written: it was killed after that, or is repeated."""
+        find = self.change.history.catalog.find
+        jobs = {part.layer: find("column", self.config.name, part.layer) for part in self.parts if part.column}
+        return [part for part in self.parts if (entry := jobs.get(part.layer)) and entry.job == self._identify(part)]
 
-    def write(self, make: Make, identity: Sequence[object] = ()) -> Manifest:
-        """Writes the column, and returns the manifest of the dataset with it.
+    def list_lacking(self) -> list[Part]:
+        """Lists the layers whose values are to be written."""
+        return [part for part in self.parts if self.config.replace or part.column is None]
 
-        Appended records get their values in a folder of their own. A column that some layers have is written for the
-        others alone.
+    def choose_records(self, parts: Sequence[Part]) -> Manifest:
+        """Returns the manifest of the dataset with only the records of some layers."""
+        manifest, others = self.manifest, [part for part in self.parts if part not in parts]
+        for split in manifest.splits if others else ():
+            numbers = [
+                part.records.get(split, 0) + np.arange(part.manifest.splits[split].records)
+                for part in others
+                if split in part.manifest.splits
+            ]
+            have = np.concatenate([np.empty(0, np.int64), *numbers])
+            nothing = np.zeros(len(have), np.int64)
+            info = hide_records(manifest.splits[split], Hidden(have, nothing.astype(np.int32) - 1, nothing))
+            manifest = replace(manifest, splits={**manifest.splits, split: info})
+        return manifest
+
+    def check(self) -> None:
+        """Refuses a column that cannot be added.
+
+        Raises:
+            ConfigError: The dataset has such a column, feature or view, or a default cannot be used.
+        """
+        config, directory = self.config, self.manifest.directory
+        self._check_features()
+        if not self.list_lacking():
+            raise ConfigError(f"{directory} has a column {config.name!r}. Give another `name`, or set `replace`.")
+        if config.missing != "view":
+            return
+        if len(self.parts) > 1:
+            raise ConfigError(
+                f"`missing` view is for a dataset without appended layers, and {directory} has some: "
+                "layers may get their values one after another, and a view does not grow. Set `missing` to default, "
+                "and make the view by `tfpipe view`."
+            )
+        catalog, (part, *_) = self.change.history.catalog, self.parts
+        own = catalog.find("column", config.name, part.layer)  # whose folder somebody removed
+        is_own = config.replace or (own is not None and own.job == self._identify(part))
+        if catalog.find("view", config.name) and not is_own:
+            raise ConfigError(f"There is a view {config.name!r} already. Give the column another `name`.")
+
+    def write(self, make: Make) -> None:
+        """Writes the column.
+
+        The records of each layer get their values in a folder of their own. A column that some layers have is written
+        for the others alone.
 
         Args:
             make: The function that makes the values.
-            identity: The facts that tell the values from others, beside the options and the schema.
 
         Raises:
             ConfigError: A value does not fit the schema.
             DataError: A record has no value and must have one, the function raised an error, or the column cannot be
                 written.
         """
-        _write_layers(self._plan(make, identity))
-        return load_manifest(self.manifest.directory)
+        layers = [self._plan(part, make) for part in self.list_lacking()]
+        # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
+        unwritten = [layer for layer in layers if self.config.missing == "view" or not layer.is_written]
+        with contextlib.ExitStack() as opened:
+            for layer in unwritten:
+                opened.enter_context(layer.open())
+            written = [layer.write() for layer in unwritten]
+            for layer, shards in zip(unwritten, written, strict=True):
+                layer.finish(shards)
+            entries = [layer.make_entry() for layer in layers]
+            if self.config.missing == "view":
+                view = self._make_view(layers[0])
+                data = view.encode()
+                entries.append(self.change.make_view(view, data))
+                self.change.write(entries[-1].path, data)
+            self.change.commit(entries)
+        for layer in layers:
+            layer.job.folder.remove()  # also of a killed run
 
-    def _plan(self, make: Make, identity: Sequence[object] = ()) -> list[NewLayerColumn]:
-        """Returns what there is to write: the values of the records of each layer that has none yet.
-
-        Raises:
-            ConfigError: All layers have the column.
-        """
-        replaces = self.config.replace
-        if replaces and file_io.is_url(self.directory):
-            raise ConfigError(
-                f"A column is replaced on a local disk alone: a bucket cannot exchange {self.directory} at one moment. "
-                "Give another `name`, or remove this folder first."
-            )
-        lacking = [part for part in list_parts(self.manifest) if replaces or not _is_there(self._get_folder(part))]
-        if not lacking:
-            raise ConfigError(f"{self.directory} exists. Give another `name`, or set `replace`.")
-        if self.config.missing == "view" and self.manifest.parts:
-            raise ConfigError(
-                f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some: "
-                "layers may get their values one after another, and a view does not grow. Set `missing` to default, "
-                "and make the view by `tfpipe view`."
-            )
-        return [self._plan_part(part, make, identity) for part in lacking]
-
-    def _plan_part(self, part: Part, make: Make, identity: Sequence[object]) -> NewLayerColumn:
-        stands_on = list_fingerprints(part.manifest)
-        facts = [__version__, self.form.schema.to_json(), repr(self.config), stands_on, *identity]
-        mark = None if self.config.missing != "view" else self._check_view(facts)
-        output = check_output(
-            self._get_folder(part), is_ours=lambda name: self.config.replace or name == WriteFolder.ending
+    def _plan(self, part: Part, make: Make) -> NewLayerColumn:
+        identity = self._identify(part)
+        path = get_path("column", self.config.name, identity)
+        output = check_output(file_io.join(self.manifest.directory, path), is_ours=lambda name: True)
+        return NewLayerColumn(
+            self, part, WriteJob(WriteFolder(output), self.form, None, False, self.workers), make, identity
         )
-        job = WriteJob(WriteFolder(output), self.form, None, False, self.workers)
-        return NewLayerColumn(self, part, job, make, _hash(facts), mark)
 
-    def _get_folder(self, part: Part) -> str:
-        return file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, self.config.name)
+    def _identify(self, part: Part) -> str:
+        """Returns the identity of the job that writes the values of the records of a layer."""
+        replaced = part.column.directory if part.column is not None and self.config.replace else ""
+        facts = [__version__, self.form.schema.to_json(), repr(self.config), list_fingerprints(part.manifest)]
+        return hash_job(*facts, os.path.basename(replaced), *self.identity)
 
     def _check_features(self) -> None:
         """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""
         columns = [one for one in self.manifest.columns if one.name != self.config.name or not self.config.replace]
         schema, old = self.form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
-        for part in list_parts(self.manifest):
-            folder = self._get_folder(part)
-            if self.manifest.parts and _is_there(folder) and not self.config.replace:
-                there = load_own_manifest(folder).schema
-                if there != schema:
-                    raise ConfigError(
-                        f"The features must be those in {folder}, {', '.join(there.names)}, of the same types, got "
-                        f"{', '.join(schema.names)}."
-                    )
-        can_replace = not file_io.is_url(self.manifest.directory)
+        for part in self.parts if len(self.parts) > 1 and not self.config.replace else ():
+            if part.column is not None and part.column.schema != schema:
+                raise ConfigError(
+                    f"The features must be those in {part.column.directory}, {', '.join(part.column.schema.names)}, of "
+                    f"the same types, got {', '.join(schema.names)}."
+                )
         for name in schema.names:
             for column in columns:
                 if name in column.schema:
-                    also = f", or set `replace` and `name` {column.name} to replace that column" if can_replace else ""
                     raise ConfigError(
                         f"{self.manifest.directory} has a feature {name!r} in its column {column.name!r}. Give the new "
-                        f"one another name{also}."
+                        f"one another name, or set `replace` and `name` {column.name} to replace that column."
                     )
             if name in old:
                 raise ConfigError(f"{self.manifest.directory} has a feature {name!r}. Give the new one another name.")
@@ -274,13 +292,17 @@ class NewColumn:
             raise ConfigError(f"`default` must name features of {', '.join(schema.names)}, got {unknown[0]!r}.")
         self.form.check(make_default(self.form, self.config.default))
 
-    def _check_view(self, facts: list[object]) -> str:
-        """Returns what marks the view of this job, and refuses to replace another view of its name."""
-        mark = f"column {_hash(facts)}"
-        path = file_io.join(self.manifest.directory, view_file(self.config.name))
-        if file_io.exists(path) and load_view(self.manifest, self.config.name).made_from.get("where") != mark:
-            raise ConfigError(f"There is a view {self.config.name!r} already. Give the column another `name`.")
-        return mark
+    def _make_view(self, layer: NewLayerColumn) -> View:
+        splits, manifest = {}, self.manifest
+        for split, info in manifest.splits.items():
+            names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))
+            data = b"".join(file_io.read_whole(layer.job.folder.digests_path(name)) for name in names)
+            notes = np.frombuffer(data, _NOTES)
+            numbers = np.flatnonzero(notes != _MISSING).astype(np.int64)
+            splits[split] = _make_view_split(manifest, split, numbers, notes[numbers])
+        if not any(split.records for split in splits.values()):
+            raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
+        return View(self.config.name, splits, {"where": f"column {layer.identity}"})
 
 
 @dataclass(frozen=True)
@@ -293,7 +315,6 @@ class NewLayerColumn:
         job: The settings of the writer.
         make: The function that makes the values.
         identity: The text that tells this job from others.
-        mark: The mark of the view that is written too; None for no view.
     """
 
     column: NewColumn
@@ -301,7 +322,11 @@ class NewLayerColumn:
     job: WriteJob
     make: Make
     identity: str
-    mark: str | None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an earlier run wrote all of it."""
+        return file_io.exists(file_io.join(self.job.folder.output, file_names.MANIFEST))
 
     def open(self) -> contextlib.AbstractContextManager[None]:
         """Makes and locks the working folder, for `write` and what follows; errors are those of `NewColumn.write`."""
@@ -314,52 +339,22 @@ class NewLayerColumn:
         return {name: write_split(self.job, name, info.num_shards, self._list_records(name)) for name, info in splits}
 
     def finish(self, written: Mapping[str, list[WrittenShard]]) -> None:
-        """Puts the shards of each split together, with the manifest last."""
-        folder, manifest = self.job.folder, self.column.manifest
-        if self.mark is not None:
-            path = file_io.join(manifest.directory, view_file(self.column.config.name))
-            file_io.write_file(path, self._make_view(self.mark).encode(), folder.path("view"), makes_folders=True)
+        """Puts the shards of each split together, with the manifest last, and gives the folder its name."""
         put_together(self.job, self.column.config.name, written, list_fingerprints(self.part.manifest))
+        folder = self.job.folder
+        if not file_io.is_url(folder.output):
+            file_io.remove_tree(folder.output)  # of a run that was killed before it made the view
+        folder.publish()
+
+    def make_entry(self) -> Entry:
+        """Returns the entry of the values, which are written."""
+        made = list_fingerprints(load_own_manifest(self.job.folder.output))
+        below = list_fingerprints(self.part.manifest)
+        return Entry("column", self.identity, self.part.layer, self.column.config.name, below, made)
 
     def _list_records(self, split: str) -> Callable[[int], Iterator[Mapping[str, Any]]]:
         rows = self.part.list_rows(self.column.manifest, split)
         return partial(_make_records, self.column.config, self.job.form, self.job.folder, self.make, rows)
-
-    def _make_view(self, mark: str) -> View:
-        splits, manifest = {}, self.column.manifest
-        for split, info in manifest.splits.items():
-            names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))
-            data = b"".join(file_io.read_whole(self.job.folder.digests_path(name)) for name in names)
-            notes = np.frombuffer(data, _NOTES)
-            numbers = np.flatnonzero(notes != _MISSING).astype(np.int64)
-            splits[split] = _make_view_split(manifest, split, numbers, notes[numbers])
-        if not any(split.records for split in splits.values()):
-            raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
-        return View(self.column.config.name, splits, {"where": mark})
-
-
-def _write_layers(layers: Sequence[NewLayerColumn]) -> None:
-    """Writes the values of all layers; errors are those of `NewColumn.write`."""
-    with contextlib.ExitStack() as opened:
-        for layer in layers:
-            opened.enter_context(layer.open())
-        written = [layer.write() for layer in layers]
-        for layer, shards in zip(layers, written, strict=True):
-            layer.finish(shards)
-        _publish(layers)
-
-
-def _publish(layers: Sequence[NewLayerColumn]) -> None:
-    """Gives the folders their names. Old values of appended layers go first, so that nobody reads old beside new."""
-    column, first = layers[0].column, layers[0].job.folder
-    if column.config.replace:
-        layers_dir = file_io.join(column.manifest.directory, file_names.LAYERS_DIR)
-        for name in file_io.list_names(layers_dir):
-            folder = file_io.join(layers_dir, name, file_names.COLUMNS_DIR, column.config.name)
-            if os.path.isdir(folder):
-                os.rename(folder, first.path(name))
-    for layer in layers:
-        layer.job.folder.publish(replaces=column.config.replace)
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
@@ -376,12 +371,6 @@ def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
     for split in manifest.splits:
         RecordReader(manifest.directory, manifest, split).close()  # which refuses compressed shards
     return manifest
-
-
-def _is_there(folder: str) -> bool:
-    """Returns whether the folder of a column is there. In a bucket it is once its manifest is."""
-    path = file_io.join(folder, file_names.MANIFEST)
-    return file_io.get_size(path) >= 0 if file_io.is_url(folder) else os.path.lexists(folder)
 
 
 def make_default(form: RecordForm, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -435,7 +424,3 @@ def _make_view_split(
         tuple(counts.tolist()) if info.class_counts else (),
         info.stored_fingerprint,
     )
-
-
-def _hash(facts: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tfpipe.dataset.parts import (
     find_misfit,
     hide_records,
-    list_added,
-    list_columns,
     list_fingerprints,
+    load_catalog,
     load_column,
     load_own_manifest,
     load_view,
@@ -20,8 +20,8 @@ from tfpipe.dataset.parts import (
 )
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
+from tfpipe.format.catalog import Catalog, Entry, Kind
 from tfpipe.format.join_manifests import join_manifests
-from tfpipe.format.layer import MAX_LAYER_BYTES, Kind, Layer, decode_layer, layer_file, layer_folder
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
@@ -30,20 +30,9 @@ from tfpipe.system.units import human_count
 _logger = logging.getLogger(__name__)
 
 
-def cut_layers(directory: str, layers: Sequence[int], newest: int) -> Sequence[int]:
-    """Returns the numbers of the entries up to a layer.
-
-    Raises:
-        DataError: There is no such layer.
-    """
-    if not 1 <= newest <= len(layers) + 1:
-        raise DataError(f"{directory} has no layer {newest}; its layers are 1 to {len(layers) + 1}.")
-    return layers[: newest - 1]
-
-
 def load_history(directory: str) -> History:
-    """Reads the layers of a dataset; arguments and errors are those of `load_manifest`."""
-    return History.open(load_own_manifest(directory), *list_added(directory))
+    """Reads the states of a dataset; arguments and errors are those of `load_manifest`."""
+    return History.read(load_own_manifest(directory)).check_newest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,61 +41,61 @@ class History:
 
     Attributes:
         base: The manifest of the first layer, without columns.
-        columns: The names of its columns.
-        layers: The entries of the others, from layer 2 on.
+        catalog: The changes since.
         opened: The appended datasets that were opened, by their layers.
         joined: The manifests of all records, by the appended layers.
     """
 
     base: Manifest
-    columns: Sequence[str]
-    layers: tuple[Layer, ...]
+    catalog: Catalog
     opened: dict[int, Manifest] = field(default_factory=dict)
     joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, base: Manifest, columns: Sequence[str], numbers: Sequence[int]) -> History:
-        """Reads the entries of layers.
-
-        Args:
-            base: The manifest of the first layer, without columns.
-            columns: The names of its columns.
-            numbers: The numbers of the entries that were found.
+    def read(cls, base: Manifest) -> History:
+        """Reads the catalog of a dataset.
 
         Raises:
-            FormatError: An entry is missing or damaged, or was made for other records.
+            FormatError: It is damaged, or appended records are missing.
         """
-        for expected, number in enumerate(numbers, start=2):
-            if number != expected:
-                missing = file_io.join(base.directory, layer_file(expected))
-                raise FormatError(f"{missing} is missing, and a later layer is there. Copy the dataset again.")
-        paths = [file_io.join(base.directory, layer_file(number)) for number in numbers]
-        data = file_io.read_all(paths, [MAX_LAYER_BYTES] * len(paths))
-        history = cls(base, columns, ())
-        try:
-            for entry, path, number in zip(data, paths, numbers, strict=True):
-                layer = decode_layer(entry, path, number, history.count_records)
-                history = replace(history, layers=(*history.layers, layer))
-        except FileNotFoundError as error:  # a link to nothing
-            raise FormatError(f"{error.filename} cannot be read: it is not there. Copy the dataset again.") from None
-        if history.layers:
-            history.check(history.layers[-1])
-        return history
+        history = cls(base, Catalog())  # which keeps what is opened meanwhile
+        catalog = load_catalog(base.directory, lambda catalog: replace(history, catalog=catalog).count_records())
+        return replace(history, catalog=catalog)
+
+    def cut(self, newest: int) -> History:
+        """Returns the states up to a layer.
+
+        Raises:
+            DataError: There is no such layer.
+        """
+        return replace(self, catalog=self.catalog.cut(self.base.directory, newest))
+
+    def check_newest(self) -> History:
+        """Checks that the newest layer was made for the records below it, and returns the same states.
+
+        Raises:
+            FormatError: It was not, or appended records are missing.
+        """
+        if self.catalog.layers:
+            self.check(self.catalog.layers[-1])
+        return self
 
     @property
     def newest(self) -> int:
         """The number of the newest layer."""
-        return len(self.layers) + 1
+        return len(self.catalog.layers) + 1
 
-    def check(self, layer: Layer) -> None:
+    def check(self, layer: Entry) -> None:
         """Checks that a layer stands on the state below it.
 
         Raises:
             FormatError: It was made for other shards.
         """
         if layer.below != list_fingerprints(self.join_shards(layer.number - 1)):
-            path = file_io.join(self.base.directory, layer_file(layer.number))
-            raise FormatError(f"{path} was made for other records than those below it. Copy the dataset again.")
+            raise FormatError(
+                f"Layer {layer.number} of {self.base.directory} was made for other records than those below it. Copy "
+                "the dataset again."
+            )
 
     def load(self, view: str = "", *, with_columns: bool = True) -> Manifest:
         """Returns the dataset at the newest layer, or as a view shows it.
@@ -123,7 +112,7 @@ class History:
         """
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
-        made = load_view(self.join_shards(self.newest), view)
+        made = load_view(self.join_shards(self.newest), self.catalog, view)
         fits = (number for number in range(self.newest, 0, -1) if find_misfit(self.join_shards(number), made) is None)
         return self.load_state(next(fits, self.newest), self.newest, made, with_columns=with_columns)
 
@@ -144,7 +133,7 @@ class History:
         """
         manifest = self.join_shards(number)
         if with_columns:
-            columns = [self.load_column(name, number) for name in self.columns]
+            columns = [self.load_column(name, number) for name in self.catalog.list_names("column")]
             manifest = use_columns(manifest, [column for column in columns if column is not None])
         if view is not None:
             manifest = use_view(manifest, view)
@@ -174,7 +163,8 @@ class History:
             return replace(self.base, layer=number)
         if appended not in self.joined:
             parts = [self.base, *map(self.load_part, appended)]
-            self.joined[appended] = join_manifests(parts, _list_folders(appended))
+            folders = ["", *(self.get_layer(layer).path for layer in appended)]
+            self.joined[appended] = join_manifests(parts, folders)
         return replace(self.joined[appended], layer=number)
 
     def count_records(self) -> dict[str, int]:
@@ -188,24 +178,29 @@ class History:
             FormatError: It is not the manifest that the layer was made with.
         """
         if number not in self.opened:
-            directory = file_io.join(self.base.directory, layer_folder(number))
+            entry = self.get_layer(number)
+            directory = file_io.join(self.base.directory, entry.path)
             try:
                 part = load_own_manifest(directory)
             except DataError as error:
                 raise FormatError(f"The records of layer {number} are missing: {error}") from None
-            if list_fingerprints(part) != self.layers[number - 2].appended:
+            if list_fingerprints(part) != entry.made:
                 path = file_io.join(directory, file_names.MANIFEST)
                 raise FormatError(f"{path} is not that of the records that layer {number} appended. Copy it again.")
             self.opened[number] = part
         return self.opened[number]
 
+    def get_layer(self, number: int) -> Entry:
+        """Returns the entry of a layer, from 2 on."""
+        return self.catalog.layers[number - 2]
+
     def list_layers(self, kind: Kind, number: int) -> tuple[int, ...]:
         """Lists the numbers of the layers of one kind up to a layer."""
-        return tuple(layer.number for layer in self.layers[: number - 1] if layer.kind == kind)
+        return tuple(layer.number for layer in self.catalog.layers[: number - 1] if layer.kind == kind)
 
     def _hide(self, info: SplitInfo, number: int) -> SplitInfo:
         """Returns a split without the records that are hidden at a layer, which may also be a later one."""
-        entries = [self.layers[each - 2].hidden for each in self.list_layers("delete", number)]
+        entries = [self.get_layer(each).hidden for each in self.list_layers("delete", number)]
         hidden = Hidden.join([entry[info.name] for entry in entries if info.name in entry])
         return hide_records(info, hidden.choose(hidden.numbers < info.stored_records))
 
@@ -216,34 +211,47 @@ class History:
             DataError: The column is not complete.
             FormatError: Its manifest is damaged, or it was made for other records.
         """
-        column, appended = load_column(self.base, name), self.list_layers("append", number)
-        if not appended:
-            return column
-        parts = [column]
-        for layer in appended:
-            part = self.load_part(layer)
-            if name not in list_columns(part.directory):
-                self._warn(name, layer)
-                return None
-            parts.append(load_column(part, name))
-        folders = [file_io.join(folder, file_names.COLUMNS_DIR, name) for folder in _list_folders(appended)]
-        return replace(join_manifests(parts, folders), directory=self.base.directory)
+        parts = self.load_column_parts(name, number)
+        lacking = next((layer for layer, part in parts.items() if part is None), None)
+        if lacking is not None:
+            if any(parts.values()):
+                self._warn(name, lacking)
+            return None
+        found = [part for part in parts.values() if part is not None]
+        if len(found) == 1:
+            return found[0]
+        folders = [f"{file_names.COLUMNS_DIR}/{os.path.basename(part.directory)}" for part in found]
+        return replace(join_manifests(found, folders), directory=self.base.directory)
+
+    def load_column_parts(self, name: str, number: int) -> dict[int, Manifest | None]:
+        """Returns the manifest of a column by the layer whose records it has values for; None for a layer without.
+
+        Args:
+            name: The name of the column.
+            number: The newest layer.
+
+        Raises:
+            DataError: The column is not complete.
+            FormatError: Its manifest is damaged, or it was made for other records.
+        """
+        parts = dict[int, Manifest | None]()
+        for layer in (1, *self.list_layers("append", number)):
+            entry = self.catalog.find("column", name, layer)
+            records = self.base if layer == 1 else self.load_part(layer)
+            parts[layer] = None if entry is None else load_column(records, entry, self.base.directory)
+        return parts
 
     def _warn(self, column: str, layer: int) -> None:
         if (self.base.directory, column, layer) not in _WARNED:
             _WARNED.add((self.base.directory, column, layer))
-            count = human_count(sum(self.layers[layer - 2].records.values()), "record")
+            counts = (self.base if layer == 1 else self.load_part(layer)).splits.values()
             _logger.warning(
                 "The column %r has no values for the %s of layer %d, so it is not read. Add them: tfpipe add %s TABLE "
                 "--name %s",
-                *(column, count, layer, self.base.directory, column),
+                *(column, human_count(sum(split.records for split in counts), "record"), layer),
+                *(self.base.directory, column),
             )
 
 
 _WARNED: set[tuple[str, str, int]] = set()
 """The columns of which this process has said that they lack values: a warning comes once."""
-
-
-def _list_folders(appended: Sequence[int]) -> list[str]:
-    """Lists the folders of the first layer and of appended ones, relative to the dataset."""
-    return ["", *map(layer_folder, appended)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from tfpipe.dataset.history import History, cut_layers
-from tfpipe.dataset.parts import list_added, load_column, load_own_manifest, load_view, use_columns, use_view
+from tfpipe.dataset.history import History
+from tfpipe.dataset.parts import load_own_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.units import shorten
@@ -37,14 +37,10 @@ def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None)
     if not isinstance(directory, str | os.PathLike):
         raise ConfigError(f"A dataset must be a path or URL, got {shorten(directory)}.")
     directory, view = split_address(os.fspath(directory).removeprefix("file://"))
-    manifest = load_own_manifest(directory, root=root)
-    columns, layers = list_added(directory)
+    history = History.read(load_own_manifest(directory, root=root))
     if view.isdecimal():
-        return History.open(manifest, columns, cut_layers(directory, layers, int(view))).load_numbered()
-    if layers:
-        return History.open(manifest, columns, layers).load(view)
-    manifest = use_columns(manifest, [load_column(manifest, name) for name in columns])
-    return use_view(manifest, load_view(manifest, view)) if view else manifest
+        return history.cut(int(view)).check_newest().load_numbered()
+    return history.check_newest().load(view)
 
 
 def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:

@@ -1,11 +1,11 @@
-"""The parts of a dataset on disk, each read by itself: manifests of one folder, columns, views."""
+"""The parts of a dataset on disk, each read by itself: manifests of one folder, the catalog, columns, views."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
-from tfpipe.format.layer import list_numbers
+from tfpipe.format.catalog import MAX_CATALOG_BYTES, Catalog, Entry, decode_catalog
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.view import MAX_VIEW_BYTES, VIEW_SUFFIX, VIEWS_DIR, Hidden, View, ViewSplit, decode_view, view_file
+from tfpipe.format.view import MAX_VIEW_BYTES, VIEWS_DIR, Hidden, View, ViewSplit, check_view_name, decode_view
 from tfpipe.storage import buckets, file_io
 from tfpipe.system.extras import check_installed
 
@@ -41,13 +41,13 @@ def check_unchanged(manifest: Manifest, split: str) -> None:
     """Refuses a split whose files were written anew since its manifest was read: they may hold other records.
 
     Raises:
-        DataError: The split has other shards now.
+        DataError: The split has other shards now, or none.
     """
     for part in manifest.parts or (manifest,):
         version = _get_version(file_io.join(part.directory, file_names.MANIFEST))
-        if not part.version or version in ("", part.version) or split not in part.splits:
+        if not part.version or version == part.version or split not in part.splits:
             continue
-        if _read_fingerprint(part.directory, split, version) != part.splits[split].stored_fingerprint:
+        if not version or _read_fingerprint(part.directory, split, version) != part.splits[split].stored_fingerprint:
             raise DataError(f"{part.directory} was written anew with other records since it was opened. Open it again.")
 
 
@@ -67,49 +67,68 @@ def _get_version(path: str) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
-def list_columns(directory: str) -> list[str]:
-    """Lists the names of the columns of a dataset. In a bucket, one that is not finished is not there yet."""
-    folder = file_io.join(directory, file_names.COLUMNS_DIR)
-    names = list(filter(file_names.is_column_name, file_io.list_names(folder)))
-    if not file_io.is_url(directory):
-        return names
-    sizes = file_io.get_sizes([file_io.join(folder, name, file_names.MANIFEST) for name in names])
-    return [name for name, size in zip(names, sizes, strict=True) if size >= 0]
+def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
+    """Reads the catalog of a dataset, which is empty before its first change; `count` is that of `decode_catalog`.
 
+    A bucket that lets nobody list it answers that the file may not be read where it is not there. Then there are no
+    changes, with a warning.
 
-def list_added(directory: str) -> tuple[list[str], list[int]]:
-    """Lists the columns and the layers of a dataset. Where a store lists nothing there are none, with a warning.
-
-    A store is asked for both at once, so that layers take no time of their own.
+    Raises:
+        DataError: It cannot be read.
+        FormatError: It is damaged, or an earlier version of tfpipe changed the dataset.
     """
-    layers_dir = file_io.join(directory, file_names.LAYERS_DIR)
+    path = file_io.join(directory, file_names.CATALOG)
     try:
-        if not file_io.is_url(directory):
-            return list_columns(directory), list_numbers(file_io.list_names(layers_dir))
-        with ThreadPoolExecutor(1) as thread:
-            names = thread.submit(file_io.list_names, layers_dir)
-            return list_columns(directory), list_numbers(names.result())
+        return decode_catalog(file_io.read_bytes(path, MAX_CATALOG_BYTES), path, count)
+    except FileNotFoundError:
+        if os.path.lexists(path):  # a link to nothing
+            raise FormatError(f"{path} cannot be read: it is not there. Copy the dataset again.") from None
+        if not file_io.is_url(directory) and _has_old_layers(directory):
+            raise FormatError(
+                f"{directory} was changed by an earlier version of tfpipe, which this one does not read. Write it anew "
+                "with that version: tfpipe reshard OLD NEW."
+            ) from None
     except DataError as error:
-        _logger.warning("%s is read without columns and layers, which cannot be listed: %s", directory, error)
-        return [], []
+        if not isinstance(error.__cause__, PermissionError) or not file_io.is_url(directory):
+            raise
+        _logger.warning("%s is read without columns and layers, which cannot be looked up: %s", directory, error)
+    return Catalog()
 
 
-def load_column(manifest: Manifest, name: str) -> Manifest:
-    """Reads the manifest of a column, and checks that it belongs to the records of the dataset.
+def _has_old_layers(directory: str) -> bool:
+    return any(name.endswith(".layer") for name in file_io.list_names(file_io.join(directory, file_names.LAYERS_DIR)))
+
+
+def load_column(manifest: Manifest, entry: Entry, directory: str) -> Manifest | None:
+    """Reads the manifest of a column, and checks that it belongs to the records of a layer.
+
+    Args:
+        manifest: The records.
+        entry: The entry of the column.
+        directory: The dataset.
+
+    Returns:
+        The manifest; None if somebody removed the folder of the column.
 
     Raises:
         DataError: The column is not complete.
         FormatError: Its manifest is damaged, or it was made for other records.
     """
-    directory = file_io.join(manifest.directory, file_names.COLUMNS_DIR, name)
-    column = load_own_manifest(directory)
+    folder = file_io.join(directory, entry.path)
+    try:
+        column = load_own_manifest(folder)
+    except DataError:
+        if file_io.exists(folder):
+            raise
+        return None
     fits = column.foreign is None and column.splits.keys() == manifest.splits.keys()
+    fits = fits and list_fingerprints(column) == entry.made
     for split, info in manifest.splits.items() if fits else ():
         fits &= column.stands_on.get(split) == info.fingerprint
         fits &= column.splits[split].records_per_shard == info.records_per_shard
     if not fits:
         raise FormatError(
-            f"{directory} was made for other records than those of {manifest.directory}. Remove this folder, and add "
+            f"{folder} was made for other records than those of {manifest.directory}. Remove this folder, and add "
             "the column again by `tfpipe add`."
         )
     return column
@@ -132,7 +151,7 @@ def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
     return replace(manifest, columns=tuple(columns))
 
 
-def load_view(manifest: Manifest, name: str) -> View:
+def load_view(manifest: Manifest, catalog: Catalog, name: str) -> View:
     """Reads a view of a dataset, whose manifest has the shards of all layers.
 
     Raises:
@@ -140,23 +159,15 @@ def load_view(manifest: Manifest, name: str) -> View:
         DataError: The dataset has no such view.
         FormatError: Its file is damaged.
     """
-    path = file_io.join(manifest.directory, view_file(name))
-    try:
+    directory, entry = manifest.directory, catalog.find("view", check_view_name(name))
+    if entry is not None:
         records = {split: info.stored_records for split, info in manifest.splits.items()}
-        return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path, records)
-    except FileNotFoundError:
-        names = list_views(manifest.directory)
-        has = f"it has {', '.join(names)}" if names else "it has none"
-        raise DataError(
-            f"{manifest.directory} has no view {name!r}; {has}. `tfpipe view {manifest.directory} ... --name {name}` "
-            "makes one."
-        ) from None
-
-
-def list_views(directory: str) -> list[str]:
-    """Lists the names of the views of a dataset."""
-    files = file_io.list_names(file_io.join(directory, VIEWS_DIR))
-    return sorted(file.removesuffix(VIEW_SUFFIX) for file in files if file.endswith(VIEW_SUFFIX))
+        path = file_io.join(directory, entry.path)
+        with contextlib.suppress(FileNotFoundError):  # somebody removed the view
+            return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path, records)
+    names = [other for other in catalog.list_names("view") if other != name]
+    has = f"it has {', '.join(names)}" if names else "it has none"
+    raise DataError(f"{directory} has no view {name!r}; {has}. `tfpipe view {directory} ... --name {name}` makes one.")
 
 
 def use_view(manifest: Manifest, view: View) -> Manifest:

@@ -533,7 +533,7 @@ class RecordReader:
                 return self._decode_index(path, read_bytes(path, max_bytes), shard)
             except FileNotFoundError:
                 raise FormatError(f"{path} is missing. {_ADVICE}") from None
-        file = _OpenFile(path)
+        file = self._open_file(path)
         if (num_bytes := file.num_bytes) > max_bytes:
             raise FormatError(
                 f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. {_ADVICE}"
@@ -570,13 +570,20 @@ class RecordReader:
 
     def _open_anew(self, shard: ShardInfo) -> "_OpenFile":
         path = self._shard_path(shard)
-        file = _OpenFile(path)
+        file = self._open_file(path)
         check_unchanged(self.manifest, self.split)
         if file.num_bytes != shard.bytes:
             raise FormatError(
                 f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {file.num_bytes}. {_ADVICE}"
             )
         return file
+
+    def _open_file(self, path: str) -> "_OpenFile":
+        try:
+            return _OpenFile(path)
+        except FormatError:
+            check_unchanged(self.manifest, self.split)  # which says more
+            raise
 
     def _shard_path(self, shard: ShardInfo) -> str:
         return join(self._root, shard.file)

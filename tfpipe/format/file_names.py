@@ -6,8 +6,9 @@ flowers/
   index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
   index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
   manifest.json                        written last: its presence means that the dataset is complete
-  columns/captions/                    features that were added to the records later: shards, indexes and a manifest
-  layers/2.layer, layers/2/            what was appended or hidden later; see `layer.py`
+  catalog                              the list of all later changes, see `catalog.py`; the content of these:
+  layers/2-1f0c9a77be52/               appended records
+  columns/captions-90ab34cd12ef/       features that were added to the records: shards, indexes and a manifest
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
   duplicates.00001.jsonl               the next part
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from tfpipe.errors import ConfigError, FormatError
 
 MANIFEST = "manifest.json"
+CATALOG = "catalog"
 TFDS_FEATURES = "features.json"
 TFDS_INFO = "dataset_info.json"
 DUPLICATES = "duplicates.jsonl"
@@ -63,7 +65,7 @@ _LIST_SUFFIX = ".jsonl"
 _MAX_PARTS = 100_000  # a file of a larger number is not ours
 _COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot: working folders have one
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
-_INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+/)?({COLUMNS_DIR}/{_COLUMN.pattern}/)?")
+_INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+|{COLUMNS_DIR}/{_COLUMN.pattern})-[0-9a-f]+")
 
 
 def list_part_name(name: str, part: int) -> str:
@@ -187,10 +189,10 @@ def check_column_name(name: str) -> str:
 def index_name(shard: str) -> str:
     """Returns the path of a shard's index, relative to the dataset directory.
 
-    The index of `layers/2/train-00000-of-00001.tfrecord` lies in `layers/2/index`.
+    The index of `layers/2-1f0c9a77be52/train-00000-of-00001.tfrecord` lies in `layers/2-1f0c9a77be52/index`.
     """
     folder, _, name = shard.rpartition("/")
-    if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(f"{folder}/")):
+    if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(folder)):
         folder, name = "", shard
     return f"{folder}/{INDEX_DIR}/{name.removesuffix('.tfrecord')}.idx".removeprefix("/")
 

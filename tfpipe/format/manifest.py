@@ -32,7 +32,7 @@ class ShardInfo:
 
     Attributes:
         file: The name without a folder: `train-00003-of-00008.tfrecord`. That of an appended layer begins with
-            `layers/2/`. A foreign shard may have any name, relative to the folder of the foreign shards.
+            `layers/2-1f0c9a77be52/`. A foreign shard may have any name, relative to the folder of the foreign shards.
         records: The number of records.
         bytes: The size of the file.
         sha256: The SHA-256 of the file, as 64 lower-case hexadecimal digits.

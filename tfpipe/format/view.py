@@ -1,9 +1,9 @@
-"""A view: some records of a dataset, and how often each is read, in a small file beside the manifest.
+"""A view: some records of a dataset, and how often each is read, in a small file that the catalog names.
 
 ```
 flowers/
-  manifest.json
-  views/large.view         a line of JSON, then for each split a bitmap of its records and the weights, compressed
+  manifest.json, catalog
+  views/large-5d41402abc4b.view    a line of JSON, then of each split a bitmap of its records and weights, compressed
 ```
 
 A view holds no record. Record 0 of a view is the first one that it chose, and so on: whoever reads by number reads a
@@ -209,21 +209,21 @@ def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
     return View(header.field("name").text(), splits, header.field("made_from").mapping(Node.scalar))
 
 
+def is_view_name(name: str) -> bool:
+    """Returns whether a view can have this name."""
+    return _NAME.fullmatch(name) is not None and not name.isdecimal()
+
+
 def check_view_name(name: str) -> str:
     """Returns `name`. Raises `ConfigError` if it cannot name a view."""
     if name.isdecimal():
         raise ConfigError(f"A view's name must have more than digits, because @{name} is a layer, got {name!r}.")
-    if not _NAME.fullmatch(name):
+    if not is_view_name(name):
         raise ConfigError(
             "A view's name must have at most 64 letters, digits, dots, dashes and underscores, and begin with a letter "
             f"or a digit, got {name!r}."
         )
     return name
-
-
-def view_file(name: str) -> str:
-    """Returns the file of a view, relative to the dataset's directory: `views/large.view`."""
-    return f"{VIEWS_DIR}/{check_view_name(name)}{VIEW_SUFFIX}"
 
 
 def check_records(node: Node, field: str, where: str, split: str, records: Mapping[str, int], advice: str) -> int:

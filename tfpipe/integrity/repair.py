@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from tfpipe._version import __version__
-from tfpipe.dataset.history import History, cut_layers
+from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import list_added, load_own_manifest, use_columns
+from tfpipe.dataset.parts import load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
+from tfpipe.format.catalog import Catalog
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.layer import layer_file
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
@@ -101,8 +101,7 @@ def repair(
         manifest, unusable = _find_columns(history)
         jobs = dataset_jobs(source, manifest)
         files = [job for column in manifest.columns for job in dataset_jobs(column.directory, column)]
-        layers = [file_io.join(source, layer_file(layer.number)) for layer in history.layers]
-        identity = _identity(source, layers, [*jobs, *files], quick)
+        identity = _identity(source, history, [*jobs, *files], quick)
         if (done := _finished(output, identity)) is not None:
             file_io.remove_tree(staging.base)
             return done
@@ -145,10 +144,10 @@ def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
         ConfigError: A layer cannot be used, so that nobody knows which records are hidden.
         DataError: There is no such layer.
     """
-    columns, numbers = list_added(source)
-    numbers = list(cut_layers(source, numbers, int(layer))) if layer else numbers
     try:
-        return History.open(replace(manifest, directory=source), columns, numbers)
+        base = replace(manifest, directory=source)
+        history = History(base, Catalog()) if layer == "1" else History.read(base)
+        return (history.cut(int(layer)) if layer else history).check_newest()
     except FormatError as error:
         raise ConfigError(
             f"{str(error).rstrip('.')}. Nobody knows which records it hides, so say which layer to write: tfpipe "
@@ -160,7 +159,7 @@ def _find_columns(history: History) -> tuple[Manifest, list[Damage]]:
     """Returns the manifest of all layers with the columns that can be used, and a damage for each other one."""
     manifest = history.load_state(history.newest, history.newest, with_columns=False)
     columns, unusable = list[Manifest](), []
-    for name in history.columns:
+    for name in history.catalog.list_names("column"):
         try:
             if (column := history.load_column(name, history.newest)) is not None:
                 columns = [*columns, column]
@@ -171,11 +170,11 @@ def _find_columns(history: History) -> tuple[Manifest, list[Damage]]:
     return manifest, unusable
 
 
-def _identity(source: str, layers: list[str], jobs: list[FileJob], quick: bool) -> str:
+def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -> str:
     """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
     paths = [file_io.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
-    paths += layers
-    facts = [__version__, source, quick, *zip(paths, file_io.get_versions(paths), strict=True)]
+    layers = [layer.job for layer in history.catalog.layers]
+    facts = [__version__, source, quick, layers, *zip(paths, file_io.get_versions(paths), strict=True)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

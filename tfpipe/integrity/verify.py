@@ -11,22 +11,23 @@ import numpy as np
 
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import list_columns, load_column, load_own_manifest, use_columns
+from tfpipe.dataset.parts import load_column, load_own_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
+from tfpipe.format.catalog import Catalog, Entry
 from tfpipe.format.digest_groups import equal_rows
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.layer import layer_folder, list_numbers
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.view import VIEW_SUFFIX, VIEWS_DIR
+from tfpipe.format.view import VIEWS_DIR
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
-from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.damage_kinds import Damage, Kind
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
+from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.record_facts import RecordFacts
 
 WORKERS = Workers(
@@ -109,9 +110,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         report.damaged += file.damaged
     history = None
     if manifest is not None and listing is not None and not manifest.stands_on:  # a column has none of its own
-        _check_columns(manifest, listing, options, report, observer)
-        history = _check_layers(manifest, options, report, observer)
-        report.damaged += [] if history is None else _check_views(history, listing)
+        history = _check_changes(manifest, listing, options, report, observer)
     if manifest is not None and listing is not None:
         report.damaged += [*_find_extra_and_missing(listing, manifest)]
         if not options.quick:
@@ -148,7 +147,7 @@ def list_files(directory: str) -> dict[str, int] | None:
         return dict(file_io.list_tree(directory)) or None
     if not os.path.isdir(directory):
         return None
-    folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR, VIEWS_DIR)
+    folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR)
     names = (os.path.join(folder, name) for folder in folders for name in _list_names(directory, folder))
     return {name: max(0, file_io.get_size(os.path.join(directory, name))) for name in names}
 
@@ -262,83 +261,86 @@ def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) ->
                 yield Damage(name, "facts", fault.rstrip("."))
 
 
-def _check_views(history: History, listing: Mapping[str, int]) -> Iterator[Damage]:
-    """Yields the views that cannot be used."""
-    for file in sorted(listing):
-        folder, _, name = file.rpartition("/")
-        if folder != VIEWS_DIR or not name.endswith(VIEW_SUFFIX):
-            continue
-        try:
-            history.load(name.removesuffix(VIEW_SUFFIX), with_columns=False)
-        except (ConfigError, FormatError) as error:
-            yield Damage(file, "view", str(error).rstrip("."))
-
-
-def _check_layers(
-    manifest: Manifest, options: VerifyConfig, report: VerifyReport, observer: Observer | None
-) -> History | None:
-    """Checks the layers: each entry, each appended dataset, and what they make together. Adds what was found.
-
-    Returns:
-        The layers; None if they cannot be used, and then nothing that stands on them is checked.
-    """
-    names = file_io.list_names(file_io.join(manifest.directory, file_names.LAYERS_DIR))
-    numbers = list_numbers(names)
-    report.damaged += [
-        Damage(
-            f"{file_names.LAYERS_DIR}/{name}", "extra", "no entry knows this folder, which an append left unfinished"
-        )
-        for name in names
-        if name.isdecimal() and int(name) not in numbers
-    ]
-    for name in (name for name in names if name.isdecimal() and int(name) in numbers):
-        folder = layer_folder(int(name))
-        try:
-            found = verify(file_io.join(manifest.directory, folder), replace(options, allow_duplicates=True), observer)
-        except (FormatError, DataError) as error:
-            report.damaged.append(Damage(folder, "layer", str(error).rstrip(".")))
-            continue
-        report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
-        report.records += found.records
-        report.checked += [replace(one, job=replace(one.job, name=f"{folder}/{one.job.name}")) for one in found.checked]
-        report.damaged += [replace(damage, file=f"{folder}/{damage.file}") for damage in found.damaged]
-    try:
-        history = History.open(manifest, list_columns(manifest.directory), numbers)
-        for layer in history.layers:
-            history.check(layer)
-            history.load_state(layer.number, layer.number, with_columns=False)
-        return history
-    except (FormatError, DataError) as error:
-        report.damaged.append(Damage(file_names.LAYERS_DIR, "layer", str(error).rstrip(".")))
-        return None
-
-
-def _check_columns(
+def _check_changes(
     manifest: Manifest,
     listing: Mapping[str, int],
     options: VerifyConfig,
     report: VerifyReport,
     observer: Observer | None,
-) -> None:
-    """Checks the columns, each as a dataset of its own that must belong to the records, and adds what was found."""
-    sound, prefix = [], f"{file_names.COLUMNS_DIR}/"
-    names = sorted({file.split("/")[1] for file in listing if file.startswith(prefix)})  # of a bucket, which lists all
-    if not file_io.is_url(manifest.directory):
-        names = list_columns(manifest.directory)
-    for name in filter(file_names.is_column_name, names):
-        folder = f"{file_names.COLUMNS_DIR}/{name}"
-        try:
-            sound.append(load_column(manifest, name))
-            found = verify(sound[-1].directory, replace(options, allow_duplicates=True), observer)
-        except (FormatError, DataError) as error:
-            report.damaged.append(Damage(folder, "column", str(error).rstrip(".")))
-            continue
-        report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
-        report.damaged += [replace(damage, file=f"{folder}/{damage.file}") for damage in found.damaged]
+) -> History | None:
+    """Checks what the catalog names, and what it makes together, and adds what was found.
+
+    Returns:
+        The states of the dataset; None if they cannot be used, and then nothing that stands on them is checked.
+    """
     try:
-        use_columns(manifest, sound)
-    except FormatError as error:
-        report.damaged.append(Damage(file_names.COLUMNS_DIR, "column", str(error).rstrip(".")))
+        history = History.read(manifest)
+    except (FormatError, DataError) as error:
+        report.damaged.append(Damage(file_names.CATALOG, "layer", str(error).rstrip(".")))
+        return None
+    catalog = history.catalog
+    report.damaged += _find_unnamed(manifest.directory, listing, catalog)
+    folders = [entry for entry in catalog.entries if entry.kind in ("append", "column")]
+    for entry in folders:
+        _check_folder(history, entry, replace(options, allow_duplicates=True), report, observer)
+    try:
+        for layer in catalog.layers:
+            history.check(layer)
+            history.load_state(layer.number, layer.number, with_columns=False)
+    except (FormatError, DataError) as error:
+        report.damaged.append(Damage(file_names.LAYERS_DIR, "layer", str(error).rstrip(".")))
+        return None
+    try:
+        history.load()
+    except (FormatError, DataError) as error:
+        if not any(damage.kind == "column" for damage in report.damaged):  # which says more
+            report.damaged.append(Damage(file_names.COLUMNS_DIR, "column", str(error).rstrip(".")))
+    for entry in (entry for entry in catalog.entries if entry.kind == "view"):
+        try:
+            history.load(entry.name, with_columns=False)
+        except (ConfigError, FormatError) as error:
+            report.damaged.append(Damage(entry.path, "view", str(error).rstrip(".")))
+        except DataError:  # somebody removed it
+            continue
+    return history
+
+
+def _check_folder(
+    history: History, entry: Entry, options: VerifyConfig, report: VerifyReport, observer: Observer | None
+) -> None:
+    """Checks appended records or a column as a dataset of its own, and adds what was found."""
+    path = file_io.join(history.base.directory, entry.path)
+    try:
+        if entry.kind == "column":
+            records = history.base if entry.number == 1 else history.load_part(entry.number)
+            if load_column(records, entry, history.base.directory) is None:
+                return
+        found = verify(path, options, observer)
+    except (FormatError, DataError) as error:
+        kind: Kind = "column" if entry.kind == "column" else "layer"
+        report.damaged.append(Damage(entry.path, kind, str(error).rstrip(".")))
+        return
+    report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
+    report.damaged += [replace(damage, file=f"{entry.path}/{damage.file}") for damage in found.damaged]
+    if entry.kind == "append":
+        report.records += found.records
+        names = (f"{entry.path}/{one.job.name}" for one in found.checked)
+        renamed = zip(found.checked, names, strict=True)
+        report.checked += [replace(one, job=replace(one.job, name=name)) for one, name in renamed]
+
+
+def _find_unnamed(directory: str, listing: Mapping[str, int], catalog: Catalog) -> Iterator[Damage]:
+    """Yields what no entry of the catalog names in the folders of changes."""
+    named = {entry.path for entry in catalog.entries}
+    for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
+        if file_io.is_url(directory):
+            names = sorted({name.split("/")[1] for name in listing if name.startswith(f"{folder}/")})
+        else:
+            names = _list_names(directory, folder)
+        for name in names:
+            if f"{folder}/{name}" not in named and not name.endswith(WriteFolder.ending):
+                reason = f"the {file_names.CATALOG} does not name it: a change left it unfinished"
+                yield Damage(f"{folder}/{name}", "extra", reason)
 
 
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tfpipe.format.view import Hidden
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import FactsTable, open_facts
 from tfpipe.writer import record_facts as facts
-from tfpipe.writer.layers import open_layers, start_layer, write_layer
+from tfpipe.writer.changes import hash_job, open_layers
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
 
     Raises:
         ConfigError: No record has one of the names, the records have no names, or the dataset lies elsewhere.
-        DataError: There is no dataset, or another process changes its layers.
-        FormatError: A shard or a layer is damaged.
+        DataError: There is no dataset, or another process changes it.
+        FormatError: A shard or the catalog is damaged.
         MissingDependencyError: DuckDB or PyArrow is not installed.
     """
     dataset = os.fspath(dataset)
@@ -59,8 +59,9 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         raise ConfigError(f"`names` must be a list of one name or more, got {names!r:.80}.")
     with (
         importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"),
-        open_layers(dataset) as history,
+        open_layers(dataset) as change,
     ):
+        history = change.history
         manifest = history.load_state(history.newest, history.newest, with_columns=False)
         with open_facts(manifest) as table:
             _check_names(table, manifest, names)
@@ -75,8 +76,9 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         before = stored - sum(records.values())
         if not records:
             return Deleted(history.newest, {}, before)
-        layer = replace(start_layer(history, "delete"), records=records, hidden=hidden)
-        write_layer(history, layer)
+        job = hash_job("delete", history.newest, *names)
+        layer = change.make_layer("delete", job, records=records, hidden=hidden)
+        change.commit([layer])
         return Deleted(layer.number, records, before)
 
 

@@ -202,7 +202,7 @@ def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | Non
     if name.isdecimal():
         return None
     history = load_history(directory)
-    view = load_view(history.join_shards(history.newest), name) if name else None
+    view = load_view(history.join_shards(history.newest), history.catalog, name) if name else None
     found = history.find_state(fits, view) if history.newest > 1 else None
     if found is None:
         return None

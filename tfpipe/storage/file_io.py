@@ -13,9 +13,9 @@ import os
 import posixpath
 import shutil
 import stat
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -192,27 +192,6 @@ def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
         return list(pool.map(lambda path: read_start(path, num_bytes), paths))
 
 
-def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
-    """Yields the bytes of many files, in the order of `paths`.
-
-    Files of an object store are read several at a time, files of a local disk one by one.
-    """
-    if not paths or not is_url(paths[0]):
-        yield from map(read_bytes, paths, max_bytes)
-        return
-    pool = ThreadPoolExecutor(min(_THREADS, len(paths)))
-    try:
-        waiting: deque[Future[bytes]] = deque()
-        for path, limit in zip(paths, max_bytes, strict=True):
-            waiting.append(pool.submit(read_bytes, path, limit))
-            if len(waiting) > _THREADS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def create(
     path: str, temporary: str | None = None, *, expected_bytes: int = 0, makes_folders: bool = False
 ) -> AbstractContextManager[IO[bytes]]:
@@ -250,6 +229,20 @@ def write_new(path: str, data: bytes) -> bool:
         return get_store(path).write_new(path, data)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return local.write_new(path, data)
+
+
+def get_replaceable(url: str) -> object:
+    """Returns what tells whether an object is still the same, for `replace_file`; None without one.
+
+    Raises:
+        DataError: The store does not write on a condition.
+    """
+    return get_store(url).get_replaceable(url)
+
+
+def replace_file(url: str, data: bytes, expected: object) -> bool:
+    """Writes an object if it is still the one for which `get_replaceable` gave `expected`; returns whether it was."""
+    return get_store(url).replace(url, data, expected)
 
 
 def make_folder(path: str) -> None:

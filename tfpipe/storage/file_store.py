@@ -4,7 +4,9 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
+
+from tfpipe.errors import DataError
 
 _READ_AHEAD_BYTES = 8 * 2**20  # a request costs as much as some megabytes
 
@@ -66,6 +68,17 @@ class FileStore:
             return False
         self.write(url, data)
         return True
+
+    def get_replaceable(self, url: str) -> Any:
+        """Returns what tells whether a file is still the same, for `replace`; None without one."""
+        raise DataError(
+            f"{url} would be written only if no other process has changed it, which this store does not promise. Copy "
+            "the dataset to a local disk or to gs://, s3:// or az:// first."
+        )
+
+    def replace(self, url: str, data: bytes, expected: Any) -> bool:
+        """Writes a file if `get_replaceable` still gives `expected`; returns whether it did."""
+        raise NotImplementedError
 
     def open(self, url: str) -> BinaryIO:
         """Opens a file for reading at any place."""

@@ -5,7 +5,6 @@ with new_file("/data/out/shard") as file:  # appears when the block ends well, a
 """
 
 import contextlib
-import ctypes
 import errno
 import hashlib
 import io
@@ -22,7 +21,6 @@ from tfpipe.system.file_lock import open_no_link
 _WRITE_BUFFER_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
 HASH_CHUNK_BYTES = 1 << 20
-_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 def get_file_size(path: str) -> int:
@@ -193,30 +191,3 @@ def write_new(path: str, data: bytes) -> bool:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
     return True
-
-
-def take_place(new: str, output: str, old: str) -> None:
-    """Puts a folder in the place of another at one moment, or where the system cannot do that, by two renamings.
-
-    Args:
-        new: The folder. It may then be the other one.
-        output: The other one.
-        old: The name of the other one if the system cannot exchange them.
-    """
-    if not exchange_folders(new, output):
-        os.rename(output, old)
-        os.rename(new, output)
-
-
-def exchange_folders(first: str, second: str) -> bool:
-    """Exchanges the names of two folders at one moment. Returns False where the system cannot do that."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), first)

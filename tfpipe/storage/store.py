@@ -239,14 +239,41 @@ class Store(FileStore):
 
     def version(self, url: str) -> str | None:
         """Returns a text that changes with the content of an object; None if there is none."""
+        meta = self._find_meta(url)
+        return None if meta is None else f"{meta['size']}:{meta['e_tag'] or meta['last_modified']}"
+
+    def get_replaceable(self, url: str) -> Any:
+        """Returns what tells whether an object is still the same, for `replace`; None without one."""
+        meta = self._find_meta(url)
+        return meta and {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+
+    def replace(self, url: str, data: bytes, expected: Any) -> bool:
+        """Writes an object if `get_replaceable` still gives `expected`; returns whether it did."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        bucket, key = self._find_to_write(url)
+        mode: Any = "create" if expected is None else expected
+
+        def ask() -> bool:
+            try:
+                obstore.put(bucket.once, key, data, use_multipart=False, mode=mode)
+                return True
+            except (AlreadyExistsError, PreconditionError):
+                return False
+
+        # The answer to an earlier attempt may have been lost.
+        return self._ask(url, ask) or self.read(url) == data
+
+    def _find_meta(self, url: str) -> Any:
+        """Returns what obstore knows of an object; None if there is none."""
         import obstore
 
         bucket, key = self._find(url)
         try:
-            meta = self._ask(url, lambda: obstore.head(bucket.once, key))
+            return self._ask(url, lambda: obstore.head(bucket.once, key))
         except FileNotFoundError:
             return None
-        return f"{meta['size']}:{meta['e_tag'] or meta['last_modified']}"
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Yields URL and bytes of all objects in a folder.

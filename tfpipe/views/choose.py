@@ -29,7 +29,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo
-from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit, view_file
+from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
@@ -37,6 +37,7 @@ from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_o
 from tfpipe.system.units import human_text
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
 from tfpipe.writer import record_facts as facts
+from tfpipe.writer.changes import open_change
 from tfpipe.writer.record_facts import RecordFacts, is_of_shard
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
@@ -74,20 +75,23 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
 
 
 def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
-    """Writes a view beside the manifest of its dataset, and returns its path.
+    """Writes a view of a dataset, and returns its path. The same view once more is no error.
 
     Raises:
-        ConfigError: There is a view of this name.
-        DataError: The file cannot be written, or a link in the dataset leads elsewhere.
+        ConfigError: There is another view of this name.
+        DataError: The file cannot be written, another process changes the dataset, or a link in it leads elsewhere.
     """
-    check_links(manifest.directory)
-    path = file_io.join(manifest.directory, view_file(view.name))
-    if os.path.lexists(path) and not overwrite:
-        raise ConfigError(f"{manifest.address}@{view.name} exists. Give another `name`, or `overwrite` to replace it.")
-    with file_io.explain_os_errors(f"write {path}"):
-        file_io.make_folder(os.path.dirname(path))
-        file_io.write_file(path, view.encode())
-    return path
+    data = view.encode()
+    with open_change(manifest.directory) as change:
+        entry = change.make_view(view, data)
+        there = change.history.catalog.find("view", view.name)
+        if there is not None and there.job != entry.job and not overwrite:
+            raise ConfigError(
+                f"{manifest.address}@{view.name} exists. Give another `name`, or `overwrite` to replace it."
+            )
+        change.write(entry.path, data)
+        change.commit([entry])
+        return file_io.join(manifest.directory, entry.path)
 
 
 @dataclass(frozen=True)

@@ -116,20 +116,13 @@ class WorkingFolder:
         """Removes the folder, whose job is done."""
         file_io.remove_tree(self.base)
 
-    def publish(self, *, replaces: bool = False) -> None:
-        """Gives the whole result in `data` its final name, and makes sure that the name is on disk.
-
-        Args:
-            replaces: Whether it takes the place of a folder of that name, which lies in the working folder then.
-        """
+    def publish(self) -> None:
+        """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
         if file_io.is_url(self.base):
             return
         for folder, _, _ in os.walk(self.path("data")):
             local.sync_folder(folder)  # the files themselves are on disk since they were written
-        if replaces and os.path.exists(self.output):
-            local.take_place(self.path("data"), self.output, self.path("old"))
-        else:
-            os.rename(self.path("data"), self.output)
+        os.rename(self.path("data"), self.output)
         local.sync_folder(os.path.dirname(self.output))
 
     def read_identity(self) -> bytes:

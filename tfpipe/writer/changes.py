@@ -1,0 +1,167 @@
+"""Changes a dataset, by one process at a time: each change writes what is new, and then the catalog that names it.
+
+```
+with open_change("/data/flowers") as change:
+    ...                                             # write what the entry names
+    change.commit([change.make_layer("append", job)])
+```
+
+On a disk a lock keeps other processes off. A bucket has none: there the catalog is written on the condition that it is
+still the one that was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.dataset.history import History, load_history
+from tfpipe.dataset.load import split_address
+from tfpipe.dataset.parts import check_links, list_fingerprints
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import file_names
+from tfpipe.format.catalog import Catalog, Entry, Kind
+from tfpipe.format.view import VIEWS_DIR, View
+from tfpipe.storage import file_io, local
+from tfpipe.writer.job import WriteFolder
+from tfpipe.writer.working_folder import WorkingFolder
+
+_OURS = re.compile(r"(?:([0-9]+)|.+)-[0-9a-f]{12}(?:\.view)?")
+
+
+class _DatasetFolder(WorkingFolder):
+    """The working folder in a dataset, whose lock keeps two changes of its parts apart."""
+
+    ending = f"/{file_names.WORK_DIR}"  # as of `tfpipe shard`, which may replace the dataset
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a dataset.
+
+    Attributes:
+        history: The state of the dataset before it.
+        version: The mark by which a bucket tells whether the catalog is still the one that was read; else None.
+    """
+
+    history: History
+    version: Any
+
+    @property
+    def directory(self) -> str:
+        """The dataset, without links."""
+        return self.history.base.directory
+
+    def make_layer(self, kind: Kind, job: str, **facts: Any) -> Entry:
+        """Returns the entry of a new layer; arguments are those of `Entry`."""
+        below = list_fingerprints(self.history.join_shards(self.history.newest))
+        return Entry(kind, job, self.history.newest + 1, below=below, **facts)
+
+    def make_view(self, view: View, data: bytes) -> Entry:
+        """Returns the entry of a view whose file has some bytes."""
+        below = {name: split.fingerprint for name, split in view.splits.items()}
+        return Entry("view", hashlib.sha256(data).hexdigest(), name=view.name, below=below)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a file of the dataset, which appears as a whole.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        path, temporary = file_io.join(self.directory, path), file_io.join(self.directory, file_names.WORK_DIR, "new")
+        with file_io.explain_os_errors(f"write {path}"):
+            file_io.write_file(path, data, temporary, makes_folders=True)
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Writes the catalog with new entries: from then on all they name belongs to the dataset.
+
+        Raises:
+            DataError: It cannot be written, or in a bucket another change was made meanwhile.
+        """
+        catalog = self.history.catalog.change(entries)
+        path = file_io.join(self.directory, file_names.CATALOG)
+        if not file_io.is_url(path):
+            with file_io.explain_os_errors(f"write to {self.directory}"):
+                for folder in {os.path.dirname(entry.path) for entry in entries}:
+                    local.sync_folder(file_io.join(self.directory, folder))
+            self.write(file_names.CATALOG, catalog.encode())
+            local.sync_folder(self.directory)
+        elif not file_io.replace_file(path, catalog.encode(), self.version):
+            raise DataError(
+                f"Another process changed {self.directory} meanwhile, so this change is not made. Run the same "
+                "command again."
+            )
+        for stale in self._list_stale(catalog):
+            file_io.remove_tree(file_io.join(self.directory, stale))
+            file_io.remove(file_io.join(self.directory, stale))
+
+    def _list_stale(self, catalog: Catalog) -> Iterator[str]:
+        """Yields the files and folders that no entry names any more, and on a disk what a killed change left."""
+        named, newest = {entry.path for entry in catalog.entries}, len(catalog.layers) + 1
+        if file_io.is_url(self.directory):  # where another process may be writing
+            yield from {entry.path for entry in self.history.catalog.entries} - named
+            return
+        for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
+            for name in file_io.list_names(file_io.join(self.directory, folder)):
+                path, ours = f"{folder}/{name}", _OURS.fullmatch(name.removesuffix(WriteFolder.ending))
+                is_unfinished = name.endswith(WriteFolder.ending) and path.removesuffix(WriteFolder.ending) not in named
+                # An unfinished append goes on while its layer is the next one.
+                if ours and path not in named and not is_unfinished and int(ours[1] or 0) <= newest:
+                    yield path
+
+
+@contextlib.contextmanager
+def open_change(directory: str) -> Iterator[Change]:
+    """Yields a dataset to be changed, which on a disk no other process changes in the block.
+
+    Args:
+        directory: The dataset, without a view.
+
+    Raises:
+        DataError: There is no dataset, it cannot be written, another process changes it, or a link in it leads
+            elsewhere.
+        FormatError: The catalog is damaged.
+    """
+    load_history(directory)  # which says what is wrong with the path, before a folder is made in it
+    check_links(directory)
+    directory = file_io.resolve_links(directory)
+    with _DatasetFolder(directory).lock(f"changes {directory}"):
+        path = file_io.join(directory, file_names.CATALOG)
+        version = file_io.get_replaceable(path) if file_io.is_url(path) else None  # of before it is read
+        yield Change(load_history(directory), version)
+
+
+@contextlib.contextmanager
+def open_layers(dataset: str | os.PathLike[str]) -> Iterator[Change]:
+    """Yields a dataset that gets a layer.
+
+    Args:
+        dataset: The dataset, without a view.
+
+    Raises:
+        ConfigError: It is a view or a layer, or describes files of another program.
+        DataError: As for `open_change`.
+        FormatError: The catalog is damaged.
+    """
+    directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
+    if view:
+        raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
+    with open_change(directory) as change:
+        if change.history.base.foreign is not None:
+            raise ConfigError(
+                f"{dataset} describes files of others, which have no layers. Write it anew by `tfpipe reshard`."
+            )
+        if change.history.base.stands_on:
+            raise ConfigError(f"{dataset} is a column, which has no layers. Give its dataset.")
+        yield change
+
+
+def hash_job(*facts: object) -> str:
+    """Returns the identity of a job by all that it was asked for."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
