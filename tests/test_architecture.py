@@ -101,17 +101,8 @@ HEAVY = {
         "tfpipe.training",
     ),
     "keras": ("tfpipe.readers.keras",),
-    "apache_beam": (
-        "beam_jobs.graph",
-        "beam_jobs.records.write_records",
-        "beam_jobs.runners",
-        "beam_jobs.storage",
-    ),
-    "torch": (
-        "tfpipe.readers.shared_begin",
-        "tfpipe.readers.torch",
-        "tfpipe.readers.torch_tensors",
-    ),
+    "apache_beam": ("beam_jobs.graph", "beam_jobs.records.write_records", "beam_jobs.runners", "beam_jobs.storage"),
+    "torch": ("tfpipe.readers.shared_begin", "tfpipe.readers.torch", "tfpipe.readers.torch_tensors"),
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
@@ -407,11 +398,7 @@ PLANTED = [
         {"tfpipe/format/tfrecord.py": "from tfpipe.engine.order import a\n"},
         "tfpipe.engine.order (1)",
     ),
-    (
-        "find_upward_imports",
-        {"tfpipe/images/png.py": "from ..pipeline import stage\n"},
-        "tfpipe.pipeline.stage (2)",
-    ),
+    ("find_upward_imports", {"tfpipe/images/png.py": "from ..pipeline import stage\n"}, "tfpipe.pipeline.stage (2)"),
     ("find_upward_imports", {"tfpipe/images/png.py": "from tfpipe import Manifest\n"}, "imports tfpipe (4)"),
     (
         "find_upward_imports",

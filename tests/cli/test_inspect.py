@@ -195,11 +195,7 @@ def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
     done = inspect(copy)
     assert "Classes          20, 18 empty" in done.lines
     begin = done.lines.index("Class        train")
-    assert done.lines[begin + 2 : begin + 5] == [
-        "class 18     9",
-        "class 19     3",
-        "class 00     0",
-    ]
+    assert done.lines[begin + 2 : begin + 5] == ["class 18     9", "class 19     3", "class 00     0"]
     assert done.lines[begin + 14] == "and 8 more   down to 0"
 
 

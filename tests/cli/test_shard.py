@@ -206,7 +206,7 @@ def test_a_job_in_parts(first: tuple[Path, subprocess.CompletedProcess[str]], sh
     late = json.loads(shard(SAMPLE, out, "--part", "0/2", "--json").out)
     assert late.pop("seconds") >= 0
     assert late == {
-        **{"dataset": str(out), "part": "0/2", "written": 0, "finished": 0, "num_shards": 0, "is_complete": True},
+        **{"dataset": str(out), "part": "0/2", "written": 0, "finished": 0, "num_shards": 0, "is_complete": True}
     }
 
 

@@ -26,12 +26,7 @@ def test_any_size_gives_the_bytes_of_pillow(is_bicubic: bool) -> None:
 
 @pytest.mark.parametrize(
     ("size", "new_size", "part"),
-    [
-        ((3, 2), (1, 1), None),
-        ((2, 2), (0, 1), (2.0, 2.0)),
-        ((2, 2), (1, 1), (2.5, 2.0)),
-        ((2, 2), (1, 1), (2, 0)),
-    ],
+    [((3, 2), (1, 1), None), ((2, 2), (0, 1), (2.0, 2.0)), ((2, 2), (1, 1), (2.5, 2.0)), ((2, 2), (1, 1), (2, 0))],
 )
 def test_arguments_that_do_not_fit(size: tuple[int, int], new_size: tuple[int, int], part: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match=r"^The pixels must be RGB of "):

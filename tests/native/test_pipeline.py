@@ -103,9 +103,7 @@ def test_antialiasing_gives_the_pixels_of_tensorflows(manifest: Manifest, image_
     options = {"training": False, "image_size": image_size, "image_dtype": image_dtype, "augment_options": augmented}
     level = 1 if image_dtype == "uint8" else 1 / 255 / 0.224
     for ours, theirs in zip(
-        list_batches(manifest, **options),
-        list_batches(manifest, order="throughput", **options),
-        strict=True,
+        list_batches(manifest, **options), list_batches(manifest, order="throughput", **options), strict=True
     ):
         difference = np.abs(ours["image"].astype(float) - theirs["image"])
         assert difference.max() <= 1.01 * level

@@ -768,11 +768,7 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
             b'{"image"\n',
             "{path}, row 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
         ),
-        (
-            "t.jsonl",
-            b"[" * 100_000,
-            "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep.",
-        ),
+        ("t.jsonl", b"[" * 100_000, "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep."),
         (
             "t.jsonl",
             b'{"image": "a.jpg", "x": ' + b"[" * 900 + b"]" * 900 + b"}\n",

@@ -13,14 +13,7 @@ from click.testing import CliRunner
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.config_option import (
-    CountOrShare,
-    Shares,
-    Size,
-    config_option,
-    config_options,
-    describe_field,
-)
+from tfpipe.cli.shared.config_option import CountOrShare, Shares, Size, config_option, config_options, describe_field
 from tfpipe.cli.shared.help_groups import HelpOption
 from tfpipe.columns.config import TableConfig
 from tfpipe.engine.config.pipeline_config import PipelineConfig

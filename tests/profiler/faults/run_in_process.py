@@ -47,7 +47,7 @@ def run_loader_fault(name: str, folder: Path) -> dict[str, Any]:
     if fault.delay_us:
         env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(fault.delay_us)}
     command = [
-        *(sys.executable, "-W", "ignore", "-m", "tests.profiler.faults.run_loader_fault", name, str(folder.resolve())),
+        *(sys.executable, "-W", "ignore", "-m", "tests.profiler.faults.run_loader_fault", name, str(folder.resolve()))
     ]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:

@@ -113,7 +113,7 @@ def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest:
     recorder = Recorder()
     filled = profile_pipeline(manifest, "train", config, fast, ProfileConfig(0.3, 0.1), recorder)
     assert list(recorder.phases) == [
-        *("Filling the cache", "Warming up", "Measuring for 0.3 s", "Trying stages and options"),
+        *("Filling the cache", "Warming up", "Measuring for 0.3 s", "Trying stages and options")
     ]
     assert recorder.phases["Filling the cache"] == Progress(3, 3, "steps")
     assert filled.fill_s == 0
