@@ -41,7 +41,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DrawImages = Callable[[Path], Path]
 
-
 _TESTS_PER_COLLECTION = 20
 _ended = itertools.count(1)
 

@@ -34,7 +34,6 @@ ARTICLES = "A All An Any Both Each Every No One Several Some The Three Two Wheth
 # No docstring begins with these, and no entry of its sections does.
 BANNED = "As|How|Likewise|Of|So|The same|Those|What|Where|Who|Whose"
 
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Fault = tuple[int, str]
 

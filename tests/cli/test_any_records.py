@@ -71,8 +71,7 @@ def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) 
     run(tfpipe, "reshard", made, tmp_path / "out", "--num-shards", "2")
     before, after = (library.load_manifest(str(path)) for path in (made, tmp_path / "out"))
     assert sorted(read_captions(tmp_path / "out")) == sorted(read_captions(made))
-    assert after.schema == before.schema
-    assert after.splits["train"].tensors == before.splits["train"].tensors
+    assert (after.schema, after.splits["train"].tensors) == (before.schema, before.splits["train"].tensors)
     assert (after.splits["train"].class_counts, after.splits["train"].num_shards) == ((10, 10), 2)
     run(tfpipe, "verify", tmp_path / "out")
     run(tfpipe, "reshard", made, tmp_path / "less", "--num-shards", "1", "--drop-feature", "frames")

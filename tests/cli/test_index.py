@@ -45,8 +45,7 @@ def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
         "image/class/label",
     )
     assert (found["label_base"], found["classes"], found["compression"], found["random_access"]) == (0, 4, "", True)
-    assert found["splits"]["holdout"]["records"] == 7
-    assert found["notes"] == []
+    assert (found["splits"]["holdout"]["records"], found["notes"]) == (7, [])
     assert (tmp_path / "out/dali/validation-00000-of-00001.idx").exists()
 
 

@@ -13,7 +13,6 @@ from tests.conftest import PATH_OF_REPOSITORY, Tfpipe
 
 pytest.importorskip("tensorflow")
 
-
 # The stage leaves a file for each value that comes out of it, so that a test sees which pixels a process made.
 MODULE = """
 import os, sys

@@ -68,8 +68,7 @@ def test_a_flipped_bit_is_named(made: Path, verify) -> None:
     change(made / SHARD, first + 40, b"\xff")
     done = verify(made, "--json")
     size = len(payload(1))
-    assert done.code == 1
-    assert done.json["version"] == 1
+    assert (done.code, done.json["version"]) == (1, 1)
     assert (done.json["files"], done.json["records"], done.json["kinds"]) == (3, 5, {"payload_crc": 1})
     (one,) = done.json["damaged"]
     assert (one["file"], one["record"], one["offset"], one["kind"]) == (SHARD, 1, first, "payload_crc")

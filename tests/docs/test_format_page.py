@@ -213,8 +213,7 @@ def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path,
     assert (record["image/height"], record["image/width"]) == ([20], [40])
     box = [record[f"image/object/bbox/{side}"] for side in ("xmin", "xmax", "ymin", "ymax")]
     assert box == [[0.25], [0.5], [0.0], [1.0]]
-    assert record["image/object/class/label"] == [0]
-    assert record["stars"] == [-7]
+    assert (record["image/object/class/label"], record["stars"]) == ([0], [-7])
     assert record["text"] == ["déjà".encode()]
 
 

@@ -89,8 +89,7 @@ def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None
     cached = open_batches(jpegs, cache="decoded", **options)
     for step in STEPS:
         batch, pixels = cached.read(step), whole.read(step)
-        assert batch["image/filename"] == pixels["image/filename"]
-        assert batch["image"].shape == (8, 12, 12, 3)
+        assert (batch["image/filename"], batch["image"].shape) == (pixels["image/filename"], (8, 12, 12, 3))
         for row, (y, x, height, width) in enumerate(find_boxes(cached, step)):
             out = np.empty((12, 12, 3), np.uint8)
             decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False)

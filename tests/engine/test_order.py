@@ -59,8 +59,7 @@ def test_golden_batches():
 )
 def test_golden_batch(block_records: int, step: int, numbers: list[int], digest: str):
     batch = Order(sum(IMAGENET), 256, block_records).list_numbers(89, step)
-    assert batch.shape == (256,)
-    assert batch.dtype == np.int64
+    assert (batch.shape, batch.dtype) == ((256,), np.int64)
     assert batch[[0, 1, 2, 100, 255]].tolist() == numbers
     assert hashlib.sha256(batch.astype("<i8").tobytes()).hexdigest()[:40] == digest
 

@@ -23,8 +23,7 @@ def test_text():
 @given(st.lists(st.integers(16, 2**40), max_size=20))
 def test_round_trip(sizes):
     table = decode_index(encode_index(sizes), sum(sizes), len(sizes))
-    assert table.dtype == np.int64
-    assert table.shape == (len(sizes), 2)
+    assert (table.dtype, table.shape) == (np.int64, (len(sizes), 2))
     assert table[:, 1].tolist() == sizes
     assert table[:, 0].tolist() == [sum(sizes[:i]) for i in range(len(sizes))]
 

@@ -22,9 +22,7 @@ def count(images: list[tuple[str, int, int, int]]) -> ShardStats:
 
 def test_images_are_added() -> None:
     stats = count(IMAGES)
-    assert stats.images == 4
-    assert stats.formats == {"PNG": 2, "JPEG": 2}
-    assert stats.labels == {2: 2, 0: 1, 1: 1}
+    assert (stats.images, stats.formats, stats.labels) == (4, {"PNG": 2, "JPEG": 2}, {2: 2, 0: 1, 1: 1})
     assert stats.heights == SideStats(smallest=7, largest=12, total=39)
     assert stats.widths == SideStats(smallest=5, largest=41, total=96)
 

@@ -93,15 +93,13 @@ def test_a_mixed_split(tmp_path):
     builder, records = opened(tmp_path, "train[:50%]")
     assert builder.name == "my_flowers_2"
     assert str(builder.version) == "1.0.0"
-    assert builder.info.splits["train"].num_examples == 6
-    assert builder.info.splits["train"].shard_lengths == [3, 3]
+    assert (builder.info.splits["train"].num_examples, builder.info.splits["train"].shard_lengths) == (6, [3, 3])
     assert builder.info.features["image"]["class"]["label"].names == list(NAMES)
     assert builder.info.features["image"]["encoded"].encoding_format is None
     assert len(records) == 3
     for i, found in enumerate(records):
         assert found["image"]["encoded"].shape == (4, 4, 3)
-        assert found["image"]["format"] == (b"JPEG" if i % 2 else b"PNG")
-        assert found["image"]["height"] == 4
+        assert (found["image"]["format"], found["image"]["height"]) == (b"JPEG" if i % 2 else b"PNG", 4)
         assert found["image"]["class"]["label"] == i % 2
         assert found["image"]["class"]["text"] == NAMES[i % 2].encode()
         assert found["image"]["object"]["bbox"]["xmin"].tolist() == [0.25] * i

@@ -16,7 +16,6 @@ REPOSITORY = Path(__file__).parent.parent.parent
 MAX_BYTES = 200 * 10**6
 CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 
-
 # What each entry point is given. `tfpipe verify` would read the holes for long; a first record needs a shard.
 GIVEN = {
     **{entry: list(CASES) for entry in ("load", "open", "source", "inspect", "record")},

@@ -50,8 +50,7 @@ def test_a_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool
         assert got.encoded == data
         assert (got.format, got.height, got.width) == ("JPEG", 24, 40)
         assert (got.channels, got.colorspace) == ((1, "Grayscale") if mode == "L" else (3, "RGB"))
-        assert got.changed == ()
-        assert got.noticed == (("progressive",) if progressive else ())
+        assert (got.changed, got.noticed) == ((), ("progressive",) if progressive else ())
         assert got.boxes == tuple(boxes)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     assert np.abs(tf_jpeg(data).astype(int) - expected).max() <= 1
@@ -126,8 +125,7 @@ def test_another_format_with_the_name_of_a_jpeg_is_noticed(make, tf_png, tf_jpeg
     data = make.save(make.image(), kind, **options)
     got = prepare_image(data, KEEP, filename="folder.x/n01.JPEG")
     assert (got.format, got.height, got.width) == (stored, 24, 40)
-    assert got.changed == ((change,) if change else ())
-    assert got.noticed == ("name_differs",)
+    assert (got.changed, got.noticed) == ((change,) if change else (), ("name_differs",))
     source = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     if stored == "PNG":
         assert (tf_png(got.encoded) == source).all()

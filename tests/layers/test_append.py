@@ -53,8 +53,7 @@ def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Pat
     assert after.layer == 2
     assert after.label_names == (*before.label_names, "ant")
     old, new = before.splits["train"], after.splits["train"]
-    assert new.class_counts == (6, 4, 5, 2)
-    assert new.records_per_shard == (6, 6, 2, 3)
+    assert (new.class_counts, new.records_per_shard) == ((6, 4, 5, 2), (6, 6, 2, 3))
     assert new.formats == {"JPEG": 11, "PNG": 6}
     sizes = [record.image.shape[:2] for record in data_source(grown, "train")]
     assert (new.sizes.max_height, new.sizes.max_width) == tuple(np.max(sizes, axis=0))
@@ -234,8 +233,7 @@ def test_layers_lie_on_layers(grown: str, tmp_path: Path) -> None:
     done = append(grown, more)
     assert (done.layer, done.new_classes) == (3, ("bee",))
     manifest = library.load_manifest(grown)
-    assert manifest.label_names[-2:] == ("ant", "bee")
-    assert manifest.splits["train"].class_counts == (6, 4, 5, 2, 1)
+    assert (manifest.label_names[-2:], manifest.splits["train"].class_counts) == (("ant", "bee"), (6, 4, 5, 2, 1))
     assert manifest.splits["test"].class_counts == (0, 0, 0, 0, 1)
     assert list_names(grown, "test") == ["test/bee/1.jpg"]
     assert list(library.load_manifest(f"{grown}@1").splits) == ["train", "validation"]

@@ -110,8 +110,7 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     assert shown[0] == "list      files=4, host=0 of 1, order=exact, seed=12,345, start_step=0"
     assert shown[1] == "read      reader=engine, num_parallel_calls=2"
     assert shown[2].startswith("decode    num_parallel_calls=")
-    assert shown[3] == "batch     batch_size=4, per_replica=4"
-    assert shown[4] == "prefetch  buffer_size=auto"
+    assert (shown[3], shown[4]) == ("batch     batch_size=4, per_replica=4", "prefetch  buffer_size=auto")
 
 
 @pytest.mark.parametrize("augment", ["host", pytest.param("device", marks=pytest.mark.slow)])

@@ -129,8 +129,7 @@ def test_splits(few: Manifest, foreign: Path) -> None:
     source = get_source(few, "train")
     assert source.shard_records == (7, 5, 2, 9)
     assert source.bases.tolist() == [0, 7, 12, 14, 23]
-    assert source.num_classes == 3
-    assert source.name == f"'train' of {few.directory}"
+    assert (source.num_classes, source.name) == (3, f"'train' of {few.directory}")
     with pytest.raises(ConfigError, match=r"no split 'test'; it has train, validation\."):
         Source.from_manifest(few, "test")
     with pytest.raises(ConfigError, match=r"Say which split to read: train, validation\."):

@@ -82,7 +82,6 @@ PROFILE = Profile(
     handover_us=0.0,
 )
 
-
 SERVICE = ServiceUse(
     workers=(WorkerTiming("a:1", 500.0, 0.9), WorkerTiming("b:1", 600.0, 0.95)),
     local_fraction=0.0,

@@ -45,8 +45,7 @@ def test_labels_keep_the_order_of_the_first_dataset() -> None:
     merged = merge(make_manifest("/a", "dog cat"), make_manifest("/b", "ape cat dog"))
     assert merged.label_names == ("dog", "cat", "ape")
     assert [source.labels for source in merged.datasets.sources.values()] == [(0, 1), (2, 1, 0)]
-    assert merged.class_counts == {"train": [4, 4, 2]}
-    assert merged.name == "pets"
+    assert (merged.class_counts, merged.name) == ({"train": [4, 4, 2]}, "pets")
 
 
 def test_classes_with_numbers_alone_are_not_merged_with_others() -> None:

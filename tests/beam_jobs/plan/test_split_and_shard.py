@@ -67,8 +67,7 @@ def test_shards_are_exactly_these() -> None:
         ("train", 1, 3, 2),
         ("train", 2, 3, 3),
     ]
-    assert plan.shard_bytes == (200, 200, 300)
-    assert plan.class_counts == {"train": [4, 3]}
+    assert (plan.shard_bytes, plan.class_counts) == ((200, 200, 300), {"train": [4, 3]})
     assert (plan.num_images, plan.num_bytes) == (7, 700)
 
 

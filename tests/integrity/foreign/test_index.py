@@ -245,8 +245,7 @@ def test_features_that_vary_are_lists_and_mixed_kinds_are_left_out(foreign, tmp_
     foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, 1, 2], **more))
     report = run(tmp_path)
     specs = {spec.name: (spec.dtype, spec.shape, spec.doc) for spec in report.manifest.schema.features}
-    assert specs["pair"] == ("int64", (2,), "")
-    assert specs["some"] == ("int64", None, "missing in 1 of 3 records")
+    assert (specs["pair"], specs["some"]) == (("int64", (2,), ""), ("int64", None, "missing in 1 of 3 records"))
     assert specs["boxes"] == ("float", None, "0 to 2 values")
     assert "odd" not in specs
     assert "Left out: 'odd' is bytes in some records and int64 in others." in report.notes

@@ -29,8 +29,7 @@ def both(function: Callable[..., Any], *args: Any, **tolerance: float) -> Any:
     compiled = tf.function(function, jit_compile=True, autograph=False)(*args)
     plain = tf.function(function, autograph=False)(*args)
     for one, other in zip(tf.nest.flatten(compiled), tf.nest.flatten(plain), strict=True):
-        assert one.dtype == other.dtype
-        assert one.shape == other.shape
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
         close = {"rtol": 1e-5, "atol": 1e-5, **tolerance}
         np.testing.assert_allclose(np.float64(one.numpy()), np.float64(other.numpy()), **close)
     return compiled
@@ -149,8 +148,7 @@ def test_augment_compiles_with_a_static_shape(has_flips: bool) -> None:
     assert result.shape == (4, 12, 16, 3)
     function = tf.function(lambda *given: take(*given, dtype=tf.bfloat16), autograph=False)
     graph = function.get_concrete_function(*args)
-    assert graph.structured_outputs.shape == (4, 12, 16, 3)
-    assert graph.structured_outputs.dtype == tf.bfloat16
+    assert (graph.structured_outputs.shape, graph.structured_outputs.dtype) == ((4, 12, 16, 3), tf.bfloat16)
 
 
 def test_several_images_of_a_record_are_cropped_one_by_one() -> None:
@@ -234,8 +232,7 @@ def test_mixup_blends_images_as_labels(dtype: tf.DType, compiles: bool) -> None:
     labels = tf.one_hot(tf.range(8), 8)
     mix = tf.function(mixup, jit_compile=compiles, autograph=False)
     mixed, weights = mix(images, labels, tf.constant([1, 2]))
-    assert mixed.dtype == dtype
-    assert mixed.shape == images.shape
+    assert (mixed.dtype, mixed.shape) == (dtype, images.shape)
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)
     # An image is its number, so a mixture is the mean number of its label.
     expected = weights.numpy() @ np.arange(8)
@@ -254,8 +251,7 @@ def test_cutmix_weighs_labels_by_area(compiles: bool) -> None:
     images = tf.cast(images, tf.uint8)
     mix = tf.function(cutmix, jit_compile=compiles, autograph=False)
     mixed, weights = mix(images, tf.one_hot(tf.range(count), count), tf.constant([4, 2]))
-    assert mixed.dtype == tf.uint8
-    assert mixed.shape == images.shape
+    assert (mixed.dtype, mixed.shape) == (tf.uint8, images.shape)
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)
     own = mixed.numpy()[..., 0] == np.arange(count)[:, None, None]
     partner = mixed.numpy()[..., 0] == np.arange(count)[::-1, None, None]

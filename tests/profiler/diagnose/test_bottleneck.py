@@ -15,8 +15,7 @@ def find(profile: Profile) -> Bottleneck:
 
 def test_idle_time_is_the_time_that_is_not_compute() -> None:
     step = make_step(images_per_second=1000, required=4000)
-    assert step.required_rate == 4000
-    assert step.idle == pytest.approx(0.75)
+    assert (step.required_rate, step.idle) == (4000, pytest.approx(0.75))
     assert replace(step, method="monitor").idle == step.idle_fraction.median
 
 
@@ -33,8 +32,7 @@ def test_the_demand_of_an_image_at_each_station() -> None:
     assert demand.cpu_limit == pytest.approx(4 / 3.8e-3)
     assert demand.get_stage_limit("decode") == pytest.approx(4 / 2.4e-3)
     assert demand.get_stage_limit("read") == pytest.approx(8 / 0.2e-3)
-    assert demand.storage_limit == pytest.approx(10_000)
-    assert demand.limit == demand.cpu_limit
+    assert (demand.storage_limit, demand.limit) == (pytest.approx(10_000), demand.cpu_limit)
     assert make_profile().cpu_limit == pytest.approx(1000 / 0.95)
 
 
@@ -226,8 +224,7 @@ def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> N
     profile = make_profile(
         stages=stages, host={"cpu_fraction": 0.26}, dataset={"by_engine": False, "own_stages": ("lookup",)}
     )
-    assert profile.demand.passes == {"lookup": ("decode",)}
-    assert profile.demand.threads == {"decode": 4, "lookup": 4}
+    assert (profile.demand.passes, profile.demand.threads) == ({"lookup": ("decode",)}, {"decode": 4, "lookup": 4})
     assert find(profile).reason.startswith("decode and lookup take 4,800 µs for each image, 79% of it waiting for ")
     # Behind a lock one call after another waits; without it four threads wait, and decode, side by side.
     locked = replace(own, hold_us_per_image=3900.0)
@@ -239,8 +236,7 @@ def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> N
 def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:
     """10 ms of the trainer's thread for each batch of 100 are 100 us for an image, which no stage accounts for."""
     demand = make_profile(host={"trainer_us_per_step": 10_000.0}).demand
-    assert demand.cpu_s["batch"] == pytest.approx(100e-6)
-    assert demand.cpu_s["other"] == pytest.approx(300e-6)
+    assert (demand.cpu_s["batch"], demand.cpu_s["other"]) == (pytest.approx(100e-6), pytest.approx(300e-6))
     assert (demand.take_batch_s, demand.handover_s) == (pytest.approx(100e-6), pytest.approx(100e-6))
     assert make_profile(handover_us=None).demand.handover_s == pytest.approx(300e-6)
 

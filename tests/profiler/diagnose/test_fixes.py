@@ -151,7 +151,6 @@ def test_restart_markers_are_proposed_where_they_were_tried() -> None:
 TEXTBOOK: dict[str, Any] = {"exact": False, "by_engine": False}
 ONE_CALL: dict[str, Any] = {"tf_data.num_parallel_calls": 1}
 
-
 SLOW_READ = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
 ONE_READER = make_stage("read", 50, wait_us_per_image=950.0)
 NO_PREFETCH: dict[str, Any] = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}

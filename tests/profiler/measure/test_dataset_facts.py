@@ -26,8 +26,7 @@ def test_a_manifest_knows_records_and_sizes(manifest: Manifest) -> None:
     facts = get_dataset_facts(manifest, "train", CONFIG, [])
     sizes = manifest.splits["train"].sizes
     assert (facts.records, facts.files, facts.exact, facts.by_engine) == (12, 2, True, True)
-    assert facts.formats == ("JPEG", "PNG")
-    assert facts.mean_size == (sizes.mean_height, sizes.mean_width)
+    assert (facts.formats, facts.mean_size) == (("JPEG", "PNG"), (sizes.mean_height, sizes.mean_width))
     assert facts.short_side == 9  # 8/7 of the model's 8 pixels, where images have 16 and more
     assert facts.own_stages == facts.late_caches == ()
 

@@ -139,8 +139,7 @@ def test_stages_of_the_users_own_are_named(manifest: Manifest) -> None:
     profile = profile_pipeline(
         manifest, "train", CONFIG, Accelerator(0.02, 4), ProfileConfig(0.5, 0.1), None, add_own_stages
     )
-    assert profile.dataset.own_stages == ("jitter", "kept")
-    assert profile.dataset.late_caches == ("kept",)
+    assert (profile.dataset.own_stages, profile.dataset.late_caches) == (("jitter", "kept"), ("kept",))
     # What the cache keeps is not made again.
     assert [stage.name for stage in profile.stages] == ["kept", "batch"]
 
@@ -161,8 +160,7 @@ def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
     counts = {stage.name: stage.elements_out_per_in for stage in profile.stages}
     expected = {"parse": 1, "decode": 1, "augment": 1, "keep": 1 / 3, "twice": 2, "fives": 1 / 5, "apart": 5}
     assert counts == pytest.approx({"read": 1, **expected, "batch": 1 / 4}, 0.1)
-    assert profile.records_per_image == pytest.approx(1.5, rel=0.1)
-    assert profile.dataset.filters == ("keep", "twice")
+    assert (profile.records_per_image, profile.dataset.filters) == (pytest.approx(1.5, rel=0.1), ("keep", "twice"))
     read = profile.host.storage_bytes_per_second / profile.dataset.record_bytes
     assert read == pytest.approx(profile.images_per_second * profile.records_per_image)
 
@@ -287,8 +285,7 @@ def test_the_command_prints_json_and_fails_above_max_idle(small_dataset, tmp_pat
     options = ("--config", tmp_path / "a.toml", "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle")
     done = tfpipe("profile", small_dataset, *options, "0.1%")
     document = done.json
-    assert document["version"] == 4
-    assert document["required_images_per_second"] == pytest.approx(4000)
+    assert (document["version"], document["required_images_per_second"]) == (4, pytest.approx(4000))
     assert set(stages) <= {stage["name"] for stage in document["stages"]}
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
     idle = f"{document['idle_fraction']:.1%}"
