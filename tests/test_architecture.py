@@ -106,6 +106,7 @@ HEAVY = {
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
+        "beam_jobs.inputs.parquet_batches",
         "beam_jobs.inputs.parquet_images",
         "beam_jobs.inputs.parquet_rows",
         "beam_jobs.inputs.parquet_tensors",
