@@ -137,7 +137,7 @@ def test_help_is_quick() -> None:
         times.append(_read_cpu_s() - before)
         assert result.returncode == 0, result.stderr
         assert "shard" in result.stdout
-    assert min(times) < 0.5
+    assert min(times) < 1.0  # 0.3 to 0.6 by the processor; with TensorFlow it is over 3
 
 
 def _read_cpu_s() -> float:

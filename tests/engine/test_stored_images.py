@@ -13,7 +13,6 @@ MANIFEST = Manifest(
     name="pets",
     splits={"train": SPLIT},
     schema=image_schema(labeled=False, boxes=False, box_labels=False),
-    image={"encoding": "keep", "resize_short": 8},
     tool_version="0",
 )
 
@@ -23,7 +22,7 @@ MANIFEST = Manifest(
 def test_a_split_is_seekable_if_all_of_its_jpegs_are(seekable_jpegs: int, seekable: bool, foreign: Foreign | None):
     split = replace(SPLIT, seekable_jpegs=seekable_jpegs)
     stored = StoredImages.from_manifest(replace(MANIFEST, splits={"train": split}, foreign=foreign), "train")
-    assert stored == StoredImages(frozenset({"JPEG", "PNG"}), None, 8, seekable)
+    assert stored == StoredImages(frozenset({"JPEG", "PNG"}), None, seekable)
 
 
 def test_pngs_alone_are_not_seekable() -> None:
