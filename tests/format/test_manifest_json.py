@@ -10,6 +10,7 @@ import pytest
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
+from tfpipe.format.catalog import Catalog
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
@@ -147,7 +148,7 @@ def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog) -> None:
 def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch) -> None:
     url, data = "gs://bucket/others", (written(tmp_path, "/etc") / "manifest.json").read_bytes()
     monkeypatch.setattr("tfpipe.storage.file_io.read_bytes", lambda *_: data)
-    monkeypatch.setattr("tfpipe.storage.file_io.list_names", lambda _: [])  # of columns
+    monkeypatch.setattr("tfpipe.dataset.history.load_catalog", lambda *_: Catalog())
     with pytest.raises(FormatError, match=r"says that its shards lie in /etc, a folder of some machine"):
         load_manifest(url)
     assert load_manifest(url, root=str(tmp_path)).shard_directory(url) == str(tmp_path)

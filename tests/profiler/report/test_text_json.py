@@ -135,7 +135,7 @@ def test_the_text_says_that_a_cache_was_being_filled() -> None:
 
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
-    assert (document["version"], document["method"]) == (3, "loop")
+    assert (document["version"], document["method"]) == (4, "loop")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
     assert document["bottleneck"]["stage"] == "decode"
