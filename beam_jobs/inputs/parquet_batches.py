@@ -12,7 +12,7 @@ from tfpipe.system.budget import Budget
 _MEAN_BYTES = 16 << 20  # of a batch, as far as the footer tells
 _MOST_BYTES = 64 << 20  # of a batch in which each row has the longest text of the file
 _IMAGES_BYTES = 256 << 20  # of a batch in which each row is as large as the whole column
-_VALUE_BYTES = 8
+_VALUE_BYTES = 24  # of a number in a list, which becomes an object
 
 
 def read_batches(
@@ -85,7 +85,8 @@ def _measure(array: Any) -> int:
     if types.is_struct(array.type):
         return sum(map(_measure, array.flatten()))
     if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
-        return _measure(array.flatten())
+        values = array.flatten()
+        return max(_measure(values), len(values) * _VALUE_BYTES)
     if types.is_dictionary(array.type) and not types.is_primitive(array.type.value_type):
         return pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0
     size: int = array.nbytes

@@ -153,11 +153,14 @@ def list_rows(
         images, rows, num_damaged, found = _list_part(part, columns, config, known, observer, len(builder))
         if not len(images) and not num_damaged and not found:
             continue
-        for position in range(len(columns)):
-            cells, from_text = images.get_extras(position), is_text_table(part.path)
-            column_facts[position] += ColumnFacts.read(cells, part.file_number, rows, from_text=from_text)
-        if LABEL in columns:
-            classes.update(chain.from_iterable(images.get_extras(columns.index(LABEL))))
+        begin, from_text = 0, is_text_table(part.path)
+        for block in images.iterate_extra_blocks():
+            some = rows[begin : begin + len(block)]
+            for position, cells in enumerate(zip(*block, strict=True)):
+                column_facts[position] += ColumnFacts.read(cells, part.file_number, some, from_text=from_text)
+                if columns[position] == LABEL:
+                    classes.update(chain.from_iterable(cells))
+            begin += len(block)
         embedded = find_columns(part)
         if embedded is not None:
             class_names.update([embedded.class_names] if embedded.class_names else [])
@@ -191,13 +194,14 @@ def _list_part(
 ) -> "tuple[ImageTable, array[int], int, Mapping[str, Rows]]":
     """Returns the images of a part of a table, the row of each, the number of damaged rows, and the faulty ones."""
     builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(part.file_number)
+    names = {*_KNOWN, *columns}
     for number, row in read_rows(part):
         if row is None:
             damaged += 1
             continue
         faults.begin(number)
         with faults:
-            image = _parse_row(row, number, part, columns, config, known, faults)
+            image = _parse_row(row, number, part, columns, names, config, known, faults)
         if faults.is_faulty:
             continue
         builder.append(image)
@@ -445,11 +449,14 @@ def _parse_row(
     number: int,
     part: TablePart,
     extra_columns: Sequence[str],
+    names: Set[str],
     config: ShardConfig,
     known: Set[str],
     faults: RowFaults,
 ) -> ImageRef:
     """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still.
+
+    `names` are those of all columns, `extra_columns` those of the further ones in their order.
 
     Raises:
         DataError: Nothing of the row can be used.
@@ -461,9 +468,9 @@ def _parse_row(
     with faults:
         image = _locate(row, number, part, root)
     with faults:
-        unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
-        if unknown:
-            raise DataError(f"column {unknown[0]!r} is not in the first row; every row needs the same columns.")
+        unknown = next((name for name in row if name not in names), None)
+        if unknown is not None:
+            raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
     with faults:
         boxes, box_labels = _parse_boxes(row, image)
     with faults:

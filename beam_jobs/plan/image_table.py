@@ -18,7 +18,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -348,8 +348,11 @@ class ImageTable:
 
     def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
         """Yields the values of the further columns of each row."""
-        for rows in self._decode_all("extra"):
-            yield from rows
+        return chain.from_iterable(self.iterate_extra_blocks())
+
+    def iterate_extra_blocks(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Yields the values of the further columns of some rows at once."""
+        return self._decode_all("extra")
 
     def replace_extras(self, rows: Iterable[tuple[Any, ...]]) -> "ImageTable":
         """Returns a table with these values of the further columns, one tuple for each row; the others are shared."""

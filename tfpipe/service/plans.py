@@ -2,8 +2,8 @@
 
 ```
 trainer: plan = describe_plan(maker.plan)           the same for all hosts of a training
-worker:  check_plan(plan, 128)                      before anything is opened
-         whole = open_plan(plan, roots, 128)        a maker of the batches of all hosts together
+worker:  read_options(plan)                         before anything is opened
+         whole = open_plan(plan, roots)             a maker of the batches of all hosts together
          whole.for_rows(128, 256).read(epoch, step)
 ```
 """
@@ -77,14 +77,7 @@ def read_options(plan: Plan) -> PipelineConfig:
     """
     try:
         options, sources, hosts = dict(plan["options"]), plan["sources"], plan["host"][1]
-        if not set(options) <= set(_OPTIONS) or set(plan) != {
-            "sources",
-            "split",
-            "options",
-            "augment",
-            "shares",
-            "host",
-        }:
+        if not set(options) <= set(_OPTIONS) or set(plan) != _ENTRIES:
             raise ValueError
         augment = toml_json.build(AugmentOptions, plan["augment"], "The plan of a trainer")
         config = toml_json.build(PipelineConfig, {**options, "augment_options": augment}, "The plan of a trainer")

@@ -124,7 +124,7 @@ ROW = Budget(bytes=64 << 20, items=1_000_000, depth=100)
 """A row of a table."""
 
 COLUMNS = Budget(items=4096)
-"""The columns of a table, whose time grows with their square: so many take some seconds."""
+"""The columns of a table: each further one becomes a feature of every record."""
 
 BLOCKS = Budget(items=10_000)
 """The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""
@@ -133,10 +133,10 @@ SCANS = Budget(items=2_500_000_000)
 """The pixels of a progressive JPEG, once for each scan: ten scans are usual, and 50 of 50 megapixels take 5 s."""
 
 UNPACKED = Budget(bytes=1 << 30)
-"""What a compressed archive or table holds, besides `GROWTH` times its size."""
+"""The bytes that a compressed archive or table may hold, besides `GROWTH` times its size."""
 
 DECODED = Budget(bytes=256 << 20)
-"""What a Parquet table holds once it is decoded, besides `GROWTH` times its size."""
+"""The bytes that a Parquet table may decode to, besides `GROWTH` times its size."""
 
 GROWTH = 200
 """How many times its size a compressed archive or table may hold. Images hardly shrink, and texts 10 to 50 times."""

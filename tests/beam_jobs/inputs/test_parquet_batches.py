@@ -55,10 +55,21 @@ def test_usual_columns_come_in_large_batches(tmp_path: Path) -> None:
     assert count_rows(tmp_path / "t.parquet") == [1000, 1000, 1000]
 
 
-def test_a_small_table_that_decodes_to_gigabytes_is_refused(tmp_path: Path) -> None:
+LIST_ENDS = np.arange(0, 12_000_001, 1_000_000, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        (20_000, repeat(LONG, 20_000)),
+        # 92 MB of numbers, which would be 0.5 GB of Python's.
+        (12, pa.ListArray.from_arrays(pa.array(LIST_ENDS), pa.array(np.full(12_000_000, 7)))),
+    ],
+    ids=["texts", "numbers"],
+)
+def test_a_small_table_that_decodes_to_gigabytes_is_refused(tmp_path: Path, rows: int, column: Any) -> None:
     path = tmp_path / "t.parquet"
-    table = pa.table({"image": ["a.jpg"] * 20_000, "caption": repeat(LONG, 20_000)})
-    pq.write_table(table, path, compression="zstd")
+    pq.write_table(pa.table({"image": ["a.jpg"] * rows, "more": column}), path, compression="zstd")
     assert path.stat().st_size < 2000
     assert refusal(DataError, list_images, ShardConfig(str(path), "/out")) == (
         f"{path} decodes to more than 200 times its bytes, as if it were made to fill the memory. Write it anew "
