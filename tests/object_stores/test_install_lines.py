@@ -21,6 +21,15 @@ dataset = {}
 print(len(next(iter(dataset))["label"]))
 assert not {{"tensorflow", "torch", "jax"}} - {{"{}"}} & set(sys.modules)
 """
+SERVED_BATCH = """
+import sys, tfpipe
+from tfpipe.service.config import ServiceConfig
+from tfpipe.service.processes import Service
+with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
+    workers = tfpipe.ServiceOptions(workers=service.addresses)
+    dataset = tfpipe.NumpyBatches(sys.argv[1], "train", batch_size=4, image_size=32, service=workers)
+    print(len(next(iter(dataset))["label"]))
+"""
 READERS = {
     "tensorflow": "tfpipe.build_dataset(sys.argv[1], 'train', batch_size=4, image_size=32)",
     "torch": "tfpipe.TorchBatches(sys.argv[1], 'train', batch_size=4, image_size=32)",
@@ -58,7 +67,7 @@ def test_every_line_is_tried() -> None:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if "build" not in path.parts]
     pages += [ROOT / "README.md", ROOT / "beam_jobs" / "README.md", ROOT / "tfpipe" / "readers" / "README.md"]
     lines = re.findall(r"pip install (?:-\S+ )*'?\.\[([a-z,]+)\]", "".join(page.read_text() for page in pages))
-    tried = {"beam", "beam,cloud", "cloud", "dataflow", "shard", "shard,cloud", "shard,hf", "views"}
+    tried = {"beam", "beam,cloud", "cloud", "dataflow", "service", "shard", "shard,cloud", "shard,hf", "views"}
     assert {*lines} - {"docs", "test"} == tried | {*READERS} | {"tensorflow,shard"}
 
 
@@ -73,6 +82,7 @@ def test_shard(dataset: Path, tmp_path: Path) -> None:
     assert "149" in tfpipe("shard", "verify", tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_buckets(cloud: Cloud) -> None:
     photos = cloud.put(
         f"{cloud.new()}/photos", {f"{name}/1.jpg": make_jpeg(seed, (8, 8)) for seed, name in enumerate(("cat", "dog"))}
@@ -86,6 +96,7 @@ def test_buckets(cloud: Cloud) -> None:
     assert "export.json" in cloud.tree(f"{out}-wds")
 
 
+@pytest.mark.slow
 def test_hugging_face(dataset: Path, tmp_path: Path) -> None:
     hub = HubServer()
     try:
@@ -103,6 +114,10 @@ def test_views(dataset: Path) -> None:
     (dataset.parent / "wrong.txt").write_text("circle/circle-1.jpg\n")
     tfpipe("views", "delete", dataset, dataset.parent / "wrong.txt")
     assert json.loads(tfpipe("views", "inspect", f"{dataset}@round", "--json"))["splits"]["train"]["records"] == 49
+
+
+def test_service(dataset: Path) -> None:
+    assert run("service", "-c", SERVED_BATCH, dataset) == "4\n"
 
 
 @pytest.mark.slow
