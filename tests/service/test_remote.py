@@ -6,6 +6,8 @@ import pickle
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -387,3 +389,23 @@ def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) 
         f"`service` 127.0.0.1:9 is for batches by their steps, and {files.name} are files without a manifest. Leave "
         "one of them out."
     )
+
+
+ENDING = """
+import sys, tfpipe
+from tfpipe.service.config import ServiceConfig
+from tfpipe.service.processes import Service
+with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
+    workers = tfpipe.ServiceOptions(workers=service.addresses)
+    batches = iter(getattr(tfpipe, sys.argv[2])(sys.argv[1], "train", batch_size=8, image_size=8, service=workers))
+    next(batches)
+print("the workers ended")
+"""
+
+
+@pytest.mark.parametrize("face", ["NumpyBatches", "TorchBatches", "build_dataset"])
+def test_a_trainer_ends_after_its_workers(made: Path, face: str) -> None:
+    """Threads that work ahead wait for lost workers, but not when the program ends."""
+    command = [sys.executable, "-c", ENDING, str(made), face]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "the workers ended\n"), ended.stderr

@@ -33,6 +33,9 @@ with that."""
 _STEPS_ANNOUNCED = 4  # beyond those that are made storage is asked for, which takes no memory of this process
 _DECODING = 2  # batches are decoded at once; each uses all threads that decode
 _working = threading.local()
+_ending = threading.Event()
+# `atexit` comes too late: before it, pools wait for their threads, and these perhaps for the workers of a service.
+threading._register_atexit(_ending.set)  # type: ignore[attr-defined]
 
 
 class Maker(Protocol):
@@ -161,7 +164,7 @@ def _take_in_order(
 def is_left() -> bool:
     """Returns whether this thread reads for a trainer that has left, so that nobody waits for what it reads."""
     steps: _Steps | None = getattr(_working, "steps", None)
-    return steps is not None and steps.is_closed
+    return _ending.is_set() or (steps is not None and steps.is_closed)
 
 
 class _NoMoreSteps(Exception):
