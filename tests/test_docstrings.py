@@ -103,7 +103,7 @@ def check_sections(text: str) -> Iterator[Fault]:
 
 
 def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
-    """Yields string literals below fields, and the fields of a public dataclass without an entry or an article."""
+    """Yields string literals below fields, and wrong entries of a dataclass that documents its fields, as options must."""
     for field, below in zip(node.body, node.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and is_text(below.value):
             yield below.lineno, f"A string below a field of {node.name}: use its `Attributes:` section."
@@ -118,6 +118,8 @@ def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
         and "ClassVar" not in ast.unparse(item.annotation)
     ]
     entries = list(get_attributes(ast.get_docstring(node) or ""))
+    if not entries and not node.name.endswith(("Config", "Options")):
+        return
     for name, entry in get_attributes(ast.get_docstring(node) or "").items():
         first = re.split(r"[\s,.:;]", entry, maxsplit=1)[0]
         if first not in ARTICLES:
