@@ -103,7 +103,7 @@ def check_sections(text: str) -> Iterator[Fault]:
 
 
 def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
-    """Yields string literals below fields, and wrong entries of a dataclass that documents its fields, as options must."""
+    """Yields strings below fields, and wrong entries of a dataclass that documents its fields, as options must."""
     for field, below in zip(node.body, node.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and is_text(below.value):
             yield below.lineno, f"A string below a field of {node.name}: use its `Attributes:` section."
