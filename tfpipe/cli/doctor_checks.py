@@ -50,13 +50,7 @@ class TargetConfig:
 
 
 def check_versions(tensorflow: str, installed: Mapping[str, str], target: TargetConfig) -> Check:
-    """Checks that TensorFlow, Keras and the TPU's library fit together.
-
-    Args:
-        tensorflow: Version of TensorFlow that was imported.
-        installed: Versions of the installed packages by name.
-        target: The accelerator of the run.
-    """
+    """Checks that TensorFlow, Keras and the TPU's library fit together."""
     name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
     tpu_package = installed.get("tensorflow-tpu")
     finding = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
@@ -89,13 +83,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
 
 
 def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetConfig) -> Check:
-    """Checks that this machine has a TPU that one process can take as a whole.
-
-    Args:
-        chips: The device files of its chips.
-        holders: The numbers of other processes that have them open.
-        target: The accelerator of the run.
-    """
+    """Checks that this machine has a TPU that one process can take as a whole."""
     name = "tpu host"
     if target.tpu_elsewhere:
         advice = "Run `tfpipe doctor` with `tpu` local on each of its hosts too."
@@ -119,11 +107,7 @@ def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetC
 
 
 def check_jax(installed: Mapping[str, str]) -> Check:
-    """Checks that JAX, its library and the TPU's fit together.
-
-    Args:
-        installed: Versions of the installed packages by name.
-    """
+    """Checks that JAX, its library and the TPU's fit together."""
     name, jax, jaxlib = "jax", installed.get("jax"), installed.get("jaxlib")
     if jax is None:
         return Check(name, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it.")

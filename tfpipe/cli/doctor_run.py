@@ -1,7 +1,4 @@
-"""Every check of a dataset and a pipeline, one after the other, as `tfpipe doctor` prints them.
-
-for check in run_checks(manifest, "train", config, TargetConfig(tpu="local")):
-    print(check.status, check.name, check.found, check.advice)
+"""Every check of a dataset and a pipeline, as `tfpipe doctor` prints them.
 
 Nothing here connects to a TPU, since that starts a machine that is paid by the minute.
 """
@@ -59,22 +56,7 @@ def run_checks(
     target: TargetConfig,
     customize: Customize | None = None,
 ) -> Iterator[Check]:
-    """Checks the machine and a real batch, and yields each result as soon as it is there.
-
-    Args:
-        data: The data, from `load_manifest` or `tfrecord_files`.
-        split: Name of a split; None for foreign files.
-        config: The pipeline. Caches are estimated, not filled.
-        target: The accelerator to feed.
-        customize: A function that changes the pipeline's stages; None leaves them as they are.
-
-    Yields:
-        The results in the order of `CHECKS`. An error makes its check a failure, and the checks that need it are
-        skipped.
-
-    Raises:
-        ConfigError: There is no such split.
-    """
+    """Checks the machine and a real batch, and yields each result as soon as it is there."""
     facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
     for name, check in CHECKS.items():
         if name not in _TPU_CHECKS or target.tpu is not None:
@@ -131,11 +113,7 @@ class _Facts:
 
     @cached_property
     def first_batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The specs of the tensors of the first host's batches and a real batch, by the names of the tensors.
-
-        Raises:
-            _NotReachedError: The batch cannot be shared, as the check `batch` says.
-        """
+        """The specs of the tensors of the first host's batches and a real batch, by the names of the tensors."""
         try:
             check_shares(self.plan)
         except ConfigError:
@@ -331,11 +309,7 @@ def _check_xla(facts: _Facts) -> Check:
 
 
 def _compile_step(batch: Mapping[str, tf.Tensor], plan: BatchPlan) -> str | None:
-    """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate.
-
-    Returns:
-        The first line of the compiler's error, or None.
-    """
+    """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate."""
     tensors = {name: tensor for name, tensor in batch.items() if tensor.dtype != tf.string}
     classes = plan.source.num_classes or _CLASSES
     kernel = tf.ones([3, 3, 3, _FEATURES]) / 27

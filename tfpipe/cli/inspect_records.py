@@ -29,13 +29,7 @@ _MAX_TEXT_SHOWN = 300
 
 
 def show_record(dataset: str, manifest: Manifest, record: str, output: str | None, as_json: bool) -> None:
-    """Prints one record, such as train:0, and writes its image where that is asked for; -1 is the last one.
-
-    Raises:
-        ConfigError: There is no such split or record, or `output` is something else than a file.
-        DataError: The image cannot be written.
-        FormatError: The record is missing or damaged, or has no image that can be written.
-    """
+    """Prints one record, such as train:0, and writes its image where that is asked for; -1 is the last one."""
     match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
     if not match:
         raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")

@@ -41,11 +41,7 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Commands(click.Group):
-    """The commands, in the order in which they are added; a library's error that leaves one names its options.
-
-    Attributes:
-        sections: The names of the commands under each heading of the help; empty for one list.
-    """
+    """The commands, in the order in which they are added; a library's error that leaves one names its options."""
 
     sections: Mapping[str, Sequence[str]] = {}
 
@@ -118,12 +114,7 @@ tfpipe.sections = {heading: [command.name or "" for command in commands] for hea
 
 
 def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
-    """Runs the command line of this process and exits.
-
-    Args:
-        command: The group of commands.
-        name: The program's name for messages.
-    """
+    """Runs the command line of this process and exits."""
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
     use_token(os.environ.get(TOKEN_VARIABLE, ""))

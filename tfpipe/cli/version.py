@@ -30,14 +30,7 @@ def print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
-    """Collects the versions and the facts of this machine.
-
-    Args:
-        root: The directory where the file system begins. Tests pass another one.
-
-    Returns:
-        Values that JSON can hold.
-    """
+    """Collects the versions and the facts of this machine, whose file system begins at `root`."""
     from tfpipe.system import host_limits
 
     versions = _get_versions()

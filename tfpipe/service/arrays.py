@@ -58,15 +58,7 @@ def send_batch(batch: Batch) -> Iterator[tuple[pa.RecordBatch, bytes]]:
 
 
 def receive(stream: Iterable[Any], alive: Callable[[], None]) -> tuple[Batch, dict[str, Any], int]:
-    """Receives a batch, the text at its end, and the number of its bytes.
-
-    Args:
-        stream: The chunks of a Flight stream.
-        alive: A function that is called with each message; it raises an error if nobody should wait on.
-
-    Raises:
-        BrokenAnswer: What came is no batch.
-    """
+    """Receives a batch, the text at its end, and the number of its bytes."""
     batch: Batch = {}
     total, part, memory, begin = 0, None, np.zeros(0, np.uint8), 0
     try:

@@ -1,13 +1,6 @@
 """The workers as a trainer sees them: which of them answer, and which has least to do.
 
-```
-workers = Workers(ServiceOptions(workers=("10.0.0.6:5050", "10.0.0.7:5050")))
-workers.check()                         # ConfigError: none answers, or one has another release
-batch = workers.ask({"plan": plan, "epoch": 0, "step": 7, "rows": [0, 64]}, make_here)
-```
-
-One connection carries one request at a time. A worker that fails or falls silent gets no more requests, and what it was
-asked for goes to another one. A thread calls it until it answers again.
+One connection carries one request at a time. What a lost worker was asked for goes to another one.
 """
 
 from __future__ import annotations
@@ -53,18 +46,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class WorkerClock:
-    """The figures of one worker since the trainer began.
-
-    Attributes:
-        address: The address, host:port.
-        batches: The number of batches that it gave.
-        made_s: The seconds in which it made them, as it says itself. Two are made at once.
-        num_bytes: The bytes of these batches.
-    """
+    """The figures of one worker since the trainer began."""
 
     address: str
     batches: int = 0
-    made_s: float = 0.0
+    made_s: float = 0.0  # as it says itself; two batches are made at once
     num_bytes: int = 0
 
 
@@ -109,13 +95,7 @@ class _Asking:
 class Workers:
     """The workers of a service, for all threads of a process.
 
-    Args:
-        options: The addresses of the workers, and how they are asked.
-        most: The most requests that a worker has. This host makes batches too when all workers have so many, and at
-            most so many at once. None: any number, and this host makes none.
-
-    Raises:
-        ConfigError: A file that the options name cannot be read.
+    If each has at most `most` requests, this host makes batches too when all have so many, and at most so many at once.
     """
 
     def __init__(self, options: ServiceOptions, most: int | None = None) -> None:
@@ -147,11 +127,7 @@ class Workers:
         return {worker.address: worker.trouble for worker in self._workers if not worker.is_up}
 
     def check(self) -> None:
-        """Calls all workers. Those that do not answer are called again until they do.
-
-        Raises:
-            ConfigError: None answers, or one has another release or another token.
-        """
+        """Calls all workers. Those that do not answer are called again until they do."""
         self.call_all()
         silent = [worker for worker in self._workers if not worker.is_up]
         other = [worker for worker in silent if "release" in worker.trouble]
@@ -174,16 +150,7 @@ class Workers:
             self._begin_calls(worker)
 
     def ask(self, ticket: Ticket, make_here: Callable[[], Batch]) -> tuple[Batch, bool]:
-        """Returns the batch of a step, and whether it is of a worker: the one that had least to do.
-
-        Args:
-            ticket: The plan, the epoch, the step in it, and the rows of the global batch: the first and their number.
-            make_here: The function that makes the batch on this host.
-
-        Raises:
-            DataError: No worker gave it in time.
-            TfpipeError: The error that the batch has, wherever it is made.
-        """
+        """Returns the batch of a step, and whether it is of a worker: the one that had least to do."""
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
         deadline = time.monotonic() + self._timeout_s

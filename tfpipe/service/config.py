@@ -1,7 +1,4 @@
-"""ServiceConfig: the workers of this machine, their ports, and what they may open.
-
-ServiceConfig(root=("/data",), port=5050, workers=2)     # they listen on 5050 and 5051
-"""
+"""ServiceConfig: the workers of this machine, their ports, and what they may open."""
 
 from __future__ import annotations
 

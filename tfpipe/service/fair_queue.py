@@ -1,11 +1,4 @@
-"""A queue in which no client waits for all that another asked for before it.
-
-```
-turn = queue.enter("10.0.0.7", plan)
-while not turn.granted.wait(1): ...
-queue.leave(turn)                       # at any time, and always
-```
-"""
+"""A queue in which no client waits for all that another asked for before it. Who enters always leaves."""
 
 from __future__ import annotations
 
@@ -19,19 +12,11 @@ _MOST_NAMES = 1 << 12
 
 @dataclass(eq=False)
 class Turn:
-    """A request that waits or works.
+    """A request that waits or works."""
 
-    Attributes:
-        keys: The client's address, and the plan behind it.
-        num_bytes: The bytes that it takes while it works.
-        arrived: The number of the request among all.
-        granted: Whether its turn came, or it was refused.
-        is_refused: Whether too many wait, and this client has most of them.
-    """
-
-    keys: tuple[str, tuple[str, str]]
-    num_bytes: int
-    arrived: int
+    keys: tuple[str, tuple[str, str]]  # the address, and the plan behind it
+    num_bytes: int  # while it works
+    arrived: int  # its number among all
     granted: threading.Event = field(default_factory=threading.Event)
     is_refused: bool = False
 
@@ -39,10 +24,8 @@ class Turn:
 class FairQueue:
     """The slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
 
-    Args:
-        slots: The requests that work at once; a plan gets at most half of them, where there are several.
-        num_bytes: The bytes that they may take together; one alone may take more.
-        most_waiting: The requests that may wait. One more, and the newest of the client with most of them is refused.
+    A plan gets at most half of several slots. One request may take more than `num_bytes` alone. If more than
+    `most_waiting` wait, the newest of the client with most of them is refused.
     """
 
     def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:

@@ -1,12 +1,4 @@
-"""The plan of batches in a ticket: which records, and what makes arrays of them. Nothing in it makes a worker write.
-
-```
-trainer: plan = describe_plan(maker.plan)           the same for all hosts of a training
-worker:  read_options(plan)                         before anything is opened
-         whole = open_plan(plan, roots)             a maker of the batches of all hosts together
-         whole.for_rows(128, 256).read(epoch, step)
-```
-"""
+"""The plan of batches in a ticket: which records, and what makes arrays of them. Nothing in it makes a worker write."""
 
 from __future__ import annotations
 
@@ -51,11 +43,7 @@ def name_release() -> str:
 
 
 def describe_plan(plan: AnyPlan) -> Plan:
-    """Returns the plan by which a worker makes the batches of all rows.
-
-    Raises:
-        ConfigError: The records are not a whole split of a dataset.
-    """
+    """Returns the plan by which a worker makes the batches of all rows."""
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     options = {name: getattr(plan.config, name) for name in _OPTIONS if getattr(plan.config, name) is not None}
@@ -70,11 +58,7 @@ def describe_plan(plan: AnyPlan) -> Plan:
 
 
 def read_options(plan: Plan) -> PipelineConfig:
-    """Returns the options of a plan from a network; nothing is opened.
-
-    Raises:
-        ConfigError: It is no plan, or asks for more than a worker makes.
-    """
+    """Returns the options of a plan from a network; nothing is opened."""
     try:
         options, sources, hosts = dict(plan["options"]), plan["sources"], plan["host"][1]
         if not set(options) <= set(_OPTIONS) or set(plan) != _ENTRIES:
@@ -118,17 +102,7 @@ def count_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
 
 
 def open_plan(plan: Plan, roots: Sequence[str]) -> AnyMaker:
-    """Opens the maker of the batches of all rows of a plan whose options were read.
-
-    Args:
-        plan: The plan.
-        roots: The real paths, or URLs, below which datasets may lie.
-
-    Raises:
-        ConfigError: It is no plan, or its options do not fit the data.
-        DataError: A dataset is not here, is another one than the trainer's, or lies elsewhere.
-        FormatError: A file is missing, or has another size than the manifest says.
-    """
+    """Opens the maker of the batches of all rows of a plan whose options were read."""
     config = read_options(plan)
     try:
         index, num_hosts = map(int, plan["host"])

@@ -1,11 +1,4 @@
-"""The worker processes of this machine. One that ends is started again, on the same port.
-
-```
-with Service(ServiceConfig(root=("/data",), workers=2), token) as service:
-    service.addresses           # ("127.0.0.1:5050", "127.0.0.1:5051")
-    service.run_until(stop)
-```
-"""
+"""The worker processes of this machine. One that ends is started again, on the same port."""
 
 from __future__ import annotations
 
@@ -40,18 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The workers of this machine; a context manager starts and stops them.
-
-    Args:
-        config: The workers to run.
-        token: The token that trainers must bring; empty for none.
-
-    Attributes:
-        addresses: The address of each worker, host:port.
-
-    Raises:
-        ConfigError: Others than this machine reach the workers, and there is no token; or a file cannot be read.
-    """
+    """The workers of this machine; a context manager starts and stops them."""
 
     def __init__(self, config: ServiceConfig, token: str = "") -> None:
         with importing("A data service", "pyarrow", "tfpipe[service]"):
@@ -67,11 +49,7 @@ class Service:
         self.addresses: tuple[str, ...] = ()
 
     def __enter__(self) -> Service:
-        """Starts the workers and waits until they serve: about a second.
-
-        Raises:
-            TfpipeError: A port is in use, or a worker ended at once.
-        """
+        """Starts the workers and waits until they serve: about a second."""
         config = self._config
         try:
             for number in range(config.workers):
@@ -93,11 +71,7 @@ class Service:
         return tuple(process.pid for process in self._processes)
 
     def run_until(self, stop: threading.Event) -> None:
-        """Starts lost workers again until `stop` is set.
-
-        Raises:
-            TfpipeError: A worker that was started again ended at once.
-        """
+        """Starts lost workers again until `stop` is set."""
         while not stop.wait(_LOOK_EVERY_S):
             for number, process in enumerate(self._processes):
                 if not process.is_alive():
@@ -153,11 +127,7 @@ def resolve_roots(roots: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_file(option: str, path: str) -> bytes:
-    """Reads a file that an option names.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
+    """Reads a file that an option names."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -184,11 +154,7 @@ def _run_worker(ready: Connection, location: str, roots: tuple[str, ...], thread
 
 
 def _find_port(host: str, port: int) -> int:
-    """Returns a port that is free: the given one, or any for 0.
-
-    Raises:
-        TfpipeError: Another server has the port, or this user may not have it, or the host is not this machine.
-    """
+    """Returns a port that is free: the given one, or any for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as listener:

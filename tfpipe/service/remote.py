@@ -1,10 +1,4 @@
-"""RemoteMaker: a maker of batches like any other, whose batches workers make.
-
-```
-maker = serve_remotely(open_maker(plan))        # itself without a `service`, else a RemoteMaker
-batch = maker.make(epoch, step)                 # equal to the bit, whoever made it
-```
-"""
+"""RemoteMaker: a maker of batches like any other, whose batches workers make, equal to the bit."""
 
 from __future__ import annotations
 
@@ -37,24 +31,12 @@ class _Made:
 
 
 def serve_remotely(maker: AnyMaker) -> AnyMaker:
-    """Returns a maker whose batches workers make, if the options name a `service`; otherwise the maker itself.
-
-    Raises:
-        ConfigError: No worker answers, or one has another release.
-    """
+    """Returns a maker whose batches workers make, if the options name a `service`; otherwise the maker itself."""
     return RemoteMaker(maker) if maker.plan.config.service.workers else maker
 
 
 class RemoteMaker:
-    """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew.
-
-    Args:
-        maker: The maker of the same batches on this host, which makes the steps in its `share`.
-        workers: The workers. None: those that the options name, at least one of which must answer.
-
-    Attributes:
-        clocks: The time that was spent on batches; in "read" threads waited for workers.
-    """
+    """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew."""
 
     def __init__(self, maker: AnyMaker, workers: Workers | None = None) -> None:
         self._local = maker
@@ -123,12 +105,7 @@ class RemoteMaker:
         return self.decode(self.read(epoch, step), threads)
 
     def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
-        """Gets the batch of a step from a worker, or reads its records if this host makes it.
-
-        Raises:
-            DataError: No worker gave it within the service's `timeout_s`.
-            TfpipeError: The error that the batch has, wherever it is made.
-        """
+        """Gets the batch of a step from a worker, or reads its records if this host makes it."""
         share = self.plan.config.service.share
         if share != "auto" and is_local(epoch * self.plan.steps_per_epoch + step, share):
             return self._local.read(epoch, step)

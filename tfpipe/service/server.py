@@ -1,10 +1,5 @@
 """A worker: it answers each ticket with the batch of a step, for any number of trainers.
 
-```
-ticket ── a thread of gRPC: waits for its turn, says so each second, sends ──┐
-ticket ── a thread of gRPC ──────────────────────────────────────────────────┤── threads: open, read, decode in turn
-```
-
 The makers of the last few plans stay open. Nothing else is kept, so a worker may end at any time.
 """
 
@@ -63,16 +58,9 @@ class _CheckToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """A worker, without a process of its own. It serves as soon as it is made.
+    """A worker, without a process of its own. It serves as soon as it is made, on port 0 at any free one.
 
-    Args:
-        location: The address, as Flight writes it; port 0 is any free one.
-        roots: The paths and URLs below which datasets may lie; `resolve_roots` makes them real.
-        threads: The number of threads that decode, of all batches together.
-        num_bytes: The bytes that the batches in the making may take together.
-        token: The token that a call must bring; empty for none.
-        tls: The certificate and its key, in PEM; None for no encryption.
-        give_up: A function that is called when clients hold half of all places and take nothing, while others wait.
+    `give_up` is called when clients hold half of all places and take nothing, while others wait.
     """
 
     def __init__(

@@ -21,14 +21,7 @@ _NAME_WIDTH = 12
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Attributes:
-        name: The name of the check, such as "tpu host".
-        status: The verdict.
-        found: A sentence with the finding.
-        advice: A sentence that says what to do; empty if there is nothing to do.
-    """
+    """The result of one check: what was found, and what to do about it, if anything."""
 
     name: str
     status: Literal["ok", "warning", "failure", "skipped"]

@@ -1,9 +1,4 @@
-"""A command with the options that all have, --json and --debug, and the output that --json chooses.
-
-@command("Show what a dataset holds.", example="tfpipe inspect flowers")
-@click.argument("dataset")
-def inspect(dataset: str, as_json: bool) -> None: ...
-"""
+"""A command with the options that all have, --json and --debug, and the output that --json chooses."""
 
 import json
 import re
@@ -29,15 +24,7 @@ def command(
     epilog: str | None = None,
     json_help: str = "Print one JSON object.",
 ) -> Callable[[Callable[..., Any]], GroupedCommand]:
-    """Makes a command of a function, which gets `as_json` too.
-
-    Args:
-        short_help: The line in the list of commands.
-        example: The example below the help.
-        name: The name. None: that of the function.
-        epilog: The text below the help.
-        json_help: The help of --json.
-    """
+    """Makes a command of a function, which gets `as_json` too."""
     json_option = click.option("--json", "as_json", is_flag=True, help=json_help)
 
     def make(function: Callable[..., Any]) -> GroupedCommand:
@@ -70,9 +57,5 @@ def require_tensorflow(command: str) -> None:
 
 
 def require_beam(what: str) -> None:
-    """Checks that Apache Beam is installed.
-
-    Args:
-        what: The option that needs it, as the subject of a sentence.
-    """
+    """Checks that Apache Beam is installed for `what`, the subject of a sentence."""
     check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")

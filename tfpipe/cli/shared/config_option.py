@@ -1,10 +1,6 @@
 """Command-line options that read their name, type, words, default and heading from the field of a config.
 
-    @config_options(ImageForm)              # --encoding, --quality and all others
-    @config_option(PipelineConfig, "seed")
-
-give `--quality N  The JPEG quality of images that are encoded again.  [default: 95]`. The command gets None if the user
-does not give the option, so the default itself stays at the field.
+A command gets None for an option that the user does not give, so the default itself stays at the field.
 """
 
 import contextlib
@@ -32,14 +28,7 @@ _SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`\"0-9])")
 def config_options(
     config: Any, *groups: str, without: Collection[str] = (), default: str | None = None
 ) -> Callable[[Command], Command]:
-    """Makes the command-line options for all options of a config.
-
-    Args:
-        config: The class.
-        groups: The headings whose options are made; none for all.
-        without: The names of fields that the command does not take.
-        default: The default in words, as for `config_option`.
-    """
+    """Makes the command-line options of a config, or those below some of its headings."""
     chosen = {
         name: facts
         for name, facts in get_options(config).items()
@@ -52,14 +41,7 @@ def config_options(
 def config_option(
     config: Any, name: str, *, default: str | None = None, required: bool = False
 ) -> Callable[[Command], Command]:
-    """Makes the command-line option for an option of a config.
-
-    Args:
-        config: The class.
-        name: The name of the field; `label_smoothing` becomes `--label-smoothing`.
-        default: The default in words, if the command has another one than the field.
-        required: Whether the user must give the option.
-    """
+    """Makes the command-line option for an option of a config; `default` is one in words, if not the field's."""
     (field,) = (field for field in fields(config) if field.name == name)
     facts: Option = get_options(config)[name]
     given = None if field.default is MISSING else field.default

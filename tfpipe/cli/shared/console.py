@@ -36,14 +36,7 @@ class _StatusLine(Observer):
 
 @contextmanager
 def status_line(first: str) -> Iterator[_StatusLine]:
-    """Shows a line on a terminal, with the time that has passed; a log gets nothing.
-
-    Args:
-        first: The text at the beginning.
-
-    Yields:
-        The observer that changes the text.
-    """
+    """Shows a line on a terminal, with the time that has passed; a log gets nothing."""
     if not sys.stderr.isatty():
         yield _StatusLine(lambda _: None)
         return

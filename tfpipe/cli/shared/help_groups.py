@@ -1,17 +1,4 @@
-"""The help of a command in groups: the options of every day first, all others with --help-all.
-
-```
-Input:
-  --image-column COLUMN ...
-Options:
-  --json              Print one JSON object.
-  -h, --help          Show this message and exit.
-  --help-all          Show all 55 options and exit.
-```
-
-An option says itself in which group it stands, and whether it is rare. The groups come in the order of their first
-options.
-"""
+"""The help of a command in groups, in the order of their first options; --help-all shows the rare options too."""
 
 from __future__ import annotations
 
@@ -34,13 +21,7 @@ _MEANT = {
 
 
 class HelpOption(click.Option):
-    """An option that knows where the help of its command shows it.
-
-    Args:
-        group: The heading; empty for "Options".
-        rare: Whether only --help-all shows it.
-        arguments: The arguments of `click.Option`.
-    """
+    """An option that knows where the help of its command shows it."""
 
     def __init__(self, *names: Any, group: str = "", rare: bool = False, **arguments: Any) -> None:
         super().__init__(*names, **arguments)
@@ -51,12 +32,7 @@ help_option = partial(click.option, cls=HelpOption)
 
 
 class GroupedCommand(click.Command):
-    """A command whose help shows its options in groups. Options without a group stand last, under "Options".
-
-    Args:
-        example: The example below the help.
-        arguments: The arguments of `click.Command`.
-    """
+    """A command whose help shows its options in groups. Options without a group stand last, under "Options"."""
 
     def __init__(self, *names: Any, example: str = "", **arguments: Any) -> None:
         super().__init__(*names, **arguments)

@@ -42,15 +42,7 @@ def read_config(
     given: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> "PipelineConfig":
-    """Returns the options in the file, with the batch of the command line in place of the file's.
-
-    Args:
-        path: The file; None for the defaults.
-        batch_size: Option of the command line.
-        default_batch_size: Images in a batch if neither the file nor the command line names a size.
-        given: Other options of the command line, which go before the file's. A None is ignored.
-        defaults: Options that neither the file nor the command line gives.
-    """
+    """Returns the options in the file, with the batch of the command line in place of the file's."""
     from tfpipe.engine.config import toml_json
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
@@ -109,11 +101,7 @@ def load_stages(stages: str | None) -> "Customize | None":
 
 
 def load_function(text: str, option: str) -> Any:
-    """Returns the function that `module:function` names; the module may lie in the current directory.
-
-    Raises:
-        ConfigError: There is no such module or function, or the module cannot be imported.
-    """
+    """Returns the function that `module:function` names; the module may lie in the current directory."""
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name.isidentifier()):
         raise ConfigError(f"{option} must be module:function, got {text!r}.")

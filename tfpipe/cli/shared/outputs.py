@@ -7,11 +7,7 @@ from tfpipe.storage import file_io
 
 
 def check_target(path: str) -> None:
-    """Refuses a name under which nothing can be written, before the work is done.
-
-    Raises:
-        ConfigError: The folder is missing or not writable, or the path is not that of a file.
-    """
+    """Refuses a name under which nothing can be written, before the work is done."""
     _check_kind(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
@@ -23,12 +19,7 @@ def check_target(path: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Writes a whole file, which appears under its name when it is complete.
-
-    Raises:
-        ConfigError: The path is not that of a file.
-        DataError: The file cannot be written.
-    """
+    """Writes a whole file, which appears under its name when it is complete."""
     _check_kind(path)
     try:
         file_io.write_file(os.path.realpath(path), data)  # a link keeps pointing where it did

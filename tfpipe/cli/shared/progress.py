@@ -31,11 +31,7 @@ def find_twins(names: Sequence[str]) -> list[list[str]]:
 
 
 class _Display(Observer):
-    """The common part of the displays: a bar with a line on a terminal, a line every ten seconds in a log.
-
-    Args:
-        title: The text beside the bar until the job says more.
-    """
+    """The common part of the displays: a bar with a line on a terminal, a line every ten seconds in a log."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -156,12 +152,7 @@ class ShardDisplay(_Display, ShardObserver):
 
 
 class ScanDisplay(_Display):
-    """A display of a reading of files on standard error: bytes, records, rates, damages and the time left.
-
-    Args:
-        title: The text beside the bar, such as "Verifying".
-        counts_damage: Whether the job counts what is damaged.
-    """
+    """A display of a reading of files on standard error: bytes, records, rates, damages and the time left."""
 
     def __init__(self, title: str, *, counts_damage: bool = True) -> None:
         super().__init__(title)

@@ -99,31 +99,18 @@ run_options = all_options(
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The options of a command for the run of its job.
+    """The options of a command for the run of its job."""
 
-    Attributes:
-        beam_args: All arguments for Beam, those of the runner first.
-        dry_run: Whether to plan only.
-        print_command: Whether to print the job as a command only.
-        as_json: Whether to print one JSON object.
-        plan_only: Whether to write the plan only.
-        part: The number of a part of the job, and the number of parts; None for the whole job.
-    """
-
-    beam_args: tuple[str, ...]
+    beam_args: tuple[str, ...]  # those of the runner first
     dry_run: bool
     print_command: bool
     as_json: bool
     plan_only: bool = False
-    part: tuple[int, int] | None = None
+    part: tuple[int, int] | None = None  # its number and how many there are; None for the whole job
 
     @classmethod
     def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
-        """Removes its options from a command's options.
-
-        Raises:
-            ConfigError: Options do not go together.
-        """
+        """Removes its options from a command's options."""
         runner = RunnerConfig(**take(RunnerConfig, options))
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
@@ -147,13 +134,7 @@ class RunArgs:
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
-    """Runs the job, or only plans or prints it, and prints the result.
-
-    Args:
-        config: The options of the job.
-        run_args: The options for its run.
-        append: The dataset that the records are appended to; None for a dataset of their own.
-    """
+    """Runs the job, or only plans or prints it, and prints the result."""
     if run_args.print_command:
         click.echo(format_command(config, run_args.beam_args))
         return
@@ -294,16 +275,7 @@ def _format_option(flag: str, value: Any) -> str:
 
 
 def refuse_path(beam_args: Sequence[str], expected: str, advice: str = "") -> None:
-    """Refuses a path among the arguments for Beam.
-
-    Args:
-        beam_args: The arguments behind the paths of a command.
-        expected: The begin of a sentence, as in "INPUT and OUTPUT must be two paths, got a third".
-        advice: A further sentence.
-
-    Raises:
-        ConfigError: There is a path.
-    """
+    """Refuses a path among the arguments for Beam."""
     if beam_args and not beam_args[0].startswith("-"):
         text = f"{expected}, {beam_args[0]!r}. Write options for Beam after --. {advice}"
         raise ConfigError(text.rstrip())

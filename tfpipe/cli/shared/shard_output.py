@@ -1,14 +1,4 @@
-"""The output of `shard`, `reshard` and `merge`: the facts as JSON values, and the same facts as text.
-
-```
-train: 23 records, 1 shard, 316.3 KB
-classes: 3 (circle 8, square 7, triangle 8)
-columns: price, caption
-changed: 1 cmyk_to_rgb, 1 exif_rotated
-quarantined: 1, listed in quarantine/quarantined.jsonl
-  a/17.jpg: cannot be decoded: image file is truncated
-```
-"""
+"""The output of `shard`, `reshard` and `merge`: the facts as JSON values, and the same facts as text."""
 
 import json
 from collections import Counter
