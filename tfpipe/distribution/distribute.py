@@ -132,11 +132,7 @@ def steps_per_epoch(
 
 
 def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:
-    """Returns the config for the hosts of a strategy. Those of a remote TPU run TensorFlow's operations alone.
-
-    Raises:
-        ConfigError: Such a host should read in exact order.
-    """
+    """Returns the config for the hosts of a strategy. Those of a remote TPU run TensorFlow's operations alone."""
     if not is_remote_tpu(strategy):
         return config
     if config.order == "exact":
@@ -155,11 +151,7 @@ def _make_plan(
     start_step: int = 0,
     epochs: int | None = None,
 ) -> BatchPlan:
-    """Makes the plan of the first host, and refuses what hosts cannot share before a cache is filled.
-
-    Raises:
-        ConfigError: Replicas or hosts cannot share the batch or the order.
-    """
+    """Makes the plan of the first host, and refuses what hosts cannot share before a cache is filled."""
     check_has(
         "strategy", strategy, "num_replicas_in_sync", "a tf.distribute.Strategy, such as tfpipe.resolve_strategy()"
     )

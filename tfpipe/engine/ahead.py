@@ -75,22 +75,8 @@ def make_ahead(
 ) -> Generator[Any]:
     """Yields the batches of several positions, in their order, and makes those of the next steps meanwhile.
 
-    One group of threads reads records, and another decodes. Storage is asked for the records of some steps more, so
-    that a thread seldom waits.
-
-    Args:
-        maker: The maker of the batches.
-        positions: The epoch and the step of each batch.
-        threads: The most threads that decode, of all batches together; the first batch comes first. A `transform` in
-            Python has as many for each of the `count_decoded` batches.
-        finish: A function that is called with each batch by the thread that decoded it. What it returns is yielded, and
-            its error is raised as it is.
-        waiting: The most finished batches that wait; those in the making count. A batch that the maker has asked a
-            worker for does not. None: `steps_ahead` of the maker.
-
-    Raises:
-        FormatError: A file is missing or damaged, or an image is.
-        DataError: A file cannot be read.
+    One group of threads reads records; another decodes, and calls `finish` with each batch. `waiting` is the most
+    finished batches that wait, without those that a worker was asked for; None: `steps_ahead` of the maker.
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     decoders = ThreadPoolExecutor(count_decoded(threads), "tfpipe-decode")
@@ -109,26 +95,12 @@ def make_ahead(
 
 
 def count_decoded(threads: int) -> int:
-    """Returns the number of batches that are decoded at once.
-
-    Args:
-        threads: The most threads that decode.
-    """
+    """Returns the number of batches that are decoded at once, by up to so many threads."""
     return min(_DECODING, threads)
 
 
 def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]], waiting: int | None = None) -> Generator[Any]:
-    """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile.
-
-    Args:
-        maker: The maker of the batches.
-        positions: The epoch and the step of each batch.
-        waiting: The most batches whose records wait; None is as for `make_ahead`.
-
-    Raises:
-        FormatError: A file is missing or damaged.
-        DataError: A file cannot be read.
-    """
+    """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile."""
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     steps = _Steps(maker, positions)
     count = _count_ahead(maker, waiting)
@@ -175,10 +147,6 @@ class _Steps:
     """The steps of some batches. Threads read their records, and ask storage for those of later steps.
 
     So the trainer's thread has little to do: it would need Python's lock for it, while others hold that.
-
-    Args:
-        maker: The maker of the batches.
-        positions: The epoch and the step of each batch.
     """
 
     def __init__(self, maker: Maker, positions: Iterable[tuple[int, int]]) -> None:
@@ -189,15 +157,7 @@ class _Steps:
         self.is_closed = False
 
     def read(self, index: int, pauses: bool) -> Any:
-        """Reads the records of the batch with this number.
-
-        Args:
-            index: The number of the batch, from 0.
-            pauses: Whether the trainer need not wait for the next batch, and goes on with it first.
-
-        Raises:
-            _NoMoreSteps: There are fewer batches.
-        """
+        """Reads the records of the batch with this number, after a moment if the trainer has a batch to go on with."""
         if pauses:
             time.sleep(PAUSE_S)
         with self._lock:
@@ -244,14 +204,8 @@ class Passes:
 
     That one begins there and ends with its epoch. A pass of which only one batch was taken does not count: the next one
     begins with that batch again, so that a look at a batch changes nothing. In training the batches of the next epoch
-    are made meanwhile. In evaluation each pass is a whole epoch.
-
-    Args:
-        start: A function that begins to make batches at a position, and goes on without end in training. It must not
-            hold this object.
-        steps_per_epoch: The number of batches in an epoch.
-        position: The position at which training begins.
-        goes_on: Whether this is training.
+    are made meanwhile. In evaluation each pass is a whole epoch. `start`, which begins to make batches at a position,
+    must not hold this object.
     """
 
     def __init__(

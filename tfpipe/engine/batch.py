@@ -91,19 +91,11 @@ def leave_out_masked(batch: Batch) -> Batch:
 
 @dataclass(frozen=True)
 class StoredBatch:
-    """The records of a batch, read, checked and parsed.
-
-    Attributes:
-        epoch: The epoch.
-        asked: The number of the record that each row asks for, counted through all shards: int64 [n]. Its crop is
-            drawn for this number.
-        numbers: The number of the record that each row has: another one if that is damaged and left out.
-        columns: The features that the batch needs, as they are stored.
-    """
+    """The records of a batch, read, checked and parsed."""
 
     epoch: int
-    asked: IntArray
-    numbers: IntArray
+    asked: IntArray  # the record that each row asks for, in all shards, int64 [n]; its crop is drawn for this number
+    numbers: IntArray  # the record that each row has: another one if that is damaged and left out
     columns: dict[str, Column]
 
     def choose(self, rows: IntArray) -> StoredBatch:
@@ -113,11 +105,7 @@ class StoredBatch:
 
 
 class BadRecords:
-    """The damaged records that were left out. Each counts once in all epochs, and is told once.
-
-    Args:
-        most: The number of records that may be left out.
-    """
+    """The damaged records that were left out, up to `most`. Each counts once in all epochs, and is told once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -127,11 +115,7 @@ class BadRecords:
         return len(self._numbers)
 
     def add(self, maker: BatchMaker, numbers: IntArray) -> None:
-        """Counts records.
-
-        Raises:
-            DataError: They are more than may be left out.
-        """
+        """Counts records; raises DataError for more than may be left out."""
         for number in numbers.tolist():
             with _COUNTING:
                 is_new = number not in self._numbers
@@ -146,22 +130,7 @@ class BadRecords:
 
 
 class BatchMaker:
-    """A maker of any batch of a plan. Threads may share it; a pickled one opens the files anew.
-
-    Args:
-        plan: The plan of this host's batches.
-        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
-        split: The name of a split.
-        transform: A function that replaces crops, resizing and flips.
-        classes: The number that each class has in batches. None: its own.
-
-    Attributes:
-        clocks: The time that this object spent on batches.
-        bad_records: The records that were left out, up to `max_bad_records`.
-
-    Raises:
-        ConfigError: A transform does not fit the data.
-    """
+    """A maker of any batch of a plan. Threads may share it; a pickled one opens the files anew."""
 
     steps_ahead, steps_asked = STEPS_AHEAD, 0
 
@@ -251,17 +220,7 @@ class BatchMaker:
         return self.decode(self.read(epoch, step), threads)
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> StoredBatch:
-        """Reads the records of one batch.
-
-        Args:
-            epoch: The epoch, from 0; not used in evaluation.
-            step: The step in the epoch.
-            numbers: The records, if they are known already.
-
-        Raises:
-            FormatError: A file is missing or damaged.
-            DataError: A file cannot be read.
-        """
+        """Reads the records of one batch."""
         with self.clocks.measure("read"):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its
@@ -313,27 +272,10 @@ class BatchMaker:
         rows: IntArray | None = None,
         filled: int | None = None,
     ) -> Batch:
-        """Makes the arrays of a batch out of its records.
+        """Makes the arrays of a batch out of its records, as `tfpipe.engine.columns` describes them.
 
-        Args:
-            stored: The records.
-            threads: The most threads that decode images, of all batches together. With 1 the caller does it.
-            out: The array for the images, [images, height, width, 3]. None: new memory.
-            rows: Which of its images each becomes, int64 [n]. None: they stay in their order.
-            filled: The number of rows of zeros behind the records. None: as many as the batch lacks, and none with
-                `rows`. Their images are those in `out`.
-
-        Returns:
-            "image", if records have one: [rows, height, width, 3] of `image_dtype`, or for several images of a record
-            [rows, images, height, width, 3], where bfloat16 comes as its bits, uint16; or with a `transform` the list
-            of its results for all images. With `augment` device images are whole, and with them come "crop", float32
-            [rows, 4]: ymin, xmin, ymax, xmax as shares of the image, and "flip", uint8 [rows].
-            "label", int64 [rows] or one-hot float32 [rows, classes], if there are labels; masks, int32 [rows, height,
-            width], cropped as their images; the other features of the plan, see `tfpipe.engine.columns`; and in
-            evaluation "mask", bool [rows], False in rows that fill the batch up with zeros.
-
-        Raises:
-            FormatError: A record does not hold what the manifest promises, or an image is damaged.
+        Images come in `out` at `rows`, if these are given. `filled` rows of zeros stand behind the records; None: as
+        many as the batch lacks, and none with `rows`.
         """
         if filled is None and rows is not None:
             filled = 0
@@ -347,11 +289,7 @@ class BatchMaker:
         return batch
 
     def choose_images(self, stored: StoredBatch) -> StoredImages:
-        """Chooses the images of a batch, their crops and flips.
-
-        Raises:
-            FormatError: A record does not have them, or not their sizes.
-        """
+        """Chooses the images of a batch, their crops and flips."""
         with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
             sizes = self._measure(stored, column, places)
@@ -368,12 +306,8 @@ class BatchMaker:
     ) -> StoredImages:
         """Chooses the crops and flips of images, without the images themselves.
 
-        Args:
-            epoch: The epoch.
-            numbers: The numbers of their records, int64 [n].
-            sizes: The height and width of each original, int64 [images, 2].
-            squeezed: The size to which all stored images were squeezed; None if they have the originals' sizes.
-            places: The place of each image in a record with several, int64 [n, images of a record].
+        `sizes` are those of the originals, int64 [images, 2]; all stored images have the size `squeezed`, if one is
+        given. `places` are those of images in records with several, int64 [n, images of a record].
         """
         config = self.plan.config
         seeds = np.zeros((len(sizes), 2), np.int32)
@@ -406,14 +340,7 @@ class BatchMaker:
     ) -> Batch:
         """Makes all parts of a batch but the images; masks are cropped as they are.
 
-        Args:
-            stored: The records.
-            images: Their images, whose boxes count; None if there are none.
-            filled: The number of rows of zeros behind the records. None: as many as the batch lacks.
-            squeeze_to: The height and width of the images in a cache, to which boxes refer.
-
-        Raises:
-            FormatError: A record does not hold what the manifest promises.
+        Boxes refer to images of the size `squeeze_to` if these are in a cache. `filled` is as for `decode`.
         """
         with self.clocks.measure("batch"):
             return self._make_others(stored, images, filled, squeeze_to)

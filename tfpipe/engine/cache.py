@@ -46,25 +46,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Kept:
-    """The records that a cache keeps.
+    """The records that a cache keeps."""
 
-    Attributes:
-        slots: The place of each record of the split in the cache, or -1: int64 [records].
-        count: The number of records that are kept.
-        num_bytes: The memory that they take.
-    """
-
-    slots: IntArray
+    slots: IntArray  # of each record of the split in the cache, or -1: int64 [records]
     count: int
     num_bytes: int
 
 
 def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
-    """Chooses the records that a cache keeps: the same ones in every run and on every host of a training.
-
-    Raises:
-        ConfigError: Not all records fit into the memory, or none into `cache_bytes`.
-    """
+    """Chooses the records that a cache keeps: the same ones in every run and on every host of a training."""
     config, records = plan.config, plan.source.num_records or 0
     candidates = _list_candidates(plan)
     if config.cache == "bytes":
@@ -103,12 +93,7 @@ def estimate_cache_bytes(plan: BatchPlan) -> int | None:
 
 
 def check_cache_fits(plan: BatchPlan, by_engine: bool) -> None:
-    """Refuses a cache in memory that would not fit.
-
-    Args:
-        plan: The plan of the pipeline.
-        by_engine: Whether the engine makes the batches, which can keep a part of the records.
-    """
+    """Refuses a cache in memory that would not fit; only the engine can keep a part of the records."""
     _check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine)
 
 
@@ -166,11 +151,7 @@ def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None)
 
 
 class BytesCache:
-    """The payloads of records. Threads may share it.
-
-    Args:
-        kept: The records that it keeps.
-    """
+    """The payloads of records. Threads may share it."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -209,10 +190,6 @@ class BytesCache:
 
 class DecodedCache:
     """The decoded images and the other features of records. Threads may share it.
-
-    Args:
-        kept: The records that it keeps.
-        plan: The plan of the batches.
 
     Attributes:
         slots: The place of each record in the cache, or -1: int64 [records].

@@ -67,15 +67,8 @@ logger = logging.getLogger(__name__)
 class CacheFile:
     """A file of records of a split. Threads and processes may share it; a pickled one opens the file anew.
 
-    Args:
-        path: The file. It is made if it is not there.
-        key: The hash of all that its bytes depend on, 64 hexadecimal digits.
-        records: The number of records in the shards of the split.
-        pixel_bytes: The bytes of a decoded image; 0 if records are kept as they are stored.
-        chosen: The numbers in the shards of the records of a view, int64 [n]; None for all.
-
-    Raises:
-        DataError: The file cannot be made or read.
+    `key` is the hash of all that its bytes depend on, 64 hexadecimal digits. `pixel_bytes` is 0 if records are kept as
+    they are stored. `chosen` are the records of a view, int64 [n].
     """
 
     def __init__(self, path: str, key: str, records: int, pixel_bytes: int = 0, chosen: IntArray | None = None) -> None:
@@ -162,13 +155,7 @@ class CacheFile:
     def offer(
         self, numbers: IntArray, list_payloads: Callable[[], Sequence[Payload]], pixels: NDArray[np.uint8] | None = None
     ) -> None:
-        """Lets a thread write records that were not there, or were damaged; it leaves them out if it is behind.
-
-        Args:
-            numbers: Their numbers, int64 [n].
-            list_payloads: A function that returns their payloads. The thread calls it.
-            pixels: Their images, uint8 [n, ...].
-        """
+        """Lets a thread write records that were not there, or were damaged; it leaves them out if it is behind."""
         numbers = self._locate(numbers)
         with self._lock:
             if not self._is_writable or len(self._waiting) >= _MOST_WAITING:
@@ -286,17 +273,7 @@ class CacheFile:
 
 
 def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFile:
-    """Opens the cache of a split, and makes it if it is not there.
-
-    Args:
-        plan: The plan of the batches, with a `cache_dir`.
-        manifest: The manifest of the dataset.
-        split: The name of the split.
-
-    Raises:
-        ConfigError: An option or the data excludes a cache in files, or the disk is too small.
-        DataError: The folder cannot be written.
-    """
+    """Opens the cache of a split, and makes it if it is not there."""
     manifest = manifest.keep_columns(list_stored_features(plan.source, plan.features))
     config, info = plan.config, manifest.splits[split]
     parts: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]

@@ -38,26 +38,15 @@ _OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each
 
 @dataclass(frozen=True)
 class Part:
-    """The records of a batch that come from one place.
-
-    Attributes:
-        is_cached: Whether they come from the cache.
-        rows: The rows of the batch that they have, int64 [n].
-        stored: The records.
-    """
+    """The records of a batch that come from one place."""
 
     is_cached: bool
-    rows: IntArray
+    rows: IntArray  # of the batch that they have, int64 [n]
     stored: StoredBatch
 
 
 class FileCachingMaker(WrappedMaker):
-    """A maker of any batch of a plan, which keeps decoded images in a file. Threads may share it.
-
-    Args:
-        maker: The maker of what is not in the file.
-        cache: The file.
-    """
+    """A maker of any batch of a plan, which keeps decoded images in a file. Threads may share it."""
 
     def __init__(self, maker: BatchMaker, cache: CacheFile) -> None:
         super().__init__(maker)

@@ -33,30 +33,16 @@ from tfpipe.system.hash_permutation import IntArray
 
 @dataclass(frozen=True)
 class HalfCachedBatch:
-    """The records of a batch, as far as they are not in the cache.
-
-    Attributes:
-        epoch: The epoch.
-        numbers: The number of each record, as `BatchPlan.list_numbers` says it: int64 [n].
-        missing: The rows that were not in the cache, int64 [m].
-        stored: The records of these rows; None if there are none.
-    """
+    """The records of a batch, as far as they are not in the cache."""
 
     epoch: int
-    numbers: IntArray
-    missing: IntArray
-    stored: StoredBatch | None
+    numbers: IntArray  # as `BatchPlan.list_numbers` says them: int64 [n]
+    missing: IntArray  # the rows that were not in the cache, int64 [m]
+    stored: StoredBatch | None  # the records of these rows
 
 
 class WrappedMaker(ABC):
-    """A maker that has another one for the records that are not in its cache.
-
-    Args:
-        maker: The other maker.
-
-    Attributes:
-        plan: The plan of the batches.
-    """
+    """A maker that has another one for the records that are not in its cache."""
 
     steps_ahead, steps_asked = STEPS_AHEAD, 0
 
@@ -109,14 +95,7 @@ class WrappedMaker(ABC):
 
 
 class CachingMaker(WrappedMaker):
-    """A maker of any batch of a plan, which keeps decoded images. Threads may share it.
-
-    Args:
-        maker: The maker of what is not in the cache.
-
-    Raises:
-        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none.
-    """
+    """A maker of any batch of a plan, which keeps decoded images. Threads may share it."""
 
     def __init__(self, maker: BatchMaker) -> None:
         super().__init__(maker)

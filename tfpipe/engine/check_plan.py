@@ -18,12 +18,7 @@ from tfpipe.errors import ConfigError
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Refuses labels and features that the source does not have, and what this host or the replicas cannot do.
-
-    Raises:
-        ConfigError: A label or a feature is missing, a feature has a reserved name, an option needs images, or a size
-            does not fit.
-    """
+    """Refuses labels and features that the source does not have, and what this host or the replicas cannot do."""
     config, source = plan.config, plan.source
     if source.label_key is None and (config.one_hot or config.as_supervised):
         option = "one_hot" if config.one_hot else "as_supervised"
@@ -39,11 +34,7 @@ def check_plan(plan: BatchPlan) -> None:
 
 
 def check_shares(plan: BatchPlan) -> None:
-    """Refuses a batch that replicas and hosts cannot share, or that the records do not fill.
-
-    Raises:
-        ConfigError: A size does not fit; the message names sizes that do.
-    """
+    """Refuses a batch that replicas and hosts cannot share, or that the records do not fill."""
     split_batch(plan.config.batch_size, plan.host.num_replicas)
     if plan.config.training and plan.source.epoch_records is not None:
         check_fills_batch(plan.source.epoch_records, plan.config.batch_size)

@@ -33,17 +33,11 @@ _helped = threading.local()
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """The time that threads spent in a phase.
-
-    Attributes:
-        calls: The number of times that the phase was passed.
-        wall_s: The seconds by the clock.
-        cpu_s: The processor time, in seconds. The rest of `wall_s` is waiting, unless several threads worked.
-    """
+    """The time that threads spent in a phase."""
 
     calls: int = 0
     wall_s: float = 0.0
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # the rest of `wall_s` is waiting, unless several threads worked
 
 
 class Clocks:
@@ -81,13 +75,7 @@ def read_cpu_s() -> float:
 
 
 def run_in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> list[_Result]:
-    """Calls a function for each item by several threads, whose processor time counts as that of the calling thread.
-
-    Args:
-        work: The function. The first error that it raises is raised here.
-        items: The items.
-        threads: The number of threads.
-    """
+    """Calls a function for each item by several threads, whose processor time counts as that of the calling thread."""
 
     def work_timed(item: _Item) -> tuple[_Result, float]:
         begin_s = time.thread_time()

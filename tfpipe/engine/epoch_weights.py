@@ -33,10 +33,6 @@ class EpochWeights:
 
     An epoch's table takes 8 bytes for each of its entries, and is made when its first batch is listed. That takes 0.2 s
     for a million records. The tables of two epochs are kept.
-
-    Args:
-        chosen: The records of the view.
-        seed: The seed of the run.
     """
 
     def __init__(self, chosen: ViewSplit, seed: int) -> None:
@@ -48,12 +44,7 @@ class EpochWeights:
         self._tables: dict[int, IntArray] = {}
 
     def list_asked(self, epoch: int, entries: IntArray) -> IntArray:
-        """Returns the number of the record at each entry of an epoch, with the number of its copy in the high bits.
-
-        Args:
-            epoch: The epoch, from 0.
-            entries: int64 [n], each from 0 to the entries of an epoch - 1.
-        """
+        """Returns the number of the record at each entry of an epoch, with the number of its copy in the high bits."""
         with self._lock:
             if epoch not in self._tables:
                 self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))

@@ -18,17 +18,11 @@ _BOXES = "image/object/"
 
 @dataclass(frozen=True)
 class BatchFeature:
-    """A feature of the records that a batch holds.
-
-    Attributes:
-        spec: The feature as it is stored.
-        pad_to: The size that each unknown axis of a tensor, or a list, is padded or cut to; None if nothing is.
-        multi_hot: Whether classes become a vector with a 1 for each of them.
-    """
+    """A feature of the records that a batch holds."""
 
     spec: FeatureSpec
-    pad_to: tuple[int, ...] | None = None
-    multi_hot: bool = False
+    pad_to: tuple[int, ...] | None = None  # the size of each unknown axis of a tensor, or of a list
+    multi_hot: bool = False  # whether classes become a vector with a 1 for each
 
     @property
     def name(self) -> str:
@@ -68,9 +62,6 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
     """Lists the features that a batch holds beside image and label.
 
     These are `extra_features`. If the records have no image and none is named, these are all.
-
-    Raises:
-        ConfigError: A feature does not exist or has a reserved name, or is padded although its size is known.
     """
     schema, names = source.schema, config.extra_features
     if not names and not source.has_images:

@@ -53,11 +53,7 @@ class Host:
 
 
 def split_batch(batch_size: int, num_replicas: int) -> int:
-    """Computes the batch size of one replica, in images, from that of all replicas together.
-
-    Raises:
-        ConfigError: The replicas cannot share the batch equally.
-    """
+    """Computes the batch size of one replica, in images, from that of all replicas together."""
     share, rest = divmod(batch_size, num_replicas)
     if rest:
         fitting = [str(shares * num_replicas) for shares in (share, share + 1) if shares]
@@ -70,13 +66,8 @@ def split_batch(batch_size: int, num_replicas: int) -> int:
 def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
     """Finds the host that reads for a process of a mesh. Processes that hold the same rows are one host.
 
-    Args:
-        held_by: The parts of a batch's rows that the devices of each process hold, as numbers or other keys that are
-            sorted like their rows. Each part is a replica.
-        process: The number of the process.
-
-    Raises:
-        ConfigError: The parts of a process are not adjacent, or other processes hold more or fewer.
+    `held_by` has the parts of a batch's rows that each process holds, as keys that are sorted like their rows. Each
+    part is a replica.
     """
     parts = sorted(set().union(*held_by.values()))
     held = sorted(held_by[process])

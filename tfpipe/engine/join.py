@@ -13,14 +13,7 @@ _IMAGE = "image"
 
 
 def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:
-    """Joins the parts of a batch by the rows that each has.
-
-    Args:
-        parts: Some rows of all arrays and lists of the batch. If images are an array, it is the whole one, to which
-            all parts were written.
-        rows: The rows that each part has, int64 [rows of the part]. Together they are all rows.
-        images_per_row: The number of images in each row of a list of images.
-    """
+    """Joins the parts of a batch by the rows that each has. An array of images is whole already in each part."""
     return {
         name: _join([part[name] for part in parts], rows, images_per_row if name == _IMAGE else 1)
         if name != _IMAGE or not isinstance(parts[0][name], np.ndarray)

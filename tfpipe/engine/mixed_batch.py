@@ -31,21 +31,13 @@ from tfpipe.system.hash_permutation import IntArray
 
 @dataclass(frozen=True)
 class MixedPlan:
-    """The batches of one host of a mixture.
-
-    Attributes:
-        parts: The plan of each dataset's share of a batch.
-        part_rows: The rows of this host's batch that each part has, int64 [rows of the part].
-        config: The options.
-        steps_per_epoch: The number of batches that have as many records as all datasets together.
-        rows: The rows of the global batch that this host has.
-    """
+    """The batches of one host of a mixture."""
 
     parts: tuple[BatchPlan, ...]
-    part_rows: tuple[IntArray, ...]
+    part_rows: tuple[IntArray, ...]  # of this host's batch that each part has, int64 [rows of the part]
     config: PipelineConfig
-    steps_per_epoch: int
-    rows: range
+    steps_per_epoch: int  # as many batches as hold all datasets' records
+    rows: range  # of the global batch that this host has
 
     @property
     def batch_size(self) -> int:
@@ -74,15 +66,7 @@ class MixedPlan:
 
 
 class MixedMaker:
-    """A maker of any batch of a mixture, as `BatchMaker` is for one dataset.
-
-    Args:
-        plan: The plan of this host's batches.
-        makers: The maker of each dataset's share.
-
-    Attributes:
-        clocks: The time that the makers spent.
-    """
+    """A maker of any batch of a mixture, as `BatchMaker` is for one dataset."""
 
     steps_ahead, steps_asked = STEPS_AHEAD, 0
 

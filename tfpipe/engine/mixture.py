@@ -20,15 +20,10 @@ from tfpipe.system.units import shorten
 
 @dataclass(frozen=True)
 class Mixture:
-    """The datasets that are read as one, from `mix`.
-
-    Attributes:
-        manifests: The manifest of each dataset.
-        weights: The weight of each dataset, above 0; only their ratios count.
-    """
+    """The datasets that are read as one, from `mix`."""
 
     manifests: tuple[Manifest, ...]
-    weights: tuple[float, ...]
+    weights: tuple[float, ...]  # above 0; only their ratios count
 
     def __repr__(self) -> str:
         parts = (f"{weight:g} of {data.address}" for weight, data in zip(self.weights, self.manifests, strict=True))
@@ -76,13 +71,7 @@ def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixt
 
 
 def open_any(data: Manifest | Source | Mixture | str | os.PathLike[str]) -> Manifest | Source | Mixture:
-    """Returns the manifest of the dataset at a path or URL, and a manifest, files or a mixture as they are.
-
-    Raises:
-        ConfigError: The data are of another type.
-        DataError: There is no finished dataset at the path.
-        FormatError: The manifest cannot be used.
-    """
+    """Returns the manifest of the dataset at a path or URL, and a manifest, files or a mixture as they are."""
     return load_if_path(data, Manifest, Source, Mixture)
 
 
@@ -104,16 +93,7 @@ def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> So
 
 
 def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
-    """Divides a batch into shares by the method of the largest remainders, each a multiple of `unit`.
-
-    Args:
-        weights: The weight of each share, above 0.
-        total: The records of a batch, a multiple of `unit`.
-        unit: The number of hosts, which must share each part equally.
-
-    Raises:
-        ConfigError: A weight is too small for any share.
-    """
+    """Divides a batch into shares by the method of the largest remainders, each a multiple of `unit`, as is `total`."""
     units = total // unit
     exact = [weight / sum(weights) * units for weight in weights]
     shares = [int(share) for share in exact]
@@ -130,11 +110,7 @@ def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...
 
 
 def check_same_images(numbers: Sequence[int | None]) -> None:
-    """Checks that all datasets of a mixture give as many images a record.
-
-    Args:
-        numbers: The number of each dataset; None for one without an axis.
-    """
+    """Checks that all datasets of a mixture give as many images a record."""
     if len(set(numbers)) > 1:
         got = ", ".join(str(number or 1) for number in numbers)
         raise ConfigError(

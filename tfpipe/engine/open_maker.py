@@ -37,13 +37,7 @@ from tfpipe.system.hash_permutation import IntArray
 def open_maker(
     plan: BatchPlan, transform: Transform | None = None, *, for_devices: bool = False
 ) -> BatchMaker | CachingMaker | FileCachingMaker:
-    """Opens the maker of the batches of one dataset, whose source knows its manifest.
-
-    Raises:
-        ConfigError: The options, a transform or a cache do not fit the data.
-        FormatError: A file of the source is missing, or has another size than the manifest says.
-        DataError: The folder of a cache in files cannot be written.
-    """
+    """Opens the maker of the batches of one dataset, whose source knows its manifest."""
     _check(plan, transform, for_devices)
     manifest, split = locate_split(plan)
     maker = BatchMaker(plan, manifest, split, transform)
@@ -61,21 +55,7 @@ def open_mixture(
     *,
     for_devices: bool = False,
 ) -> MixedMaker:
-    """Opens the maker of one host's batches of a mixture; the other arguments are those of `open_maker`.
-
-    Args:
-        mixture: The datasets.
-        split: The name of a split of each.
-        config: The options.
-        host: The host among those that share each batch.
-        transform: A function that replaces crops, resizing and flips.
-        for_devices: Whether a batch may hold only what devices hold.
-
-    Raises:
-        ConfigError: The options do not fit the data, the datasets do not fit each other, or a cache does not fit into
-            the memory.
-        FormatError: A file is missing, or has another size than the manifest says.
-    """
+    """Opens the maker of one host's batches of a mixture; the other arguments are those of `open_maker`."""
     if not config.training or config.cache_dir is not None:
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")

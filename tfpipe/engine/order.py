@@ -201,15 +201,7 @@ def choose_block(record_bytes: float, num_records: int, batch_size: int) -> int:
 
 
 def check_version(version: int, what: str) -> None:
-    """Refuses to go on in an order of another version.
-
-    Args:
-        version: The version of the order in which a run began.
-        what: The beginning of the error message: "The position", "The run of model/ckpt-3".
-
-    Raises:
-        ConfigError: In this version other records stand at the positions of the run.
-    """
+    """Refuses to go on in an order of another version; `what` begins the message, as in "The position"."""
     if version != ORDER_VERSION:
         raise ConfigError(
             f"{what} must be of a run in order version {ORDER_VERSION}, got version {version}, in which other records "

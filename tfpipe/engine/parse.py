@@ -35,18 +35,11 @@ _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
 
 @dataclass(frozen=True)
 class Column:
-    """The stored values of one feature of several records.
+    """The stored values of one feature of several records."""
 
-    Attributes:
-        counts: The number of values of each record, int64 [records]. A record without the feature has none.
-        values: The values, record after record: int64 or float32 [values]; of bytes their begin and size in `memory`,
-            int64 [values, 2].
-        memory: The memory that holds the bytes, uint8 [bytes]; None for numbers.
-    """
-
-    counts: _Ints
-    values: NDArray[Any]
-    memory: NDArray[np.uint8] | None = None
+    counts: _Ints  # values of each record, int64 [records]; 0 without the feature
+    values: NDArray[Any]  # int64 or float32 [values]; of bytes begin and size in `memory`, int64 [values, 2]
+    memory: NDArray[np.uint8] | None = None  # uint8 [bytes]; None for numbers
 
     @property
     def firsts(self) -> _Ints:
@@ -105,11 +98,7 @@ class BadRecord(FormatError):
 
 
 def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
-    """Finds some features of all records of a block.
-
-    Raises:
-        BadRecord: A record is not a `tf.train.Example`, or it holds values of another kind.
-    """
+    """Finds some features of all records of a block."""
     columns = _parse_together(block, kinds)
     return _parse_one_by_one(block, kinds) if columns is None else columns
 
@@ -219,11 +208,7 @@ def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[st
 
 
 def collect_column(features: Sequence[Feature | None], name: str, kind: DType) -> Column:
-    """Makes a column of the values that each record has of a feature.
-
-    Raises:
-        BadRecord: A record has values of another kind.
-    """
+    """Makes a column of the values that each record has of a feature."""
     for row, feature in enumerate(features):
         if feature is not None and len(feature) and _find_kind(feature) != kind:
             raise BadRecord(row, f"it must have {kind} values of {name!r}, got {_find_kind(feature)}")

@@ -29,19 +29,12 @@ from tfpipe.system.hash_permutation import IntArray
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one host, from `plan_batches`.
-
-    Attributes:
-        source: The records.
-        config: The options.
-        host: The host among those that share each batch.
-        rows: The rows of the global batch that are made here: those of the host, or some of them.
-    """
+    """The batches of one host, from `plan_batches`."""
 
     source: Source
     config: PipelineConfig
     host: Host
-    rows: range
+    rows: range  # of the global batch that are made here: those of the host, or some of them
 
     @property
     def batch_size(self) -> int:
@@ -50,11 +43,7 @@ class BatchPlan:
 
     @property
     def replica_batch_size(self) -> int:
-        """The number of rows of a batch of one replica.
-
-        Raises:
-            ConfigError: The replicas cannot share the batch equally.
-        """
+        """The number of rows of a batch of one replica."""
         return split_batch(self.config.batch_size, self.host.num_replicas)
 
     @property
@@ -86,11 +75,7 @@ class BatchPlan:
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
-        """The features that a batch holds beside image and label.
-
-        Raises:
-            ConfigError: A feature that the config names does not exist, or cannot be padded.
-        """
+        """The features that a batch holds beside image and label."""
         return list_batch_features(self.source, self.config)
 
     @cached_property
@@ -130,11 +115,7 @@ class BatchPlan:
 
 
 def plan_batches(source: Source, config: PipelineConfig, host: Host | None = None) -> BatchPlan:
-    """Makes the plan of a host; None means one host with one replica. `check_plan` says whether it can be carried out.
-
-    Raises:
-        ConfigError: A start step or a number of epochs is given for an evaluation.
-    """
+    """Makes the plan of a host; None means one host with one replica. `check_plan` says if it can be carried out."""
     host = host or Host()
     check_start_step(host.start_step, config)
     if host.epochs is not None and not config.training:
@@ -145,11 +126,7 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
 def has_true_size(config: PipelineConfig, rows: int) -> bool:
     """Returns whether the last batch of an evaluation has a row for each record that is left, and is not filled up.
 
-    Pairs have, where one place gets all rows: Keras takes the mean of a loss over rows, whatever their weights.
-
-    Args:
-        config: The options.
-        rows: The rows of a batch that the place gets.
+    Pairs have, where one place gets all `rows`: Keras takes the mean of a loss over rows, whatever their weights.
     """
     return config.as_supervised and not config.training and rows == config.batch_size
 

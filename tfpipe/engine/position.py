@@ -18,12 +18,7 @@ _LEAST_LOOK, _LARGEST_LOOK = 4, 24
 
 
 class Position(NamedTuple):
-    """The position of the batch that comes next.
-
-    Attributes:
-        epoch: The epoch, from 0.
-        step: The step in the epoch, from 0.
-    """
+    """The position of the batch that comes next."""
 
     epoch: int
     step: int
@@ -42,9 +37,6 @@ def count_look(steps: int) -> int:
     """Returns the most batches of a pass that a look at its first one takes, where a framework takes others ahead.
 
     Keras looks at a batch before it trains. A strategy of TensorFlow takes 3 ahead, and a parallel `map` 16.
-
-    Args:
-        steps: The batches of the pass.
     """
     return max(_LEAST_LOOK, min(_LARGEST_LOOK, steps // 2))
 
@@ -65,15 +57,7 @@ def get_layer(data: Manifest) -> int:
 
 
 def check_layers(state: Mapping[str, int], datasets: Sequence[Manifest]) -> None:
-    """Refuses a position in another layer of a dataset that has grown, where other records have that position.
-
-    Args:
-        state: The state that was saved.
-        datasets: The dataset that is read now, or those of a mixture in their order.
-
-    Raises:
-        ConfigError: It is such a position.
-    """
+    """Refuses a position in another layer of a dataset that has grown, where other records have that position."""
     for number, data in enumerate(datasets):
         saved, here = state.get(_name_layer(number), 1), get_layer(data)
         if saved != here and data.layer == here:
@@ -84,11 +68,7 @@ def check_layers(state: Mapping[str, int], datasets: Sequence[Manifest]) -> None
 
 
 def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
-    """Reads the position from a state that was saved.
-
-    Raises:
-        ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
-    """
+    """Reads the position from a state that was saved."""
     if {name for name in state if not name.startswith(_LAYER)} != {"seed", "epoch", "step", "order", "data"}:
         got = ", ".join(map(str, state)) or "nothing"
         raise ConfigError(f"A position must have seed, epoch, step, order and data, got {got}.")

@@ -25,19 +25,12 @@ _IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RecordBlock:
-    """The bytes of some records.
+    """The bytes of some records."""
 
-    Attributes:
-        data: The bytes, with framing and with what lay between the records.
-        begins: The byte of each payload in `data`, int64 [records].
-        ends: The byte behind each payload, int64 [records].
-        whole: Whether length and checksums of each record hold, bool [records].
-    """
-
-    data: memoryview
-    begins: _IntArray
-    ends: _IntArray
-    whole: NDArray[np.bool_]
+    data: memoryview  # with framing and with what lay between the records
+    begins: _IntArray  # of each payload in `data`, int64 [records]
+    ends: _IntArray  # int64 [records]
+    whole: NDArray[np.bool_]  # whether length and checksums of each record hold, bool [records]
 
     def choose(self, rows: _IntArray) -> "RecordBlock":
         """Returns a block of some of the records, in any order, which shares their memory."""
@@ -51,28 +44,18 @@ class RecordBlock:
 
 
 class Spans(NamedTuple):
-    """The parts of files that are read into one block, so that records near each other are read together.
+    """The parts of files that are read into one block, so that records near each other are read together."""
 
-    Attributes:
-        table: The file, the offset, the size and the place in the block of each: int64 [spans, 4].
-        ats: The place of each record in the block, int64 [records].
-        num_bytes: The size of the block.
-    """
-
-    table: _IntArray
-    ats: _IntArray
+    table: _IntArray  # file, offset, size and place in the block of each: int64 [spans, 4]
+    ats: _IntArray  # the place of each record in the block, int64 [records]
     num_bytes: int
 
 
 def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray, room: _IntArray | None = None) -> Spans:
     """Chooses which parts of files are read for some records: at most twice the bytes of the records.
 
-    Args:
-        files: The file of each record, int64 [records], as any number.
-        begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
-        sizes: The bytes that it takes there, framing included.
-        room: The bytes to leave free behind each record, int64 [records]; every record is then read on its own. None:
-            no bytes.
+    In a file `begins` ascend, and no records overlap; `sizes` include framing. With `room`, the bytes to leave free
+    behind each record, every record is read on its own.
     """
     if room is not None:
         ats = np.cumsum(sizes + room) - sizes - room
@@ -96,13 +79,7 @@ def frame_block(memory: NDArray[np.uint8], ats: _IntArray, sizes: _IntArray, who
 
 
 def append_payloads(block: RecordBlock, memory: NDArray[np.uint8], added: RecordBlock) -> RecordBlock:
-    """Copies the payloads of one block behind those of another: two Examples joined are one with all features.
-
-    Args:
-        block: The block, whose memory has room behind each payload.
-        memory: Its memory.
-        added: The block with as many payloads.
-    """
+    """Copies the payloads of a block into the room behind those of another: two Examples joined are one."""
     data, places = memory.data, zip(block.ends.tolist(), added.begins.tolist(), added.ends.tolist(), strict=True)
     for at, begin, end in places:
         data[at : at + end - begin] = added.data[begin:end]
@@ -120,12 +97,7 @@ def take_memory(num_bytes: int, memory: NDArray[np.uint8] | None) -> NDArray[np.
 
 
 def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-    """Makes a block of payloads that are in memory already; None for one that is not whole.
-
-    Args:
-        payloads: The bytes of each record.
-        memory: The memory to join them in. None, or if it is too small: new memory.
-    """
+    """Makes a block of payloads that are in memory already, None for one that is not whole, in `memory` if they fit."""
     sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
     ends = np.cumsum(sizes)
     num_bytes = int(ends[-1]) if len(ends) else 0

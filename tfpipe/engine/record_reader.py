@@ -76,17 +76,11 @@ class TooManyFiles(DataError):
 
 
 class RecordPlace(NamedTuple):
-    """The place where a record lies.
-
-    Attributes:
-        shard: The shard that holds it.
-        offset: The byte of the shard at which it begins.
-        size: The bytes that it takes there, framing included.
-    """
+    """The place where a record lies."""
 
     shard: ShardInfo
     offset: int
-    size: int
+    size: int  # framing included
 
 
 class RecordReader:
@@ -415,11 +409,7 @@ class RecordReader:
         return block.choose(inverse)
 
     def _get_kind(self, name: str) -> DType:
-        """Returns the kind of a feature that has one value.
-
-        Raises:
-            ConfigError: There is no such feature, or it is a list.
-        """
+        """Returns the kind of a feature that has one value."""
         schema = self.manifest.full_schema
         if name not in schema or schema[name].shape != ():
             single = [spec.name for spec in schema.features if spec.shape == ()]
@@ -596,11 +586,7 @@ def _is_writable_bytes(memory: object) -> bool:
 
 
 def resolve_index(index: int, count: int, split: str) -> int:
-    """Returns the number from 0 of an index that may count from the end.
-
-    Raises:
-        NoSuchRecord: There are fewer records.
-    """
+    """Returns the number from 0 of an index that may count from the end."""
     try:
         number = operator.index(index)
     except TypeError:
@@ -614,12 +600,7 @@ def resolve_index(index: int, count: int, split: str) -> int:
 
 
 def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int64]:
-    """Returns the numbers from 0 of many indices: int64 [indices].
-
-    Raises:
-        ConfigError: They are not whole numbers in one list or array.
-        NoSuchRecord: There are fewer records.
-    """
+    """Returns the numbers from 0 of many indices: int64 [indices]."""
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         got = f"{numbers.dtype} on {numbers.ndim} axes"
@@ -633,19 +614,7 @@ def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int6
 
 
 class _OpenFile:
-    """An open file that closes with its last user, because another thread may still read when the reader drops it.
-
-    Args:
-        path: The path of the file.
-
-    Attributes:
-        descriptor: The number that the operating system knows it by.
-        num_bytes: The bytes that the file had when it was opened.
-
-    Raises:
-        FormatError: The file is missing, or not a regular one.
-        DataError: The file cannot be opened.
-    """
+    """An open file that closes with its last user, because another thread may still read when the reader drops it."""
 
     descriptor = -1
 

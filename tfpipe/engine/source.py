@@ -35,63 +35,33 @@ _FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first reco
 
 @dataclass(frozen=True)
 class Source:
-    """The files of records that a pipeline reads.
+    """The files of records that a pipeline reads."""
 
-    Attributes:
-        name: The name in messages: "'train' of /data/flowers".
-        files: The path or URL of each file.
-        schema: The features of a record.
-        images: The form in which images are stored.
-        record_bytes: The mean size of a record in its file.
-        total_bytes: The size of all files.
-        shard_records: The number of records in each file, or of those that a view reads; None if nobody counted them,
-            or if a record cannot be found by its number.
-        counted_records: The number of records in all files, if they were counted but cannot be found by their number.
-        compression: The compression of every file; empty for none.
-        num_classes: The number of classes; None if it is unknown.
-        image_key: The feature that holds the image; None if the records have none.
-        label_key: The feature that holds the class; None if there is none.
-        label_base: The stored value of class 0. Batches count classes from 0.
-        has_sizes: Whether every record has the height and width of its image.
-        per_record: The numbers of images in a record; None if each record has one, or none.
-        is_indexed: Whether `tfpipe index` described the files of another program.
-        manifest: The manifest of the dataset; None for files without one.
-        split: The name of the split.
-        file_bytes: The size of each file, if a manifest says it.
-        index_files: The path of each file's index, and the size of the file that it indexes.
-        chosen: The records of the files that a view reads; None for all.
-    """
-
-    name: str
+    name: str  # in messages: "'train' of /data/flowers"
     files: tuple[str, ...]
     schema: Schema
     images: StoredImages
-    record_bytes: float
+    record_bytes: float  # the mean size of a record in its file
     total_bytes: int
-    shard_records: tuple[int, ...] | None = None
-    counted_records: int | None = None
-    compression: Compression = ""
+    shard_records: tuple[int, ...] | None = None  # that are read; None if no record is found by its number
+    counted_records: int | None = None  # in all files, also where a record cannot be found by its number
+    compression: Compression = ""  # of every file; empty for none
     num_classes: int | None = None
-    image_key: str | None = IMAGE_ENCODED
+    image_key: str | None = IMAGE_ENCODED  # None if the records have no image
     label_key: str | None = CLASS_LABEL
-    label_base: int = 0
-    has_sizes: bool = False
-    per_record: ImagesPerRecord | None = None
-    is_indexed: bool = False
+    label_base: int = 0  # the stored value of class 0; batches count from 0
+    has_sizes: bool = False  # whether every record has the height and width of its image
+    per_record: ImagesPerRecord | None = None  # the numbers of images in a record; None if each has one, or none
+    is_indexed: bool = False  # whether `tfpipe index` described the files of another program
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
     split: str | None = field(default=None, compare=False)
-    file_bytes: tuple[int, ...] = field(default=(), repr=False)
-    index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    chosen: ViewSplit | None = field(default=None, repr=False, compare=False)
+    file_bytes: tuple[int, ...] = field(default=(), repr=False)  # if a manifest says it
+    index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # and the size of the file of each
+    chosen: ViewSplit | None = field(default=None, repr=False, compare=False)  # the records of a view; None for all
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> Source:
-        """Makes the source of a split of a dataset that `load_manifest` opened.
-
-        Raises:
-            ConfigError: There is no such split, or the manifest does not say where it lies.
-            DataError: The split has no records.
-        """
+        """Makes the source of a split of a dataset that `load_manifest` opened."""
         info = _get_split(manifest, split)
         directory = manifest.directory
         if not directory:
@@ -234,12 +204,7 @@ def tfrecord_files(
 
 
 def get_source(data: Manifest | Source, split: str | None) -> Source:
-    """Returns the source for the data that `build_dataset` takes.
-
-    Raises:
-        ConfigError: The split does not fit the data.
-        DataError: The split has no records.
-    """
+    """Returns the source for the data that `build_dataset` takes."""
     if isinstance(data, Source):
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits: give None for the split, got {split!r}.")

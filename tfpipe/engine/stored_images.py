@@ -10,20 +10,11 @@ from tfpipe.format.manifest import Manifest, SplitInfo
 
 @dataclass(frozen=True)
 class StoredImages:
-    """The facts about a split's images that are known before one is read.
+    """The facts about a split's images that are known before one is read."""
 
-    Attributes:
-        formats: The formats that occur: "JPEG", "PNG" or "RAW". Empty if other formats occur, or if nobody looked.
-        size: The height and width in pixels, if all images were squeezed to one size.
-        seekable: Whether all JPEGs have restart markers, so that a crop can be decoded without the rest.
-
-    Raises:
-        ConfigError: Raw pixels have no size, or are mixed with other formats, from which their bytes cannot be told.
-    """
-
-    formats: frozenset[str] = frozenset()
-    size: tuple[int, int] | None = None
-    seekable: bool = False
+    formats: frozenset[str] = frozenset()  # "JPEG", "PNG" or "RAW"; empty if other formats occur, or if nobody looked
+    size: tuple[int, int] | None = None  # height and width, if all images were squeezed to one size
+    seekable: bool = False  # whether all JPEGs have restart markers
 
     def __post_init__(self) -> None:
         if unknown := self.formats - {"JPEG", "PNG", "RAW"}:

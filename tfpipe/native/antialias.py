@@ -19,19 +19,7 @@ def resize(
     *,
     is_bicubic: bool = True,
 ) -> bytes:
-    """Returns RGB pixels of another size, row by row; the same ones as Pillow's, to the bit.
-
-    Args:
-        data: The pixels, row by row.
-        size: The width and height.
-        new_size: The requested width and height.
-        part: The width and height of the upper left part to use; None for all.
-        is_bicubic: Whether the filter is bicubic; else it is bilinear.
-
-    Raises:
-        MemoryError: There is no memory.
-        MissingDependencyError: The native library cannot be loaded.
-    """
+    """Returns RGB pixels of another size, row by row, as Pillow to the bit; sizes and `part` are width and height."""
     width, height = size
     part = size if part is None else part
     if len(data) != 3 * width * height or min(new_size) < 1 or not (0 < part[0] <= width and 0 < part[1] <= height):

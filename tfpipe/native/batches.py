@@ -49,10 +49,10 @@ def _declare() -> ctypes.CDLL:
 
 
 def decode(
-    places: Any,
-    boxes: Any,
-    flips: Any,
-    images: Any,
+    places: Any,  # int64 [n, 2]: address and bytes of each JPEG; the caller keeps them there
+    boxes: Any,  # int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image
+    flips: Any,  # uint8 or bool [n]
+    images: Any,  # the results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes
     *,
     dtype: str = "uint8",
     offset: Sequence[float] = (0.0, 0.0, 0.0),
@@ -64,24 +64,9 @@ def decode(
 ) -> memoryview:
     """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
-    Args:
-        places: int64 [n, 2]: the address of each JPEG in memory, and its size in bytes. The caller keeps them there.
-        boxes: int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image.
-        flips: uint8 or bool [n].
-        images: The results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes.
-        dtype: "uint8", "float32" or "bfloat16"; the values are those of `jpeg.decode`.
-        offset: One number for each channel.
-        factor: One number for each channel.
-        max_ratio: 1, 2, 4 or 8: the largest reduction while decoding. A crop is never reduced below the result's size.
-        threads: The most threads that decode, of all calls together. With 1 the caller does it.
-        max_pixels: The most pixels that an image may have.
-        rows: Which of the results each image becomes, int64 [n], all different. None: they stay in their order.
-
-    Returns:
-        int32 [n]: `OK` for each image that was decoded. What the others are in `images` is not known.
-
-    Raises:
-        ValueError: A table has another form, an image has no pixel, or there is no such ratio.
+    Returns int32 [n]: `OK` for each image that was decoded; the others are undefined. `images` gets image k at
+    `rows[k]`, all different, or at k. `max_ratio` is 1, 2, 4 or 8: the largest reduction while decoding; a crop is
+    never reduced below the result's size. With one thread the caller decodes.
     """
     count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
     total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, max_ratio)
@@ -102,8 +87,8 @@ def decode(
 
 
 def resize(
-    places: Any,
-    sizes: Any,
+    places: Any,  # int64 [n, 2]: address and bytes of the pixels
+    sizes: Any,  # int32 [n, 2]: height and width of each image
     boxes: Any,
     flips: Any,
     images: Any,
@@ -114,25 +99,9 @@ def resize(
     threads: int = 1,
     rows: Any = None,
 ) -> memoryview:
-    """Resizes a crop of each of many images that are pixels already, as `decode` does; arguments are its own.
+    """Resizes a crop of each of many images that are pixels already, uint8 [height, width, 3], as `decode` does.
 
-    Args:
-        places: int64 [n, 2]: the address of the pixels of each image, uint8 [height, width, 3], and their bytes.
-        sizes: int32 [n, 2]: the height and width of each image.
-        boxes: int32 [n, 4].
-        flips: uint8 or bool [n].
-        images: The results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes.
-        dtype: "uint8", "float32" or "bfloat16".
-        offset: One number for each channel.
-        factor: One number for each channel.
-        threads: The most threads that work, of all calls together. With 1 the caller does it.
-        rows: Which of the results each image becomes, as for `decode`.
-
-    Returns:
-        int32 [n]: `OK` for each image whose box lies inside it, and which has so many bytes.
-
-    Raises:
-        ValueError: A table has another form, or an image has no pixel.
+    Returns int32 [n]: `OK` for each image whose box lies inside it, and which has so many bytes.
     """
     count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
     total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, 1)
@@ -176,28 +145,19 @@ def _get_rows(rows: Any, count: int, total: int) -> Any:
 
 
 def draw_crops(
-    seeds: Any,
-    sizes: Any,
-    boxes: Any,
-    flips: Any,
+    seeds: Any,  # int32 [n, 2]
+    sizes: Any,  # int32 [n, 2]
+    boxes: Any,  # int32 [n, 4]
+    flips: Any,  # uint8 or bool [n]
     *,
     scale: Sequence[float],
     ratio: Sequence[float],
     stored: Sequence[int] = (0, 0),
 ) -> None:
-    """Draws random resized crops and flips, those of tfpipe's pipelines for the same seeds.
+    """Draws random resized crops and flips, those of tfpipe's pipelines for the same seeds, into `boxes` and `flips`.
 
-    Args:
-        seeds: int32 [n, 2].
-        sizes: int32 [n, 2]: the height and width of each original.
-        boxes: The result, int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image.
-        flips: The result, uint8 or bool [n].
-        scale: The smallest and the largest share of the image's area.
-        ratio: The smallest and the largest ratio of width to height.
-        stored: The height and width of all images if they are squeezed to one size.
-
-    Raises:
-        ValueError: A table has another form, or an image has no pixel.
+    `sizes` are those of the originals; crops are in pixels of images that were squeezed to `stored`, if that is given.
+    `scale` has the least and the largest share of the area, `ratio` those of width to height.
     """
     count = len(memoryview(seeds))
     result = _declare().tfpipe_draw_crops(

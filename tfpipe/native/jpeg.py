@@ -66,27 +66,12 @@ def decode(
     factor: Sequence[float] = (1.0, 1.0, 1.0),
     max_pixels: int = MAX_PIXELS,
 ) -> None:
-    """Decodes a crop of a JPEG into memory of the caller's.
+    """Decodes a crop of a JPEG into a writable array in C order, [height, width, 3]; bfloat16 has two bytes.
 
-    Args:
-        data: The JPEG.
-        box: y, x, height and width of the crop in pixels of the stored image.
-        out: A writable array of shape [height, width, 3] in C order; bfloat16 has two bytes.
-        dtype: "uint8": rounded to the nearest, halves up. "float32" or "bfloat16": (value - offset) * factor.
-        resize: Whether to resize the crop to the array. If not, the array has the size of the box, divided by `ratio`.
-        ratio: 1, 2, 4 or 8: the image is decoded at this fraction of its size.
-        flip: Whether to mirror left to right.
-        seeks: Whether to skip what lies outside the box where restart markers allow it. The pixels are the same.
-        offset: One number for each channel.
-        factor: One number for each channel.
-        max_pixels: The most pixels that the whole image may have.
-
-    Raises:
-        BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large, or the box leaves it.
-        UnsupportedJpeg: It is of a kind that the library does not take.
-        ValueError: The array does not fit, or another argument has a value that is not listed here.
-        MemoryError: There is no memory.
-        MissingDependencyError: The native library cannot be loaded.
+    The box is y, x, height and width in pixels of the stored image. As uint8 values are rounded to the nearest, halves
+    up; else they are (value - offset) * factor. Without `resize` the array has the size of the box, divided by `ratio`:
+    1, 2, 4 or 8, the reduction while decoding. `seeks` skips what lies outside the box, where restart markers allow it;
+    the pixels are the same.
     """
     view = memoryview(out)
     code, value_bytes = get_dtype(dtype)
@@ -113,12 +98,6 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
     The coefficients stay the same, and so do the pixels. Huffman codes are made for them, which pays for the markers.
     Segments that do not concern pixels, such as EXIF, are left out.
-
-    Raises:
-        BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
-        UnsupportedJpeg: It is of a kind that the library does not take.
-        MemoryError: There is no memory.
-        MissingDependencyError: The native library cannot be loaded.
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
@@ -130,14 +109,7 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
-    """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed.
-
-    Raises:
-        BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
-        UnsupportedJpeg: It is of a kind that the library does not take.
-        MemoryError: There is no memory.
-        MissingDependencyError: The native library cannot be loaded.
-    """
+    """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed."""
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
 
@@ -154,11 +126,7 @@ def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def get_dtype(dtype: str) -> tuple[int, int]:
-    """Returns the number by which C knows the type of an image's values, and the bytes of a value.
-
-    Raises:
-        ValueError: There is no such type.
-    """
+    """Returns the number by which C knows the type of an image's values, and the bytes of a value."""
     if dtype not in _DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
     return _DTYPES[dtype]

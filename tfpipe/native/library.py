@@ -43,11 +43,7 @@ _PATH = _find()
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Loads the library.
-
-    Raises:
-        MissingDependencyError: It is missing, cannot be opened, or is of other sources.
-    """
+    """Loads the library."""
     if not _PATH.exists():
         raise MissingDependencyError(
             "tfpipe's native library is not there: install the checkout with `pip install -e .`."

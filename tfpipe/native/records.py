@@ -24,20 +24,12 @@ NOTHING, TEXTS, FLOATS, INTS = range(4)
 
 
 class Examples(NamedTuple):
-    """The features of several Examples, one behind the other.
+    """The features of several Examples, one behind the other."""
 
-    Attributes:
-        num_features: int64 [examples]: the features of each; -1 if it is damaged, or of an unusual form.
-        keys: int64 [keys, 2]: the begin and the size of each different key in the block. They need not be UTF-8.
-        features: int64 [features, 4]: the number of the key, the kind, the first value of this kind, the count of them.
-        values: The values of each kind: float32 [floats], int64 [ints], and int64 [texts, 2], the begin and the size of
-            each bytes value in the block.
-    """
-
-    num_features: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    features: NDArray[np.int64]
-    values: dict[int, NDArray[Any]]
+    num_features: NDArray[np.int64]  # int64 [examples]; -1 if one is damaged, or of an unusual form
+    keys: NDArray[np.int64]  # int64 [keys, 2]: begin and size of each different key in the block; need not be UTF-8
+    features: NDArray[np.int64]  # int64 [features, 4]: number of the key, kind, first value of this kind, count
+    values: dict[int, NDArray[Any]]  # float32 [floats], int64 [ints], and int64 [texts, 2]: begin and size in the block
 
 
 class _Examples(ctypes.Structure):
@@ -62,12 +54,7 @@ def _declare() -> ctypes.CDLL:
 
 
 def masked_crc32c(data: Any, by_tables: bool = False) -> int:
-    """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
-
-    Args:
-        data: Any bytes, or an array of them.
-        by_tables: Whether to leave out the processor's own instruction, as where there is none.
-    """
+    """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant."""
     view = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     result: int = _declare().tfpipe_masked_crc32c(view.ctypes.data, len(view), by_tables)
     return result
@@ -76,18 +63,9 @@ def masked_crc32c(data: Any, by_tables: bool = False) -> int:
 def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     """Reads parts of files into one block of memory, and checks the records that lie in it.
 
-    Storage is asked for many spans before one is waited for. What cannot be read becomes zeros.
-
-    Args:
-        spans: int64 [spans, 4]: an open file's descriptor, the offset there, the size, and the begin in the block.
-        frames: int64 [records, 2]: the begin of each record in the block, and its size with its framing.
-        block: Writable memory.
-
-    Returns:
-        Whether the length of each record is that of its frame and both its checksums hold: bool [records].
-
-    Raises:
-        ValueError: A span or a record leaves the block, or a table has another form.
+    Storage is asked for many spans before one is waited for. What cannot be read becomes zeros. A span is an open
+    file's descriptor, the offset there, the size, and the begin in the block; a frame is the begin of a record in the
+    block, and its size with its framing. Returns whether length and checksums of each record hold: bool [records].
     """
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
     whole = np.zeros(frame_rows, np.bool_)
@@ -100,15 +78,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     """Finds the features of serialized `tf.train.Example`s.
 
     An Example that is valid but of a form that writers do not use, such as numbers that are not packed, is left to the
-    caller like a damaged one.
-
-    Args:
-        block: The writable memory in which they lie.
-        payloads: int64 [examples, 2]: the begin and the size of each.
-
-    Raises:
-        ValueError: An Example leaves the block, or the table has another form.
-        MemoryError: There is no memory.
+    caller like a damaged one. `payloads` are the begin and the size of each, int64 [examples, 2].
     """
     rows, memory = _get_table(payloads, 2)
     num_features, out = np.empty(rows, np.int64), _Examples()

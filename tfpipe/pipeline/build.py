@@ -139,15 +139,7 @@ def build_host_stages(
     *,
     customize: Customize | None,
 ) -> Stages:
-    """Builds the stages of a host; the other arguments, and the errors, are those of `build_stages`.
-
-    Args:
-        data: The dataset, source or mixture to read.
-        split: The name of the split of a manifest.
-        config: The options.
-        host: The host among those that share each batch, and the steps that it makes.
-        customize: A function that changes the stages.
-    """
+    """Builds the stages of a host; arguments and errors are those of `build_stages`."""
     config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
         stages = _build_mixture(data, split, config, host)
@@ -175,11 +167,7 @@ def choose_epochs(
 
 
 def _read_epochs(epochs: int | None) -> int | None:
-    """Returns a number of epochs, or None in place of 0.
-
-    Raises:
-        ConfigError: It is not a number of epochs.
-    """
+    """Returns a number of epochs, or None in place of 0."""
     if epochs is not None:
         check_count("epochs", epochs)
     return epochs or None
@@ -196,11 +184,7 @@ def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, ep
 
 
 def _build_planned(plan: BatchPlan) -> Stages:
-    """Builds the stages of one dataset.
-
-    Raises:
-        ConfigError: The data, its files or this machine's memory cannot serve the plan.
-    """
+    """Builds the stages of one dataset."""
     by_engine = _check(plan)
     if by_engine:
         return _list_engine_stages(plan, serve_remotely(open_maker(plan)))

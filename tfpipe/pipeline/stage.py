@@ -74,11 +74,7 @@ class Stages(tuple[Stage, ...]):
     options: tf.data.Options | None = None
 
     def __new__(cls, stages: tuple[Stage, ...] | list[Stage], options: tf.data.Options | None = None) -> Stages:
-        """Makes a tuple of stages, with the `tf.data` options that hold for all of them.
-
-        Raises:
-            ConfigError: One of them is not a stage.
-        """
+        """Makes a tuple of stages, with the `tf.data` options that hold for all of them."""
         for stage in stages:
             if not isinstance(stage, Stage):
                 raise ConfigError(f"A stage must be a tfpipe.Stage(name, function), got {shorten(stage)}.")
@@ -218,11 +214,7 @@ def _vectorize(stage: Stage, by_tensorflow: bool) -> Stage:
 
 
 def _make_vectorized_map(stage: Stage, dataset: Any) -> Callable[..., Any]:
-    """Returns the function of a stage's map, for many elements at once.
-
-    Raises:
-        ConfigError: The stage is more than one map.
-    """
+    """Returns the function of a stage's map, for many elements at once."""
     mapped = stage.apply(dataset)
     if type(mapped).__name__ not in _MAPS or mapped._input_dataset is not dataset:  # neither has a public name
         raise ConfigError(f"The stage {stage.name!r} must be a single map for vectorized_map, got {mapped!r:.80}.")
@@ -259,11 +251,7 @@ def prefer_textbook(config: PipelineConfig, customize: Customize | None) -> Pipe
 
 
 def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """Returns the stages as the user's function changes them.
-
-    Raises:
-        ConfigError: The function does not return stages.
-    """
+    """Returns the stages as the user's function changes them."""
     if customize is None:
         return stages
     customized = customize(stages)
@@ -275,12 +263,9 @@ def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
 def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
-    Args:
-        config: The options of the pipeline.
-        deterministic: Whether elements keep their order.
-        held_threads: The number of threads that long operations hold, such as those that decode a batch. TensorFlow's
-            pool has a thread for each core, and the others would not get on: reading stops until a batch is done. So
-            the pipeline gets a pool of its own with as many more, unless `private_threadpool_size` says its size.
+    `held_threads` are held by long operations, such as decoding a batch. TensorFlow's pool has a thread for each core,
+    and reading would stop until a batch is done. So the pipeline gets a pool with as many more, unless
+    `private_threadpool_size` says its size.
     """
     options = tf.data.Options()
     options.deterministic = deterministic
@@ -320,14 +305,7 @@ def _show(value: object) -> str:
 
 @contextlib.contextmanager
 def explain_customize_errors(customize: Customize | None) -> Iterator[None]:
-    """Turns any error of the user's own stages into a sentence. Without a function, errors pass as they are.
-
-    Args:
-        customize: The function that changes the stages in the block.
-
-    Raises:
-        TfpipeError: The function, or a stage that it inserted, raised an error in the block.
-    """
+    """Turns any error of the user's own stages into a sentence. Without a function, errors pass as they are."""
     try:
         yield
     except Exception as error:  # the user's code may raise anything

@@ -55,17 +55,11 @@ _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and t
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls that work at once.
-
-    Attributes:
-        reads: The number of batches that are read at once.
-        decodes: The number of batches that are decoded at once.
-        threads: The most threads that decode, of all batches together.
-    """
+    """The calls that work at once."""
 
     reads: int
     decodes: int
-    threads: int
+    threads: int  # that decode, of all batches together
 
 
 def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
@@ -148,11 +142,7 @@ atexit.register(_CALLS.close)
 
 
 class _Steps:
-    """The calls of the engine for the elements of one dataset.
-
-    Attributes:
-        next_step: The global step with which the next pass begins.
-    """
+    """The calls of the engine for the elements of one dataset."""
 
     def __init__(self, plan: BatchPlan, maker: AnyMaker, calls: Calls) -> None:
         self._plan, self._calls = plan, calls
@@ -311,21 +301,13 @@ class _Steps:
 
 @dataclass(frozen=True)
 class _Output:
-    """One array of a batch, as TensorFlow gets it.
-
-    Attributes:
-        name: The name of the part of the batch.
-        dtype: The dtype.
-        shape: The shape.
-        lengths_of: The ragged part whose lists have these lengths; None for anything else.
-        axis: The axis that has these lengths, from 0.
-    """
+    """One array of a batch, as TensorFlow gets it."""
 
     name: str
     dtype: tf.DType
     shape: tuple[int | None, ...]
-    lengths_of: str | None = None
-    axis: int = 0
+    lengths_of: str | None = None  # the ragged part whose lists have these lengths
+    axis: int = 0  # that has these lengths, from 0
 
     def convert(self, batch: dict[str, Any]) -> Any:
         """Returns the array of a batch in this dtype."""

@@ -53,11 +53,7 @@ def check_engine(config: PipelineConfig) -> None:
 
 
 def check_textbook(plan: BatchPlan, reason: str) -> None:
-    """Refuses options that the textbook pipeline does not have, and files that it cannot read.
-
-    Raises:
-        ConfigError: An option or a file does not fit.
-    """
+    """Refuses options that the textbook pipeline does not have, and files that it cannot read."""
     config, source = plan.config, plan.source
     if config.order == "exact":
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")

@@ -86,12 +86,7 @@ class Resumable(Batches):
         return self.position.state(self.config.seed, self._data_number, layers)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
-
-        Raises:
-            ConfigError: The state is of a run with another seed or in another order, of other records, or of a longer
-                epoch.
-        """
+        """Goes on where `state_dict` was called, with the same data and config, on any number of processes."""
         manifests = [manifest for manifest, _ in list_splits(self.plan)]
         check_layers(state, manifests)
         position = read_state(state, self.config.seed, len(self))
@@ -109,14 +104,7 @@ class Resumable(Batches):
 
 
 class EpochBatches(Resumable):
-    """The batches of one process, as an iterable of epochs.
-
-    Args:
-        maker: The maker of the batches.
-        start_step: The global step of the run with which training begins, in whichever epoch it lies.
-        num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
-        finish: A function that turns a batch of the engine into one of the trainer, in a thread.
-    """
+    """The batches of one process, as an iterable of epochs; `finish` puts each into the trainer's form in a thread."""
 
     def __init__(
         self, maker: AnyMaker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]
@@ -152,21 +140,7 @@ def open_data(
     *,
     for_devices: bool = False,
 ) -> AnyMaker:
-    """Opens a split for a reader: the maker of the batches of one process.
-
-    Args:
-        data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `mix`.
-        split: The name of a split.
-        config: The options of `build_dataset`, without those that only `tf.data` has.
-        host: The part of each batch that is read.
-        transform: A function that replaces crops, resizing and flips; it gets whole images.
-        for_devices: Whether a batch may hold only what devices hold.
-
-    Raises:
-        ConfigError: The config does not fit this reader, the data or the number of ranks.
-        DataError: There are no records, or the directory is not a finished dataset.
-        FormatError: A file is missing, or has another size than the manifest says.
-    """
+    """Opens a split for a reader: the maker of the batches of one process, perhaps only of what devices can hold."""
     _check_config(config)
     check_function("transform", transform)
     if transform is not None and config.service.workers:
@@ -179,11 +153,7 @@ def open_data(
 
 
 def locate(maker: AnyMaker, start_step: int) -> Position:
-    """Returns the position of a global step of a run.
-
-    Raises:
-        ConfigError: There is no such step.
-    """
+    """Returns the position of a global step of a run."""
     check_count("start_step", start_step)
     check_start_step(start_step, maker.plan.config)
     return Position(*divmod(start_step, maker.plan.steps_per_epoch))

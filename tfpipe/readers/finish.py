@@ -46,20 +46,7 @@ def seed_transform(transform: ImageTransform | None) -> Transform | None:
 
 
 def stack_images(images: list[Any], maker: AnyMaker, kind: type, library: Any) -> Any:
-    """Stacks the results of a transform, and zeros in the rows that fill the batch up.
-
-    Args:
-        images: The results for all images of the batch.
-        maker: The maker of the batch.
-        kind: The type that each must have.
-        library: The module that has `stack` and `zeros_like` for this type: numpy or torch.
-
-    Returns:
-        [rows, ...], or for several images of a record [rows, images, ...].
-
-    Raises:
-        ConfigError: The results have another type, or not one shape and dtype.
-    """
+    """Stacks a transform's results of one `kind`, and zeros in rows that fill up, with `numpy` or `torch`."""
     plan = maker.plan
     # A host may have fewer records to evaluate than others, and none for its last batch.
     examples = images or [maker.make_example_image()]
@@ -87,11 +74,7 @@ def leave_out_filled(batch: Batch, maker: AnyMaker) -> Batch:
 
 
 def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMaker) -> Batch:
-    """Returns what the trainer's function makes of a batch of a maker, whose clocks count it.
-
-    Raises:
-        ConfigError: It returns no dictionary, or not what pairs are made of.
-    """
+    """Returns what the trainer's function makes of a batch of a maker, whose clocks count it."""
     if transform is None:
         return batch
     with maker.clocks.measure("batch_transform"):
@@ -128,13 +111,7 @@ def weigh_mask(batch: Batch, config: PipelineConfig) -> Batch:
 
 
 class Finish:
-    """A function that turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it.
-
-    Args:
-        maker: The maker of the batches.
-        batch_transform: The trainer's function for finished batches.
-        fills_up: Whether the last batch of an evaluation is filled up also for pairs of one process.
-    """
+    """A function that turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it."""
 
     def __init__(
         self, maker: AnyMaker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False

@@ -109,13 +109,7 @@ class JaxBatches(EpochBatches):
 
 
 class _Placing:
-    """The way in which batches come to the devices. Threads may share it.
-
-    Args:
-        maker: The maker of the batches.
-        sharding: The devices that hold their rows.
-        batch_transform: The trainer's function for finished batches.
-    """
+    """The way in which batches come to the devices. Threads may share it."""
 
     def __init__(
         self, maker: AnyMaker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None
@@ -170,11 +164,7 @@ def _shard_rows() -> NamedSharding:
 
 
 def _find_host(sharding: jax.sharding.Sharding) -> Host:
-    """Finds the rows that the devices of this process hold: a host for each different part.
-
-    Raises:
-        ConfigError: They are not adjacent, or other processes hold more or fewer.
-    """
+    """Finds the rows that the devices of this process hold: a host for each different part."""
     check_has("sharding", sharding, "devices_indices_map", "a jax.sharding.Sharding")
     rows: dict[Any, Any] = dict(sharding.devices_indices_map((_ROWS,)))
     held_by: dict[int, set[tuple[int, ...]]] = {}

@@ -24,10 +24,6 @@ class RecordLookup:
 
     A name is kept as 8 bytes of its hash, so a search for a name reads the records that may have it. 24 bytes a record
     are in memory.
-
-    Args:
-        reader: The reader of the split.
-        name_key: The feature that holds a record's name; None if there is none.
     """
 
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
@@ -44,11 +40,7 @@ class RecordLookup:
             return self._read() if self._labels is None else self._labels
 
     def find_name(self, name: str) -> list[int]:
-        """Returns the numbers of the records with this name, ascending.
-
-        Raises:
-            ConfigError: The records have no names.
-        """
+        """Returns the numbers of the records with this name, ascending."""
         if self.name_key is None:
             raise ConfigError("The records of this dataset do not say where their images came from.")
         self.labels()

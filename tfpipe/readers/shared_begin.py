@@ -25,19 +25,12 @@ _MAX_WORKERS = 1024
 
 
 class _Word(NamedTuple):
-    """The parts of the number.
+    """The parts of the number."""
 
-    Attributes:
-        step: The global step at which the pass begins.
-        runs_on: Whether the pass goes on with the next epoch instead of ending.
-        number: The number of the pass, of which the lowest bits are kept.
-        seed: Bits of the seed of the pass; 0 if no process has begun it.
-    """
-
-    step: int
-    runs_on: bool
-    number: int
-    seed: int
+    step: int  # global, at which the pass begins
+    runs_on: bool  # whether the pass goes on with the next epoch
+    number: int  # of the pass: the lowest bits
+    seed: int  # bits of the pass's seed; 0 if no process has begun it
 
     @classmethod
     def unpack(cls, word: int) -> _Word:
@@ -73,15 +66,7 @@ class SharedBegin:
         return Position(*divmod(_find_next_step(self._read(), steps_per_epoch), steps_per_epoch))
 
     def begin_pass(self, worker: Any, steps_per_epoch: int) -> tuple[Position, bool]:
-        """Begins a pass in this process.
-
-        Args:
-            worker: The result of `torch.utils.data.get_worker_info`.
-            steps_per_epoch: The number of steps in an epoch.
-
-        Returns:
-            Where the pass begins, and whether it goes on with the next epoch.
-        """
+        """Begins a pass in this process; returns where, and whether it goes on with the next epoch."""
         word = self._read()
         slot = 0 if worker is None else 1 + worker.id % _MAX_WORKERS
         seed = 1 if worker is None else 1 + (worker.seed - worker.id) % ((1 << _SEED_BITS) - 1)

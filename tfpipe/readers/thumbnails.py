@@ -56,10 +56,6 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
     """Yields up to `count` records, spread evenly over the sources, each with the tile of its image, or of several.
 
     The sources are those of each split; they are closed when their records were read.
-
-    Raises:
-        DataError: There is no record.
-        FormatError: A record has no image, is missing or damaged.
     """
     chosen = spread_evenly([len(source) for source in sources], count)
     if not any(chosen):

@@ -289,11 +289,7 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
 
 
 def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
-    """Counts the batches that each worker has ready; None without workers.
-
-    Raises:
-        ConfigError: The number of batches that the options ask for cannot be had.
-    """
+    """Counts the batches that each worker has ready; None without workers."""
     waiting = images.config.prefetch_batches
     if not num_workers:
         if waiting and images._has_transform:

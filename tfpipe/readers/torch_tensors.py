@@ -42,12 +42,7 @@ def normalize(
 def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
     """Finds the number of this process and the number of processes.
 
-    Args:
-        rank: Both numbers; or a mesh with a dimension `data`. None: the processes of `torch.distributed` if it is
-            initialized, else one process.
-
-    Raises:
-        ConfigError: The mesh has no dimension `data`.
+    `rank` is both, or a mesh with a dimension `data`; without one `torch.distributed` says it, if it is initialized.
     """
     if isinstance(rank, tuple):
         return rank

@@ -22,28 +22,18 @@ class OverBudget(ValueError):
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes, the items and the depth that a file may take; `take` lessens them.
+    """The bytes, the items and the depth that a file may take; `take` lessens them."""
 
-    Attributes:
-        bytes: The bytes, once they are unpacked.
-        items: The parts: cells of a row, blocks of a file, or lists, objects and commas of JSON.
-        depth: The levels of lists and objects in each other.
-    """
-
-    bytes: int = _ANY
-    items: int = _ANY
-    depth: int = _ANY
+    bytes: int = _ANY  # once unpacked
+    items: int = _ANY  # cells of a row, blocks of a file, or lists, objects and commas of JSON
+    depth: int = _ANY  # of lists and objects in each other
 
     def renew(self, growth: int = 0) -> "Budget":
         """Returns this budget for another file; `growth` bytes come on top."""
         return replace(self, bytes=self.bytes + growth)
 
     def take(self, bytes: int = 0, items: int = 0) -> None:  # noqa: A002  # as the fields
-        """Takes bytes and items out of the budget.
-
-        Raises:
-            OverBudget: So many are not left.
-        """
+        """Takes bytes and items out of the budget."""
         if bytes > self.bytes:
             raise OverBudget("it takes too many bytes")
         if items > self.items:
@@ -52,21 +42,12 @@ class Budget:
         self.items -= items
 
     def check_json(self, text: str) -> None:
-        """Checks the number of lists, objects and commas of a text that is JSON: each takes up to 0.2 kB.
-
-        Raises:
-            OverBudget: It has more of them than are left.
-        """
+        """Checks the number of lists, objects and commas of a text that is JSON: each takes up to 0.2 kB."""
         if sum(map(text.count, "[{,")) > self.items:
             raise OverBudget(f"it has more than {self.items:,} lists, objects and commas")
 
     def parse_json(self, text: str) -> Any:
-        """Parses JSON.
-
-        Raises:
-            OverBudget: It has more parts, or is nested deeper, than it may.
-            ValueError: It is not valid JSON.
-        """
+        """Parses JSON."""
         self.check_json(text)
         try:
             value = json.loads(text)

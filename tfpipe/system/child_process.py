@@ -26,10 +26,7 @@ def die_with_direct_parent(parent_pid: int) -> None:
     """Ends this process once its direct parent has ended, even when this process is halted (SIGSTOP).
 
     On Linux the kernel does it. Linux takes the end of the parent's thread that started this process for the end of
-    the parent. Elsewhere a thread looks twice a second.
-
-    Args:
-        parent_pid: The process id of the parent, as the parent knows it. It reveals a parent that has already ended.
+    the parent. Elsewhere a thread looks twice a second. The id reveals a parent that has already ended.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

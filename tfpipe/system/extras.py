@@ -30,13 +30,7 @@ LIBRARIES = (
 def importing(user: str, package: str, requirement: str) -> Iterator[None]:
     """Turns an `ImportError` of the block into an error that says what to install; one that says so already stays.
 
-    Args:
-        user: The subject of the sentence: the part of tfpipe that needs the package.
-        package: The package, by the name that people know.
-        requirement: The argument for `pip install`.
-
-    Raises:
-        MissingDependencyError: An import in the block failed.
+    `user` is the part of tfpipe that needs the package, and `requirement` the argument for `pip install`.
     """
     try:
         yield

@@ -14,13 +14,7 @@ from typing import BinaryIO
 def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
     """Holds a lock in the block, or as long as a child process has the file of the lock open.
 
-    Args:
-        path: The file of the lock. It and its folder are made, and whoever holds the lock may remove both.
-        when_held: The function that is called if another process holds the lock. It raises an error, or this process
-            waits.
-
-    Raises:
-        OSError: The file cannot be written, or its file system knows no locks.
+    `when_held` is called if another process holds it, and raises, or this process waits. A holder may remove the file.
     """
     while True:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -49,18 +49,10 @@ def permutation(key: int, size: int) -> IntArray:
 
 
 def permute(key: int, size: int, places: IntArray) -> IntArray:
-    """Returns the numbers that stand at some places of a keyed permutation of 0 to `size` - 1.
+    """Returns the numbers that stand at some places of a keyed permutation of 0 to `size` - 1: int64 of any shape.
 
     Up to `MAX_SORTED` numbers are sorted by their hashes. More go through a Feistel network over pairs of numbers
     (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): 0.4 us a place, whatever the size.
-
-    Args:
-        key: The key of the permutation, from `key_of`.
-        size: The number of places of the whole permutation, at least 1.
-        places: int64 of any shape, each from 0 to `size` - 1.
-
-    Returns:
-        int64 of the same shape. Different places have different numbers.
     """
     if size <= MAX_SORTED:
         sorted_numbers: IntArray = permutation(key, size)[places]
@@ -81,16 +73,7 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
 
 
 def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
-    """Returns the places at which numbers stand in a keyed permutation: the inverse of `permute`.
-
-    Args:
-        key: The key of the permutation.
-        size: The number of places of the whole permutation.
-        numbers: int64 of any shape, each from 0 to `size` - 1.
-
-    Returns:
-        int64 of the same shape.
-    """
+    """Returns the places at which numbers stand in a keyed permutation, int64: the inverse of `permute`."""
     if size <= MAX_SORTED:
         places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
         return places

@@ -63,19 +63,12 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Count(Kind):
-    """A whole number.
-
-    Attributes:
-        lowest: The lowest value.
-        highest: The highest value. None: there is none.
-        zero: The meaning of 0 if `lowest` is 0, for messages, as in "all cores". None: 0 is a plain number.
-        words: The words that may stand in place of a number.
-    """
+    """A whole number."""
 
     lowest: int
     highest: int | None = None
-    zero: str | None = None
-    words: tuple[str, ...] = ()
+    zero: str | None = None  # the meaning of 0, for messages, as in "all cores"; None: a plain number
+    words: tuple[str, ...] = ()  # that may stand in place of a number
 
     @property
     def allowed(self) -> str:
@@ -107,13 +100,9 @@ class Count(Kind):
 
 @dataclass(frozen=True)
 class Seed(Kind):
-    """A whole number of 64 bits.
+    """A whole number of 64 bits."""
 
-    Attributes:
-        signed: Whether 2**63 and more is refused, because the seed is stored with a sign.
-    """
-
-    signed: bool = False
+    signed: bool = False  # whether 2**63 and more is refused
 
     @property
     def allowed(self) -> str:
@@ -128,19 +117,12 @@ class Seed(Kind):
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A finite number.
+    """A finite number."""
 
-    Attributes:
-        above: The lower limit, which the number must exceed. None: there is no such limit.
-        at_least: The lowest value. None: there is none.
-        below: The upper limit, which the number must not reach. None: there is no such limit.
-        word: The word that may stand in place of a number. None: there is none.
-    """
-
-    above: float | None = None
+    above: float | None = None  # the number must exceed it
     at_least: float | None = None
-    below: float | None = None
-    word: str | None = None
+    below: float | None = None  # the number must not reach it
+    word: str | None = None  # may stand in place of a number
 
     @property
     def allowed(self) -> str:
@@ -211,11 +193,7 @@ class Share(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of a few words.
-
-    Attributes:
-        words: The words.
-    """
+    """One of a few words."""
 
     words: tuple[str, ...]
 
@@ -233,13 +211,9 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class Size(Kind):
-    """The size of an image: the side of a square in pixels, or height and width.
+    """The size of an image: the side of a square in pixels, or height and width."""
 
-    Attributes:
-        highest: The longest side.
-    """
-
-    highest: int
+    highest: int  # of the longest side
 
     @property
     def allowed(self) -> str:
@@ -338,11 +312,7 @@ class Addresses(Kind):
 
 @dataclass(frozen=True)
 class Nested(Kind):
-    """An object of another class, which holds options.
-
-    Attributes:
-        type: The other class.
-    """
+    """An object of another class, which holds options."""
 
     type: type[Any]
 
@@ -356,26 +326,15 @@ class Nested(Kind):
 
 @dataclass(frozen=True)
 class Option:
-    """The facts about one option, which its field carries.
-
-    Attributes:
-        kind: The values that the option takes.
-        affects: The one thing that another value changes. "speed": only the speed. "cache": the data that is kept
-            between epochs. "order": the order of the records. "images": the pixels. None: something else.
-        without_tensorflow: The values that the readers without TensorFlow support. None: every value.
-        group: The heading under which the help of a command shows the option. Empty: "Options".
-        rare: Whether only --help-all shows it.
-        flag: The name on the command line, if it is not that of the field.
-        metavar: The name of the value in the help. None: that of its type.
-    """
+    """The facts about one option, which its field carries."""
 
     kind: Kind
-    affects: Affects | None = None
-    without_tensorflow: tuple[Any, ...] | None = None
-    group: str = ""
-    rare: bool = False
-    flag: str | None = None
-    metavar: str | None = None
+    affects: Affects | None = None  # "speed" alone, the kept "cache", "order" or "images"; None: something else
+    without_tensorflow: tuple[Any, ...] | None = None  # what those readers support; None: every value
+    group: str = ""  # the heading in a command's help; empty: "Options"
+    rare: bool = False  # whether only --help-all shows it
+    flag: str | None = None  # if it is not that of the field
+    metavar: str | None = None  # None: that of its type
 
 
 def option(
@@ -458,11 +417,7 @@ def get_default(config: type[Any], name: str) -> Any:
 
 
 def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
-    """Returns the config with other values of some options, by names as of `get_value`.
-
-    Raises:
-        ConfigError: The config refuses a value.
-    """
+    """Returns the config with other values of some options, by names as of `get_value`."""
     values: dict[str, Any] = {name: value for name, value in changes.items() if "." not in name}
     for first in dict.fromkeys(name.partition(".")[0] for name in changes if "." in name):
         inner = {name.partition(".")[2]: changes[name] for name in changes if name.startswith(f"{first}.")}

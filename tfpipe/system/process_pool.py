@@ -30,15 +30,10 @@ running: set[ProcessPoolExecutor] = set()
 
 @dataclass(frozen=True)
 class Workers:
-    """The settings that the worker processes of a pool share.
+    """The settings that the worker processes of a pool share."""
 
-    Attributes:
-        preload: The modules that the fork server imports once for all workers.
-        death: The error message for a worker that died.
-    """
-
-    preload: Sequence[str]
-    death: str
+    preload: Sequence[str]  # modules that the fork server imports once
+    death: str  # the message for a worker that died
 
     def start_early(self) -> None:
         """Starts the fork server, which imports the modules of `preload` while this process does its own imports."""
@@ -56,18 +51,10 @@ class Workers:
         shared: tuple[object, ...] = (),
         set_up: Callable[[], None] | None = None,
     ) -> Iterator[Result]:
-        """Yields the result of each item, in the order in which the workers finish.
+        """Yields `function(*shared, item)` of each item, in the order in which the workers finish.
 
-        Args:
-            function: The function, called as `function(*shared, item)`. It must stand at the top of a module that is
-                cheap to import. Items and results are pickled.
-            items: The items, taken one by one as workers become free, so there may be any number of them.
-            workers: The number of processes.
-            shared: The first arguments of every call, pickled once for each process.
-            set_up: The function that is called first in each process.
-
-        Raises:
-            DataError: A worker process died. An error that `function` raises passes unchanged.
+        The function must stand at the top of a module that is cheap to import. Items are taken one by one, so there may
+        be any number of them; `shared` is pickled once for each process, which first calls `set_up`.
         """
         self.start_early()
         executor = ProcessPoolExecutor(workers, context(), _start_worker, (function, shared, set_up))

@@ -23,27 +23,16 @@ POLL_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job: sums since it began.
-
-    Attributes:
-        done: The number of finished units.
-        total: The number of units of the whole job; None while it is unknown.
-        unit: The unit of `done` and `total`, such as "images", "bytes" or "s".
-        bytes: The number of bytes that were read; 0 if the job does not count them.
-        records: The number of records that were read, if `unit` is not "records".
-        bad: The number of images or records that cannot be used.
-        shards: The number of finished shards.
-        num_shards: The number of shards of the whole job; 0 for a job without shards.
-    """
+    """The progress of a job: sums since it began."""
 
     done: int
-    total: int | None = None
-    unit: str = "images"
-    bytes: int = 0
-    records: int = 0
-    bad: int = 0
-    shards: int = 0
-    num_shards: int = 0
+    total: int | None = None  # None while it is unknown
+    unit: str = "images"  # of `done` and `total`, such as "images", "bytes" or "s"
+    bytes: int = 0  # that were read; 0 if the job does not count them
+    records: int = 0  # that were read, if `unit` is another one
+    bad: int = 0  # images or records that cannot be used
+    shards: int = 0  # that are finished
+    num_shards: int = 0  # 0 for a job without shards
 
 
 class Observer:
@@ -65,12 +54,7 @@ def poll_progress(
 ) -> Iterator[None]:
     """Reports the block's progress to an observer from a thread, and once more at the block's end.
 
-    Nothing is read for an observer that ignores progress.
-
-    Args:
-        read: The function that returns the progress, or None if it is unknown at the moment.
-        observer: The observer of the progress.
-        every_s: The seconds between two calls of `read`.
+    Nothing is read for an observer that ignores progress. `read` returns None while it is unknown.
     """
     if type(observer).progress is Observer.progress:
         yield

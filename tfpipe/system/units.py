@@ -19,16 +19,7 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([KMGT]i?B|B)?", re.IGNOR
 
 
 def parse_bytes(size: str | int, name: str = "size") -> int:
-    """Converts `128MiB`, `2GB`, `4096` or a number of bytes into bytes.
-
-    Args:
-        size: A number with or without a unit, B to TB (powers of 1000) or KiB to TiB (powers of 1024), in any case.
-            Or bytes as an integer.
-        name: The name of the option, for the message.
-
-    Raises:
-        ConfigError: The size is not valid, or it is below 0.
-    """
+    """Converts `128MiB`, `2GB` (powers of 1000), `4096` or a number of bytes into bytes; `name` is the option's."""
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
     match = _SIZE.fullmatch(size) if isinstance(size, str) else None

@@ -39,27 +39,16 @@ _MAX_SIDE = 2**31 - 1
 
 @dataclass(frozen=True)
 class StoredImages:
-    """The images of a batch as they are stored, and the part of each that the trainer gets.
+    """The images of a batch as they are stored, and the part of each that the trainer gets."""
 
-    Attributes:
-        column: The images, one value for each, with `per_record` values for each record.
-        per_record: The number of images of each record.
-        places: The place of each image in its record, int64 [images]; None if records have one image.
-        sizes: The height and width of each original, int64 [images, 2].
-        extents: The height and width of each stored image, int64 [images, 2].
-        seeds: The seed of each image, int32 [images, 2].
-        boxes: The y, x, height and width of each crop in pixels of the stored image, int32 [images, 4].
-        flips: Whether each crop is mirrored left to right, bool [images].
-    """
-
-    column: Column
+    column: Column  # with `per_record` values for each record
     per_record: int
-    places: IntArray | None
-    sizes: IntArray
-    extents: IntArray
-    seeds: NDArray[np.int32]
-    boxes: NDArray[np.int32]
-    flips: NDArray[np.bool_]
+    places: IntArray | None  # of each image in its record, int64 [images]; None if records have one
+    sizes: IntArray  # height and width of each original, int64 [images, 2]
+    extents: IntArray  # height and width of each stored image, int64 [images, 2]
+    seeds: NDArray[np.int32]  # int32 [images, 2]
+    boxes: NDArray[np.int32]  # y, x, height and width of each crop in pixels of the stored image, int32 [images, 4]
+    flips: NDArray[np.bool_]  # left to right, bool [images]
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -92,23 +81,14 @@ def make_whole_boxes(extents: IntArray) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The way in which the images of a batch are decoded.
-
-    Attributes:
-        form: The form in which they are stored.
-        raw_size: The height and width of images that are stored as raw pixels; None for files.
-        size: The height and width of the result.
-        dtype: The type of the result: "uint8"; or "float32" or "bfloat16", which are normalized.
-        options: The options `antialias`, `mean` and `std`.
-        reduces: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
-    """
+    """The way in which the images of a batch are decoded."""
 
     form: ImageForm
-    raw_size: tuple[int, int] | None
-    size: tuple[int, int]
-    dtype: str
-    options: AugmentOptions
-    reduces: bool
+    raw_size: tuple[int, int] | None  # height and width of raw pixels; None for files
+    size: tuple[int, int]  # height and width of the result
+    dtype: str  # "uint8"; or "float32" or "bfloat16", which are normalized
+    options: AugmentOptions  # `antialias`, `mean` and `std`
+    reduces: bool  # whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size
 
     def make_scaling(self) -> dict[str, Any]:
         """Returns the arguments by which the native library converts values."""

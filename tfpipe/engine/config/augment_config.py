@@ -104,15 +104,7 @@ class AugmentOptions:
 
 
 def compute_scaling(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Computes how values from 0 to 255 are normalized: (value - offset) * factor.
-
-    Args:
-        mean: The mean of each channel, where white is 1.
-        std: The standard deviation of each channel, where white is 1.
-
-    Returns:
-        The offset and the factor of each channel.
-    """
+    """Computes offset and factor of each channel that normalize values from 0 to 255: (value - offset) * factor."""
     return [255.0 * value for value in mean], [1.0 / (255.0 * value) for value in std]
 
 

@@ -267,15 +267,7 @@ class PipelineConfig:
 
 
 def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> PipelineConfig:
-    """Returns the config that a reader was given, with the options that were named beside it or in its place.
-
-    Args:
-        config: The config, or None.
-        changes: Values of its options.
-
-    Raises:
-        ConfigError: Neither a config nor a batch size is given, an option is unknown, or a value cannot be used.
-    """
+    """Returns the config that a reader was given, with the options that were named beside it or in its place."""
     toml_json.refuse_unknown(changes, PipelineConfig, "PipelineConfig")
     if config is None and "batch_size" in changes:
         return PipelineConfig(**changes)

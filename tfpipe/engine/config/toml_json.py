@@ -25,20 +25,12 @@ NOTES = "tuned"
 
 
 def read(path: FilePath) -> dict[str, Any]:
-    """Reads the options in a .toml or .json file.
-
-    Raises:
-        ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
-    """
+    """Reads the options in a .toml or .json file."""
     return read_with_notes(path)[0]
 
 
 def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the options in a .toml or .json file and its table `tuned`, which is empty if the file has none.
-
-    Raises:
-        ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
-    """
+    """Reads the options in a .toml or .json file and its table `tuned`, which is empty if the file has none."""
     suffix = check_suffix(path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -57,15 +49,9 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def build(kind: type[Options], table: Table, where: str) -> Options:
-    """Builds a dataclass from a table. A table inside it becomes a dataclass too.
+    """Builds a dataclass from a table of the file `where`.
 
-    Args:
-        kind: The dataclass. A field that holds another dataclass must have its class as `default_factory`.
-        table: The values by the names of the fields.
-        where: The file's name, for messages.
-
-    Raises:
-        ConfigError: A name is not the name of a field, one is missing, or the dataclass refuses a value.
+    A table inside it becomes a dataclass too, of the class that is the field's `default_factory`.
     """
     refuse_unknown(table, kind, where)
     for field in fields(kind):  # type: ignore[arg-type]
@@ -98,11 +84,7 @@ def to_json(table: Table) -> str:
 
 
 def write(path: FilePath, table: Table) -> None:
-    """Writes a .toml or .json file in one step: readers see the old or the new file, never a part.
-
-    Raises:
-        ConfigError: The name has another ending, or the file cannot be written.
-    """
+    """Writes a .toml or .json file in one step: readers see the old or the new file, never a part."""
     text = to_toml(table) if check_suffix(path) == ".toml" else to_json(table)
     try:
         file_io.write_file(os.fspath(path), text.encode())
