@@ -84,13 +84,7 @@ class Append:
         return self.change.history
 
     def check(self, plan: Plan) -> None:
-        """Refuses images whose records do not fit, before anything is written.
-
-        Raises:
-            AppendedBefore: They are a layer of the dataset already.
-            ConfigError: Nobody says the order of the classes of boxes.
-            DataError: They have other features than those of the dataset.
-        """
+        """Refuses images whose records do not fit, before anything is written."""
         fingerprint = make_plan_header(self.config, plan).fingerprint
         for layer in self.history.list_layers("append", self.history.newest):
             made = self.history.load_part(layer)
@@ -137,11 +131,7 @@ class Append:
         return {**shares, DEFAULT_SPLIT: round(1 - sum(shares.values()) + shares[DEFAULT_SPLIT], 3)}
 
     def finish(self, result: ShardResult) -> Appended:
-        """Writes the entry of the layer: from then on the records belong to the dataset.
-
-        Raises:
-            DataError: It cannot be written.
-        """
+        """Writes the entry of the layer: from then on the records belong to the dataset."""
         before, made = self.history.join_shards(self.history.newest), result.manifest
         records = {name: split.records for name, split in made.splits.items()}
         self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
@@ -153,15 +143,6 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
     """Yields the job that appends images to a dataset, which no other process changes in the block.
 
     A job that was killed goes on when it is asked for again; what another one left unfinished is replaced.
-
-    Args:
-        dataset: The dataset.
-        config: The options of the job. The dataset says its output, the form of the images and the first classes.
-
-    Raises:
-        ConfigError: It is a view or a layer, or describes files of another program.
-        DataError: There is no dataset, or another process changes it.
-        FormatError: The catalog is damaged.
     """
     with open_layers(dataset) as change:
         history = change.history

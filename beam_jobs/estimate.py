@@ -74,17 +74,7 @@ class ShardCost(NamedTuple):
 
 
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
-    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
-
-    Args:
-        config: The configuration of the job.
-        plan: Its plan.
-        planned_s: The seconds that listing and planning took.
-        beam_args: The arguments for Beam.
-
-    Raises:
-        DataError: The temporary folder cannot be written, or a worker died.
-    """
+    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job."""
     processes, start_up_s = infer_processes(config, beam_args)
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
         sample = _draw_sample(plan, config.seed)
@@ -145,12 +135,7 @@ def _draw_sample(plan: Plan, seed: int) -> Plan:
 
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
-    """Copies the sampled images out of compressed tar files and shards, and nothing else.
-
-    Returns:
-        `PlanHeader.unpacked`, with sparse files in `folder` that hold the images at their offsets; and the seconds
-        that it would take to unpack these archives whole, without the writing.
-    """
+    """Copies sampled images out of compressed files into sparse ones; returns these, and the seconds for all."""
     unpacked: dict[str, str] = {}
     unpack_s = 0.0
     ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes

@@ -25,16 +25,7 @@ from tfpipe.writer.written_shard import WrittenShard
 
 
 def run(job: Job, runner: Runner, observer: ShardObserver) -> None:
-    """Runs a job as a graph.
-
-    Args:
-        job: The job.
-        runner: The runner.
-        observer: The observer of the job's progress.
-
-    Raises:
-        DataError: A shard could not be written, or a worker died.
-    """
+    """Runs a job as a graph."""
     with runner.watch(job, observer), unwrap_errors(explains_all=runner.explains_all), runner.prepare(job):
         pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
         add_steps(pipeline | "Create" >> beam.Create([0], reshuffle=False), job)

@@ -29,18 +29,7 @@ from tfpipe.system.units import human_count
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
-    """Returns the plan. It writes nothing that stays.
-
-    Args:
-        config: The options of the job.
-        beam_args: Arguments for Beam; its file systems read some of them.
-        observer: The observer of the job's progress. It gets what the listing notes.
-
-    Raises:
-        ConfigError: An option does not fit the input, the output or the runner.
-        DataError: The input is missing, damaged, ambiguous or empty; or a store cannot be reached.
-        MissingDependencyError: A package is not installed that an option needs, or the native library is not there.
-    """
+    """Returns the plan. It writes nothing that stays; the observer gets what the listing notes."""
     library.load()
     job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output, config.image_root or ""))
@@ -52,13 +41,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 
 
 def plan_input(source: Input, readers: int = 0, observer: Observer | None = None) -> Plan:
-    """Returns the plan of an input that was recognized; errors are those of `plan_shards`.
-
-    Args:
-        source: The input.
-        readers: The number of processes that read images where copies are looked for. 0: this one reads them itself.
-        observer: The observer of the listing.
-    """
+    """Returns the plan of a recognized input. `readers` processes look for copies; 0: this one does."""
     config = source.config
     images, facts = source.list(observer)
     listing, has_splits = _resolve(source, images, facts)
@@ -75,12 +58,7 @@ def plan_input(source: Input, readers: int = 0, observer: Observer | None = None
 
 
 def _resolve(source: Input, images: ImageTable, facts: Facts) -> tuple[Listing, bool]:
-    """Returns what all images have in common, and whether the input names their splits.
-
-    Raises:
-        ConfigError: The configuration names splits, and so does the input.
-        DataError: There are no images, some are missing, or their classes or splits do not go together.
-    """
+    """Returns what all images have in common, and whether the input names their splits."""
     config, faults, has_splits = source.config, Faults(source.config.input), False
     listing: Listing | None = None
     with faults:

@@ -79,12 +79,7 @@ class PartResult:
 
 
 def plan_parts(config: ShardConfig, observer: ShardObserver | None = None) -> Plan:
-    """Writes the plan of a job into the output, where its parts find it. What earlier parts began is forgotten.
-
-    Raises:
-        ConfigError: An option does not fit the input or the output.
-        DataError: The input cannot be used, or the output cannot be written.
-    """
+    """Writes the plan of a job into the output, where its parts find it. What earlier parts began is forgotten."""
     if config.overwrite:
         raise ConfigError("`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT.")
     observer = observer or ShardObserver()
@@ -97,17 +92,7 @@ def plan_parts(config: ShardConfig, observer: ShardObserver | None = None) -> Pl
 
 
 def run_part(config: ShardConfig, part: Part, observer: ShardObserver | None = None) -> PartResult:
-    """Makes a share of the shards, then others that no part has begun, and at last the dataset if it is the last part.
-
-    Args:
-        config: The input, the output and the number of workers. All else stands in the plan.
-        part: The part.
-        observer: The observer of the whole job's progress.
-
-    Raises:
-        ConfigError: The plan is that of another input.
-        DataError: There is no plan, a file cannot be written, too many images are bad, or a worker died.
-    """
+    """Makes a share of the shards, then others that no part has begun; the last part completes the dataset."""
     library.load()
     job_stores.configure(())
     file_io.check_stores((*config.inputs, config.output))
@@ -192,11 +177,7 @@ def _write_begun(job: Job, part: Part, number: int) -> WrittenShard | None:
 
 
 def _finish_last(job: Job, part: Part) -> tuple[int, bool]:
-    """Makes the dataset complete if all shards are there and no other part does it.
-
-    Returns:
-        The number of finished shards, and whether the dataset is complete.
-    """
+    """Completes the dataset if all shards are there and no other part does; returns their number, and if it is done."""
     work, files = job.work, job.header.files
     finished, is_complete = len(work.list_written().intersection(files)), _is_complete(job)
     if not is_complete and (finished < len(files) or not work.begin(file_names.MANIFEST, part.name)):

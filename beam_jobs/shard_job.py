@@ -86,11 +86,7 @@ def run(
 
 
 def make_runner(beam_args: Sequence[str]) -> Runner:
-    """Returns the runner that Beam's arguments name; without any, this machine without Beam.
-
-    Raises:
-        ConfigError: Beam does not know the runner or an option.
-    """
+    """Returns the runner that Beam's arguments name; without any, this machine without Beam."""
     if not beam_args:
         return LocalRunner()
     from beam_jobs.runners import choose

@@ -82,16 +82,7 @@ def strip_archive_suffix(path: str) -> str:
 
 
 def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterator[ListedFile]:
-    """Yields the members of an archive, in its order.
-
-    Args:
-        path: The path or URL of the archive.
-        location: The file that the members name as their location.
-        wants: The members of a tar file whose bytes are wanted; None for no member.
-
-    Raises:
-        DataError: The archive is damaged, encrypted, or holds a name that points outside.
-    """
+    """Yields the members of an archive, in its order. They name `location` as their file."""
     with _naming_damage(path), file_io.open_read(path) as file:
         members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
         for member in members:
@@ -114,9 +105,6 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` are valid in it.
 
     The first bytes tell the compression, as they do for `list_archive`: a file may have been unpacked and not renamed.
-
-    Raises:
-        DataError: The archive is damaged.
     """
     with _naming_damage(path), file_io.open_read(path) as file:
         begin = file.read(_MOST_MAGIC)
@@ -219,12 +207,7 @@ def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, *, seeks: bool) ->
 
 
 def _iterate_infos(tar: tarfile.TarFile, *, seeks: bool) -> Iterator[tarfile.TarInfo]:
-    """Yields the members without tarfile's list of all members, which takes a kilobyte for each.
-
-    Args:
-        tar: The open tar file, of which no member was read.
-        seeks: Whether the file is not compressed, so that it can be read from any place.
-    """
+    """Yields the members without tarfile's list of all members, which takes a kilobyte for each; none was read yet."""
     if tar.offset == 0:  # no member, and Python 3.10 would look for the next one at -1
         return
     info, count = tar.next(), 0
@@ -237,11 +220,7 @@ def _iterate_infos(tar: tarfile.TarFile, *, seeks: bool) -> Iterator[tarfile.Tar
 
 
 def _read_plain_header(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-    """Reads the next header if it is that of a regular file with a short name, as most are, in a third of the time.
-
-    Returns:
-        None for any other header, for a damaged one and for the end: these are left to tarfile.
-    """
+    """Reads the header of a regular file with a short name in a third of the time; returns None for others."""
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset - 1)  # that byte shows whether the member before is there to its end
     block = tar.fileobj.read(1 + tarfile.BLOCKSIZE)

@@ -29,16 +29,6 @@ def join_box_rows(
     """Returns the images with all their boxes, as fractions and with class numbers, and the facts about them.
 
     A further column with different values in the rows of an image becomes a list, with a value for each row.
-
-    Args:
-        images: The images of all rows.
-        facts: The facts about them.
-        columns: The names of the further columns.
-        config: The configuration of the job.
-        from_text: Whether all cells are texts that may spell numbers.
-
-    Raises:
-        DataError: The rows of an image say different things about it, or boxes do not go together.
     """
     if facts.faults or "boxes" not in images.details:
         return images, facts
@@ -71,15 +61,7 @@ def join_box_rows(
 def _join(
     rows: Sequence[ImageRef], sizes: Sequence[int], listed: Sequence[int], numbers: Mapping[str, int], source: str
 ) -> ImageRef:
-    """Returns the image of some rows.
-
-    Args:
-        rows: The rows.
-        sizes: The places of its width and height in the further columns, if boxes are in pixels.
-        listed: The places of columns that become lists.
-        numbers: The numbers of the classes of boxes by their names.
-        source: The table, for messages.
-    """
+    """Returns the image of some rows."""
     first, boxes, labels = rows[0], list[Box](), list[int]()
     frames = [_read_size(ref, sizes, source) for ref in rows if sizes and ref.boxes]
     if len(set(frames)) > 1:

@@ -22,11 +22,7 @@ from tfpipe.storage import file_io
 
 
 def resolve_tree(config: ShardConfig, images: ImageTable, facts: Facts) -> Listing:
-    """Returns the images with the splits and the classes that their folders name.
-
-    Raises:
-        DataError: The layout is ambiguous.
-    """
+    """Returns the images with the splits and the classes that their folders name."""
     source, from_archive = config.input, is_archive(config.input)
     # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
     # are passed over in archives only: the user of a folder can name the folder inside it.
@@ -115,11 +111,7 @@ class _Layout(NamedTuple):
 
     @classmethod
     def infer(cls, folders: Iterable[str], source: str, parents: int) -> "_Layout":
-        """Infers the layout from all folders that hold images.
-
-        Raises:
-            DataError: Splits stand beside class folders.
-        """
+        """Infers the layout from all folders that hold images."""
         depths: dict[str, int] = {}  # for each top folder, the most folders above an image in it
         for folder in folders:
             top, *below = _make_path_in(folder).split("/")[parents:]

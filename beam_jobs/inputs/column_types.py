@@ -82,14 +82,7 @@ class ColumnFacts:
 
     @classmethod
     def read(cls, cells: Iterable[Any], file_number: int, rows: Iterable[int], *, from_text: bool) -> "ColumnFacts":
-        """Returns the facts about some cells.
-
-        Args:
-            cells: The values of the column: None, a scalar, or a list of scalars.
-            file_number: The number of their file in the table.
-            rows: The row of each cell.
-            from_text: Whether all cells are texts (CSV) that may spell numbers.
-        """
+        """Returns the facts about cells: None, scalars or lists; with `from_text`, texts that may spell numbers."""
         firsts: dict[int, _First] = {}
         lengths, has_lists = set(), False
         for row, cell in zip(rows, cells, strict=False):
@@ -111,11 +104,7 @@ class ColumnFacts:
         return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
 
     def infer_target(self, column: str, files: Sequence[str]) -> Column:
-        """Returns the column with the target of a regression.
-
-        Raises:
-            DataError: A cell is not one number.
-        """
+        """Returns the column with the target of a regression."""
         texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
             (file_number, row, _), value = min(texts, key=_get_place)
@@ -125,17 +114,7 @@ class ColumnFacts:
         return Column(FeatureSpec(TARGET, "float", (), "target of a regression"))
 
     def infer(self, name: str, files: Sequence[str], *, from_text: bool, is_text: bool = False) -> Column:
-        """Infers the feature of the column.
-
-        Args:
-            name: The name of the column, and of the feature.
-            files: The files of the table, for messages.
-            from_text: Whether all cells are texts that may spell numbers.
-            is_text: Whether texts become a feature of text. Otherwise they are values of bytes.
-
-        Raises:
-            DataError: The column mixes numbers and texts, or holds something else. The message names the row.
-        """
+        """Infers the feature of the column. With `is_text` texts become a feature of text, else values of bytes."""
         faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
         numbers = [self.firsts[kind] for kind in _NUMBERS if kind in self.firsts]
         texts = [self.firsts[kind] for kind in (_TEXT, _NESTED, _BYTES) if kind in self.firsts]

@@ -10,12 +10,7 @@ from tfpipe.storage import file_io
 
 
 def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, bytes]]:
-    """Yields every record of a compressed file as it stands in the unpacked one: its offset, and all its bytes.
-
-    Raises:
-        FormatError: A record is damaged. The message names the file and the record.
-        DataError: The file cannot be read.
-    """
+    """Yields every record of a compressed file as it stands in the unpacked one: its offset, and all its bytes."""
     offset = 0
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:

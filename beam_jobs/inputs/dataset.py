@@ -31,12 +31,6 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
     """Lists the records of finished datasets, dataset by dataset, each in its own order.
 
     A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
-
-    Raises:
-        ConfigError: The change of the image form does not suit the images, or a feature cannot be left out; or a tensor
-            holds NaN, and that is refused.
-        DataError: A directory is not a finished dataset, or the datasets do not go together.
-        FormatError: A manifest or an index is damaged, or a file is missing or has the wrong size.
     """
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)

@@ -51,21 +51,13 @@ class Facts:
     whole: Listing | None = None
 
     def check_images(self, source: str) -> bool:
-        """Returns whether the records have images.
-
-        Raises:
-            DataError: Some have, and some have not.
-        """
+        """Returns whether the records have images."""
         if self.nums_images > {NO_IMAGE}:
             raise DataError(f"Every file of {source} must hold images, or none may.")
         return NO_IMAGE not in self.nums_images
 
     def infer_images_shape(self, source: str) -> tuple[int, ...] | None:
-        """Returns the images of a record as `image_schema` takes them. Records without an image are not counted.
-
-        Raises:
-            DataError: Some records have one image, and some a list.
-        """
+        """Returns the images of a record as `image_schema` takes them. Records without an image are not counted."""
         if self.nums_images <= {SINGLE, NO_IMAGE}:
             return ()
         if SINGLE in self.nums_images:
@@ -91,12 +83,7 @@ def give_meaning(
 ) -> Listing:
     """Returns the listing of images with classes, splits and values as they are stored.
 
-    Args:
-        listing: The listing, without its images.
-        images: The images, as they were listed.
-        labels: The class of each `label` that the input has; a label that is not among them is its own class.
-        splits: The split of each `label` that is a folder; None if the images bring their splits.
-        columns: The further columns of a table, whose values are converted.
+    A label that is not among `labels` is its own class. `splits` are by the label that is a folder, or None.
     """
     codes, texts = images.get_codes("label")
     if splits is not None:

@@ -107,12 +107,7 @@ class _ManyFaultsError(DataError):
 
 
 class Faults:
-    """The errors about an input. In its block an error about the data is kept.
-
-    Args:
-        source: The input.
-        found: The errors that are known already.
-    """
+    """The errors about an input. In its block an error about the data is kept."""
 
     def __init__(self, source: str, found: Iterable[DataError] = ()) -> None:
         self._source, self.found = source, list(found)
@@ -127,11 +122,7 @@ class Faults:
         return True
 
     def check(self) -> None:
-        """Raises the errors if there are some.
-
-        Raises:
-            DataError: There is one, or it lists all.
-        """
+        """Raises the errors if there are some."""
         if len(self.found) == 1:
             raise self.found[0]
         if self.found:

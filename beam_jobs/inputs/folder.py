@@ -111,17 +111,7 @@ class _TreeBuilder:
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
-    """Lists the images of a folder or an archive. Archives in a folder are listed too.
-
-    Args:
-        source: A path or URL.
-        workers: The number of processes that read archives if a folder has several; 0 means one per core.
-        observer: The observer of the listing, which gets the number of listed images now and then.
-
-    Raises:
-        DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
-            images of one path.
-    """
+    """Lists the images of a folder, of archives in it, or of an archive: `workers` at once; 0: one per core."""
     builder = _TreeBuilder(observer)
     if is_archive(source):
         builder.add(list_archive(source, posixpath.basename(source)))
@@ -155,11 +145,7 @@ def is_listed_archive(path: str) -> bool:
 
 
 def list_folder(root: str) -> Iterator[ListedFile]:
-    """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
-
-    Raises:
-        DataError: There is no such folder, or a link leads back to a folder that it lies in.
-    """
+    """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder."""
     if file_io.is_url(root):
         names = file_io.list_tree(root.rstrip("/") + "/")
         yield from (ListedFile(name, size) for name, size in names if size >= 0)
@@ -245,13 +231,7 @@ def count_processes(archive_bytes: int, workers: int) -> int:
 def list_side_by_side(
     archives: Sequence[Archive], workers: int, list_one: Callable[[tuple[int, Archive]], tuple[int, Listed]]
 ) -> Iterator[Listed]:
-    """Yields one result for each archive, in the order of the archives. Several are read at once.
-
-    Args:
-        archives: The archives.
-        workers: The number of processes.
-        list_one: The function that lists an archive. It gets a number with the archive, and returns this number.
-    """
+    """Yields one result for each archive, in their order. `list_one` returns the number it gets beside it."""
     if len(archives) < 2 or workers < 2:
         yield from (list_one(numbered)[1] for numbered in enumerate(archives))
         return
@@ -275,13 +255,7 @@ def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
 
 
 def explain_equal_paths(source: str, path: str, files: Sequence[str]) -> str:
-    """Returns a sentence about two images of one path.
-
-    Args:
-        source: The folder or archive that holds both.
-        path: The path.
-        files: The archive of each image; empty for a file in a folder.
-    """
+    """Returns a sentence about two images of one path; `files` are their archives, empty for a file in a folder."""
     places = sorted(file or "a folder" for file in files)
     return f"{source} holds {path} twice, in {places[0]} and in {places[1]}. Rename one of them."
 
@@ -328,11 +302,7 @@ def _begins_like_image(root: str, image: ImageRef) -> bool | None:
 
 
 def drop_equal_paths(tree: Tree, source: str) -> Tree:
-    """Keeps the last member of each name in one archive, as unpacking a tar file does.
-
-    Raises:
-        DataError: Two images of one path lie in different places.
-    """
+    """Keeps the last member of each name in one archive, as unpacking a tar file does."""
     images = tree.images
     hashes = images.hash_texts("path", b"")
     order = np.argsort(hashes, kind="stable")

@@ -15,11 +15,7 @@ OF_PANDAS = "pandas writes 1.0 and nan where classes are missing: give every row
 
 
 def check_label(label: str, place: str = "") -> None:
-    """Checks that a label is not a number that no class has, and has no white space around it.
-
-    Raises:
-        DataError: It is so. The message begins with `place`.
-    """
+    """Checks that a label is not a number that no class has, and has no white space around it."""
     if _NO_CLASS.fullmatch(label):
         is_whole = label.lower() in ("nan", "<na>") or label.rstrip("0").endswith(".")
         advice = f" {OF_PANDAS}" if is_whole else ""
@@ -39,17 +35,9 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
 def rename_labels(
     path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_place: bool = False
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
-    """Returns the class of each label of the input, and all class names in their order.
+    """Returns the class of each label, and all class names in the order of the file.
 
-    Args:
-        path: The file.
-        labels: The class of each label of the input.
-        label_names: The names of the classes until now.
-        is_numeric: Whether the labels are numbers, which may be places in the file.
-        by_place: Whether numbers are places even if they are names as well.
-
-    Raises:
-        DataError: The file cannot be read, or does not name every class once.
+    Numbers may be places in the file; with `by_place` they are, even if they are names as well.
     """
     names = _read_names(path)
     if is_numeric:
@@ -63,16 +51,9 @@ def rename_labels(
 def put_known_first(
     config: ShardConfig, labels: Labels, label_names: Sequence[str], *, is_numeric: bool
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
-    """Returns the class of each label, and the class names with those first whose numbers must stay.
+    """Returns the class of each label, and the class names with the known ones first, whose numbers must stay.
 
-    Args:
-        config: The configuration of the job, which knows these classes.
-        labels: The class of each label of the input.
-        label_names: The names of the classes until now; empty without labels.
-        is_numeric: Whether the labels are numbers: names of known classes, or else their places.
-
-    Raises:
-        DataError: A number is that of no class, where the classes have names; or it may mean two classes.
+    Labels that are numbers are names of known classes, or else their places.
     """
     known = config.known_labels
     if known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
@@ -87,14 +68,7 @@ def _match_numbers(
 ) -> dict[str | None, str | None]:
     """Returns the class of each label that is a number: the class of this name, or the one at this place.
 
-    Args:
-        source: The file or dataset that gives the names, for the message.
-        labels: The labels.
-        names: The names of class 0, 1, ...
-        may_add: Whether labels that are not among the names may be new classes.
-
-    Raises:
-        DataError: A label is no class, or may be one of two.
+    With `may_add` other labels may be new classes.
     """
     texts = sorted(map(str, labels), key=lambda text: (int(text), text))
     numbers = {int(name): name for name in names if name.isdecimal() and name.isascii()}
@@ -115,16 +89,7 @@ def _match_numbers(
 
 
 def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> dict[str | None, str | None]:
-    """Returns the class of each label of the input, where labels are the places of classes.
-
-    Args:
-        path: The file that gives the names, for the message.
-        labels: The labels, which are numbers.
-        names: The names of class 0, 1, ...
-
-    Raises:
-        DataError: There are more classes than names.
-    """
+    """Returns the class of each label of the input, where labels are the places of classes."""
     highest = max((int(str(label)) for label in labels), default=0)
     if highest >= len(names):
         raise DataError(f"{path} names {len(names)} classes, but label {highest} occurs.")
@@ -139,11 +104,7 @@ def _read_names(path: str) -> tuple[str, ...]:
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text in UTF-8. Names of files in another encoding keep their bytes.
-
-    Raises:
-        DataError: The file cannot be read, or is not a text.
-    """
+    """Returns the lines of a text in UTF-8. Names of files in another encoding keep their bytes."""
     with file_io.explain_os_errors(f"read {path}"):
         text = file_io.read_whole(path).decode("utf-8-sig", "surrogateescape")
     if "\0" in text:

@@ -115,12 +115,7 @@ class _Files:
 
 
 def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file.
-
-    Raises:
-        ConfigError: The configuration says so, but there is no tar file.
-        DataError: The input is missing or damaged.
-    """
+    """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
     source = config.input
     if config.input_format == "tree":
         return False
@@ -185,12 +180,7 @@ def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
 
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the pairs of a tar file, or of all tar files in a folder.
-
-    Raises:
-        ConfigError: The name of a column belongs to the format, or no column is named `group_by`.
-        DataError: The input is missing or damaged, or the labels of pairs do not go together.
-    """
+    """Lists the pairs of a tar file, or of all tar files in a folder."""
     source, is_file = config.input, is_archive(config.input)
     tars, num_bytes, skipped = _find_tars(source)
     located = [(source if is_file else file_io.join(source, path), path) for path in tars]
@@ -234,13 +224,7 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
 
 
 def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: bool) -> tuple[int, _Pairs]:
-    """Returns the number of a tar file, and its pairs.
-
-    Args:
-        numbered: The number of the file in the input, its path or URL, and the location that the images name.
-        group_by: The column whose values are the groups of the images.
-        is_input: Whether the file is the whole input. Otherwise its name stands before the paths of the images.
-    """
+    """Returns the number of a tar file, and its pairs, under the tar's name unless it is the whole input."""
     number, (path, location) = numbered
     builder = _PairsBuilder(number, "" if is_input else strip_archive_suffix(location) + "/", group_by)
     pairs: dict[str, _Files] = {}
@@ -356,13 +340,7 @@ def _type_columns(columns: Mapping[str, ColumnFacts], tars: Sequence[str]) -> tu
 def _order_values(
     rows: Iterator[tuple[Any, ...]], columns_of_tars: Sequence[tuple[int, Sequence[str]]], wanted: Sequence[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields the values of the wanted columns of each pair.
-
-    Args:
-        rows: The values of the pairs, those of a tar file in the order of its columns.
-        columns_of_tars: The number of pairs of each tar file, and its columns.
-        wanted: The columns.
-    """
+    """Yields the values of the wanted columns of each pair; each tar file has its own columns."""
     missing: list[Value | None] = ["" if name == CAPTION else None for name in wanted]
     for num_pairs, names in columns_of_tars:
         places = [names.index(name) if name in names else len(names) for name in wanted]
@@ -428,11 +406,7 @@ def _make_empty(source: str, tree: Tree) -> Listing:
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
-    """Returns the image of a pair, or its several images, without its values, and these by their names.
-
-    Raises:
-        _BadPairError: The pair is left out.
-    """
+    """Returns the image of a pair, or its several images, without its values, and these by their names."""
     images = [files.image] if files.image is not None else files.list_several()
     if not images:
         raise _BadPairError(_WITHOUT_IMAGE)

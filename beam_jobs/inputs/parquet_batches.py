@@ -18,19 +18,7 @@ _VALUE_BYTES = 24  # of a number in a list, which becomes an object
 def read_batches(
     table: Any, file: Any, groups: Sequence[int], columns: Sequence[str] | None, most_rows: int, budget: Budget
 ) -> Iterator[Any]:
-    """Yields batches of rows.
-
-    Args:
-        table: The open file.
-        file: The file below it; None if its columns are images, whose longest value takes long to find.
-        groups: The row groups.
-        columns: The columns, or their leaves. None: all.
-        most_rows: The most rows of a batch.
-        budget: The budget for all bytes once they are decoded.
-
-    Raises:
-        OverBudget: The rows decode to more bytes than are left.
-    """
+    """Yields batches of rows. `file` is None for columns of images, whose longest value takes long to find."""
     for group in groups:
         rows = _choose_rows(table, file, group, columns, most_rows)
         for batch in table.iter_batches(rows, [group], columns, use_threads=False):

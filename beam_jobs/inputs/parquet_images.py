@@ -66,13 +66,7 @@ class Cell(NamedTuple):
 def list_cells(
     images: Sequence[PlannedImage] | Sequence[ImageRef], columns: TableColumns, *, masks: bool = False
 ) -> list[Cell]:
-    """Returns the cells of images in Parquet files.
-
-    Args:
-        images: The images, whose locations are rows of Parquet files.
-        columns: The columns that the user names.
-        masks: Whether each is followed by the cell of its mask, if the mask lies in a row too.
-    """
+    """Returns the cells of images in Parquet files. With `masks` that of a mask in a row follows its image's."""
     cells = []
     for image in images:
         file, row, _, _, group = image.location
@@ -126,13 +120,7 @@ def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
 
 
 def read_cells(root: str, cells: Sequence[Cell], max_bytes: int) -> Iterator[Found]:
-    """Yields the bytes of each cell, in the order of their files and rows.
-
-    Args:
-        root: The folder that relative locations start from.
-        cells: The cells.
-        max_bytes: The size from which on an image is refused.
-    """
+    """Yields the bytes of each cell, in the order of their files and rows."""
     order = sorted(range(len(cells)), key=lambda position: cells[position][:3])
     for file, positions in groupby(order, lambda position: cells[position].file):
         missing = dict.fromkeys(positions)
@@ -273,12 +261,6 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
     """Copies the images and the masks of a Parquet file, so that each can be read alone.
 
     What cannot be read is left out; whoever needs it finds the reason in the Parquet file.
-
-    Args:
-        root: The folder that relative locations start from.
-        columns: The columns that the user names.
-        max_bytes: The size from which on an image is refused.
-        file: The location of the Parquet file, and the path of the file to write.
     """
     location, target = file
     if file_io.exists(target + _PLACES):  # an earlier run copied it
@@ -317,22 +299,14 @@ class CopiedRows:
 
     @classmethod
     def open(cls, path: str) -> "CopiedRows":
-        """Returns the copy that `copy_rows` wrote.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Returns the copy that `copy_rows` wrote."""
         numbers = np.memmap(path + _PLACES, "<i8", "r")  # 16 bytes a row, which the workers of a machine share
         num_groups, num_columns = numbers[:2].tolist()
         end = 3 + num_groups
         return cls(path, numbers[2:end], numbers[end:].reshape(-1, num_columns, 2))
 
     def read(self, cell: Cell) -> bytes | None:
-        """Returns the bytes of a cell; None if they were not copied.
-
-        Raises:
-            OSError: They cannot be read.
-        """
+        """Returns the bytes of a cell; None if they were not copied."""
         if cell.row_group >= len(self.group_begins) - 1 or cell.is_mask >= self.places.shape[1]:
             return None
         row = int(self.group_begins[cell.row_group]) + cell.row

@@ -220,12 +220,7 @@ def read_embedded_rows(
     given: TableColumns,
     budget: Budget,
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None.
-
-    Raises:
-        ConfigError: The file lacks one of these.
-        DataError: A column cannot become a feature, or the file claims more rows than it can hold.
-    """
+    """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None."""
     import pyarrow
 
     _check_rows(table.metadata.num_rows, file, path)

@@ -53,10 +53,6 @@ def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
     """Returns the columns of an Arrow schema that hold tensors: lists of numbers, and binaries.
 
     Of a file that `tfpipe export` wrote only those that were tensors count. Its other lists are plain values.
-
-    Args:
-        schema: The schema.
-        has_images: Whether the file holds images, so that only columns with metadata about tensors count.
     """
     metadata = schema.metadata or {}
     if METADATA in metadata:
@@ -73,17 +69,7 @@ def name_feature(column: str) -> str:
 
 
 def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> TensorColumns:
-    """Infers the features that the columns of a table become, from its first file.
-
-    Args:
-        path: The first file.
-        columns: Its columns of tensors.
-        given: The types that the user gave to columns.
-
-    Raises:
-        ConfigError: A type is given to a column that holds no tensors.
-        DataError: A column cannot become a feature.
-    """
+    """Infers the features that the columns of a table become, from its first file."""
     import pyarrow.parquet
 
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
@@ -202,11 +188,7 @@ def unpack(cell: bytes) -> list[bytes]:
 
 
 def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
-    """Returns the tensors of a row in one piece of bytes, which `unpack_tensors` takes apart.
-
-    Args:
-        scalars: Arrow's scalar of each column.
-    """
+    """Returns the tensors of a row in one piece of bytes, which `unpack_tensors` takes apart."""
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     for column, scalar in scalars.items():
@@ -236,11 +218,7 @@ def unpack_tensors(cell: bytes) -> dict[str, Value]:
 def fit_tensors(
     specs: Sequence[FeatureSpec], dtypes: Mapping[str, str], values: Mapping[str, Value]
 ) -> dict[str, NDArray[Any]]:
-    """Returns the tensors of a row with the types of their features.
-
-    Raises:
-        ConfigError: A dtype or a shape differs, or a tensor is missing or not known. The message names the feature.
-    """
+    """Returns the tensors of a row with the types of their features."""
     types = {spec.name: spec.tensor for spec in specs if spec.tensor is not None}
     unknown = [name for name in values if name not in types]
     if unknown:

@@ -17,11 +17,7 @@ class UnreadableError(Exception):
 
 
 def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """Returns the bytes of an image as they are in the input.
-
-    Raises:
-        UnreadableError: The file is gone, may not be read, or is not what was planned.
-    """
+    """Returns the bytes of an image as they are in the input."""
     location = image.location
     file = location.file or image.path
     path = file_io.join(root, unpacked.get(file, file))

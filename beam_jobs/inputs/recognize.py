@@ -54,28 +54,11 @@ class Input(ABC):
 
     @abstractmethod
     def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
-        """Returns all images with the facts about them.
-
-        Args:
-            observer: The observer of the listing, which gets the number of listed images now and then.
-
-        Raises:
-            ConfigError: An option does not go with the input.
-            DataError: The input is missing, damaged or of an unknown kind, its folders loop, it holds names that point
-                outside, or its layout is ambiguous.
-        """
+        """Returns all images with the facts about them."""
 
     @abstractmethod
     def resolve(self, images: ImageTable, facts: Facts) -> Listing:
-        """Returns the images with the splits, classes and values that folders and columns mean.
-
-        Args:
-            images: The images, as `list` returns them.
-            facts: The facts about them.
-
-        Raises:
-            DataError: The images do not go together.
-        """
+        """Returns the images with the splits, classes and values that folders and columns mean."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -175,12 +158,7 @@ class WholeInput(Input):
 
 
 def recognize(config: ShardConfig) -> Input:
-    """Returns what the input is.
-
-    Raises:
-        ConfigError: An option does not go with the input.
-        DataError: The input is missing, damaged, or in a store that cannot be reached.
-    """
+    """Returns what the input is."""
     if config.datasets:
         return WholeInput(config, list_datasets)
     look = functools.cache(list_begin)  # in a store each look is a request

@@ -88,11 +88,7 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images.
-
-    Raises:
-        DataError: The input is in a store that cannot be reached.
-    """
+    """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images."""
     if is_table(config.input):
         return True
     if config.input_format == "auto":
@@ -110,10 +106,6 @@ def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[tuple
     """Returns the names of the further columns in the order of the first row, and whether there are columns of boxes.
 
     The column `label` is one of them if it holds lists of classes.
-
-    Raises:
-        ConfigError: The manifest has no column named `group_by`, or lacks one that the user names.
-        DataError: The table has no rows, or lacks a column.
     """
     found: dict[str, Rows] = {}
     for part in parts:
@@ -140,9 +132,6 @@ def list_rows(
     """Returns the images of a table with the facts about them.
 
     Their sizes are unknown, and their classes and values are those of the table.
-
-    Raises:
-        DataError: The table cannot be read, or a cell does not fit its column.
     """
     builder, known = ImageTableBuilder(), read_known_names(config)
     numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each part its file and its rows that are images
@@ -225,11 +214,7 @@ def _find_rows(images: ImageTable, column: str, numbers: Sequence[tuple[int, NDA
 def resolve_table(
     config: ShardConfig, images: ImageTable, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]
 ) -> Listing:
-    """Returns the images of a table with their classes and with the values of further columns.
-
-    Raises:
-        DataError: Rows cannot be used, a column mixes kinds of values, or the labels of rows do not go together.
-    """
+    """Returns the images of a table with their classes and with the values of further columns."""
     path, files = config.input, list_table_files(parts)
     faults = Faults(path, list_faults(facts.faults, files))
     labels, classes = dict[str | None, str | None](), None
@@ -324,11 +309,7 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
 
 
 def explain_no_labels(config: ShardConfig) -> str | None:
-    """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
-
-    Returns:
-        None if the table gives the targets of a regression.
-    """
+    """Returns why a table gives no classes and which option names them; None if it has the targets of a regression."""
     if config.target_column is not None:
         return None
     column = config.label_column or LABEL
@@ -421,11 +402,7 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 
 def _place(path: str, root: str) -> str:
-    """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file.
-
-    Raises:
-        DataError: The file does not lie below the root, or its address holds a secret.
-    """
+    """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file."""
     if path.startswith(("http://", "https://")):
         return path  # opening it says what to do
     if file_io.is_url(path):
@@ -457,9 +434,6 @@ def _parse_row(
     """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still.
 
     `names` are those of all columns, `extra_columns` those of the further ones in their order.
-
-    Raises:
-        DataError: Nothing of the row can be used.
     """
     if not isinstance(row, dict):
         raise row or DataError("the row is damaged.")
@@ -653,9 +627,6 @@ def number_labels(
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
     Numbers below `_MAX_PLACES` are places: each number up to the highest is a class. Larger ones are mere names.
-
-    Raises:
-        DataError: Only some rows have a label, or a label is a number that no class has.
     """
     missing = facts.labels[None]
     if missing == facts.num_images or not +facts.labels:

@@ -103,11 +103,7 @@ def make_name(path: str) -> str:
 
 
 def list_parts(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TablePart]:
-    """Returns the parts of a table in their order.
-
-    Raises:
-        DataError: There is no such file, or none that fits the pattern.
-    """
+    """Returns the parts of a table in their order."""
     parts = []
     files = _list_files(path)
     root = get_root(path)
@@ -206,11 +202,7 @@ def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
 
 
 def find_columns(part: TablePart) -> ImageColumns | None:
-    """Returns the columns of a Parquet file that holds images or tensors itself; None for another file.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Returns the columns of a Parquet file that holds images or tensors itself; None for another file."""
     if get_suffix(part.path) != ".parquet":
         return None
     with (
@@ -222,12 +214,7 @@ def find_columns(part: TablePart) -> ImageColumns | None:
 
 
 def read_rows(part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    """Yields the rows of a part, each with its number in the file, from 1. The header and empty rows do not count.
-
-    Raises:
-        ConfigError: It lacks a column that the user names.
-        DataError: The file cannot be read.
-    """
+    """Yields the rows of a part, each with its number in the file, from 1. The header and empty rows do not count."""
     with file_io.explain_os_errors(f"read {part.path}"), file_io.open_read(part.path) as file:
         named, is_checked = part.columns.named, part.part > 0
         for number, row in _READERS[get_suffix(part.path)](file, part):
@@ -324,11 +311,7 @@ class _Lines(Iterator[str]):
 
 
 def _read_lines(file: Any, part: TablePart) -> Iterator[bytes]:
-    """Yields the lines that are not empty.
-
-    Raises:
-        DataError: One is longer than a row may be.
-    """
+    """Yields the lines that are not empty."""
     for number, line in enumerate(iter(partial(file.readline, ROW.bytes + 1), b""), start=1):
         if len(line) > ROW.bytes:
             raise DataError(f"{part.path}, line {number}: it is too long; a row has at most {ROW.bytes >> 20} MiB.")

@@ -22,14 +22,7 @@ def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
 
 
 def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, int]], out: IO[bytes]) -> None:
-    """Writes parts of the unpacked form, as a sparse file.
-
-    Args:
-        listing: The listing.
-        location: One of its `unpack`.
-        places: The offset and the size of each part; at least one.
-        out: The file to write to.
-    """
+    """Writes parts of the unpacked form, as a sparse file."""
     last, _ = max(places)
     if listing.datasets is None:
         with open_unpacked(file_io.join(listing.root, location)) as tar:

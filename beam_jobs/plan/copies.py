@@ -20,11 +20,6 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     copies the first one stays, by path or by the order of finished datasets. None stays of what `known_images` has.
 
     Only images that may have a copy are read: one of their size, or one in the dataset `known_images`.
-
-    Args:
-        listing: The images, which have their splits.
-        known_images: The dataset whose images are left out too. Empty: none.
-        readers: The number of processes that read images and return their digests. 0: this one reads them.
     """
     images = listing.images
     known = np.zeros((0, DIGEST_BYTES), np.uint8)

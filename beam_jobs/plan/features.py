@@ -43,11 +43,7 @@ def add_sizes(manifests: Sequence[Manifest], dropped: Collection[str]) -> tuple[
 
 
 def take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
-    """Returns the manifest with the features and the image form that its records will have in the new dataset.
-
-    Raises:
-        DataError: A feature of foreign records has a name that tfpipe uses for another, or that cannot nest beside it.
-    """
+    """Returns the manifest with the features and the image form that its records will have in the new dataset."""
     kept = [manifest.schema[name] for name in list_optional(manifest) if name not in dropped]
     if manifest.foreign is None:
         specs = [spec for spec in manifest.schema.features if spec.name not in dropped]

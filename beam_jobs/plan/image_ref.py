@@ -172,11 +172,7 @@ def encode_line(image: PlannedImage) -> bytes:
 
 
 def decode_line(line: bytes) -> PlannedImage:
-    """Returns the image of a line that `encode_line` wrote.
-
-    Raises:
-        FormatError: The line is not one that `encode_line` writes.
-    """
+    """Returns the image of a line that `encode_line` wrote."""
     try:
         path, size, *others = json.loads(line)
         fields: list[Any] = [*others, *_LINE_DEFAULTS[_REQUIRED + len(others) :]]

@@ -275,11 +275,7 @@ class ImageTable:
         return hashes
 
     def get_codes(self, name: str) -> tuple[NDArray[np.int32], list[str | None]]:
-        """Returns the code of each row in a column of few texts: `file`, `split` or `label`.
-
-        Returns:
-            A position in the texts for each row, and the different texts. Some of them may occur in no row.
-        """
+        """Returns an index for each row into the texts of `file`, `split` or `label`, and these texts."""
         if name not in self._columns:
             return np.zeros(len(self), np.int32), [_COLUMNS[name].default] if len(self) else []
         codes, texts = self._columns[name].indices, _decode_texts(self._columns[name].dictionary)
@@ -325,13 +321,7 @@ class ImageTable:
         return ImageTable({**self._columns, "size": pa.array(sizes, pa.int64())}, len(self))
 
     def replace_texts(self, name: str, codes: NDArray[Any], texts: Sequence[str | None]) -> "ImageTable":
-        """Returns a table with other texts in one column. The other columns are shared, not copied.
-
-        Args:
-            name: The column: `split` or `label`.
-            codes: A position in `texts` for each row.
-            texts: The texts. Equal ones become one.
-        """
+        """Returns a table with another `split` or `label`, where `codes` are indices into `texts`."""
         column = _COLUMNS[name].encode(texts).take(pa.array(codes, pa.int32()))
         return ImageTable({**self._columns, name: column}, len(self))
 
@@ -369,15 +359,7 @@ class ImageTable:
         return ImageTable({**self._columns, name: _finish(column)}, len(self))
 
     def encode_lines(self, indices: _Indices, label_names: Sequence[str]) -> tuple[memoryview, NDArray[np.int64]]:
-        """Returns the lines of the plan for the images at these indices, in this order, as `encode_line` makes them.
-
-        Args:
-            indices: The indices.
-            label_names: The name of class 0, 1, ...
-
-        Returns:
-            The lines, and where each of them begins and the last one ends.
-        """
+        """Returns the plan's lines for these images, as `encode_line` makes them, and their offsets."""
         names: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
         labels = np.array([names.get(text, -1) for text in self._decode("label", indices)], np.int64)
         further = self._columns.keys() - _USUAL

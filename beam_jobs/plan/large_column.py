@@ -33,11 +33,7 @@ class LargeColumn:
         self._num_bytes = 0
 
     def append(self, part: Any) -> None:
-        """Adds an array of the same type.
-
-        Raises:
-            DataError: The temporary file cannot be written.
-        """
+        """Adds an array of the same type."""
         _, offsets_buffer, values = part.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int64, len(part) + 1, 8 * part.offset)
         begin, end = int(offsets[0]), int(offsets[-1])

@@ -148,13 +148,7 @@ class Listing:
         )
 
     def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
-        """Returns the number of images of each class.
-
-        Args:
-            split: The name of a split.
-            images: The number of its images by class.
-            left_out: The number of copies that are left out of it, by label; -1 where the label is unknown.
-        """
+        """Returns the images of each class in a split, without the copies that are left out, by label (-1: unknown)."""
         return [images.get(name, 0) for name in self.label_names]
 
 

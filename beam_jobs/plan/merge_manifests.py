@@ -135,14 +135,7 @@ def check_nan(manifests: Iterable[Manifest], schema: Schema) -> None:
 def merge_manifests(
     datasets: Mapping[str, Manifest], changes: Mapping[str, Any], dropped: Sequence[str] = ()
 ) -> MergedDatasets:
-    """Merges manifests, applies the changes of the image form, and leaves features out.
-
-    Raises:
-        ConfigError: The changes would enlarge reduced images, change nothing, or exclude each other; or a feature
-            cannot be left out.
-        DataError: Labels, features or image forms do not go together. The message names the datasets and what to do.
-        FormatError: A manifest names an image form that is not valid.
-    """
+    """Merges manifests, applies the changes of the image form, and leaves features out."""
     check_dropped(list(datasets.values()), dropped)
     dropped = add_sizes(list(datasets.values()), dropped)
     manifests = [take_over(manifest, dropped) for manifest in datasets.values()]
@@ -341,13 +334,7 @@ def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
 
 
 def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the entry of a new image form that describes the earlier forms of the images, if there were any.
-
-    Args:
-        form: The form of the images until now.
-        new_form: The form that they are brought into. Restart markers alone change no pixel, and nothing is described.
-        image: The form until now in the manifest.
-    """
+    """Returns the entry of a new image form that describes the earlier forms of the images, if there were any."""
     before = str(image.get(MADE_FROM) or "")
     only_markers = set(form.to_json().items()) ^ set(new_form.to_json().items()) == {("seekable", True)}
     if _get_shape(form) != _get_shape(ImageForm()) and not only_markers:

@@ -53,16 +53,7 @@ class Plan:
         shards: Sequence[tuple[str, int, int, int]],
         class_counts: dict[str, list[int]],
     ) -> "Plan":
-        """Returns the plan with these shards; the other arguments are as in `Plan`.
-
-        Args:
-            listing: The listing.
-            images: The images.
-            order: The indices of the images.
-            shards: The split of each shard, its number in the split, the number of shards of the split, and the number
-                of its images.
-            class_counts: The number of images of each class.
-        """
+        """Returns the plan with these shards; the other arguments are as in `Plan`."""
         counts, ends = [shard[3] for shard in shards], list(accumulate(shard[3] for shard in shards))
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(images.sizes[order])])[[0, *ends]]
         planned: list[PlannedShard] = []

@@ -34,19 +34,7 @@ def shard_images(
     copies: NDArray[np.bool_] | None = None,
     left_out: LeftOut | None = None,
 ) -> Plan:
-    """Returns the plan of all images but the copies that are left out.
-
-    Args:
-        listing: The images, which have their splits.
-        splits: The splits, in their order.
-        config: The configuration of the job.
-        copies: Whether each image is left out: [images].
-        left_out: The number of images that are left out.
-
-    Raises:
-        ConfigError: There would be more shards, or more records in a shard, than the format allows.
-        DataError: A split has nothing but copies.
-    """
+    """Returns the plan of all images but the copies that are left out."""
     images = listing.images
     if copies is not None and copies.any():
         images = images.take(np.flatnonzero(~copies))
@@ -97,18 +85,7 @@ def are_splits_named(
     skipped: Mapping[str, int] | None,
     config: ShardConfig,
 ) -> bool:
-    """Returns whether the input names the splits of its images.
-
-    Args:
-        counts: The number of images by the split that the input names, or by none.
-        find_unsplit: A function that returns the path of an image without a split.
-        skipped: The number of files that were passed over, by reason.
-        config: The configuration of the job.
-
-    Raises:
-        ConfigError: The configuration names splits, and so does the input.
-        DataError: There are no images, or only some have a split.
-    """
+    """Returns whether the input names the splits of its images; all or none must have one."""
     num_images = sum(counts.values())
     if not num_images:
         raise DataError(f"No images were found in {config.input}.{_explain_skipped(skipped)}")

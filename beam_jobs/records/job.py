@@ -75,12 +75,7 @@ class RecordsJob:
         return WorkDir(file_io.resolve_links(self.output))
 
     def check_output(self) -> bytes:
-        """Checks that the output may be written; returns the identity of an unfinished job there, empty without one.
-
-        Raises:
-            ConfigError: It holds something else.
-            DataError: It cannot be read.
-        """
+        """Checks that the output may be written; returns the identity of an unfinished job there, empty without one."""
         with explain_os_errors(f"read {self.output}"):
             work = self.open()
             names = file_io.list_names(work.output)
@@ -91,12 +86,7 @@ class RecordsJob:
         return begun
 
     def prepare(self, files: Iterable[str]) -> None:
-        """Makes the working folder, and removes what does not belong to this job.
-
-        Raises:
-            ConfigError: The output holds something else.
-            DataError: It cannot be written.
-        """
+        """Makes the working folder, and removes what does not belong to this job."""
         begun = self.check_output()
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
@@ -116,12 +106,7 @@ class RecordsJob:
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
 
-        Args:
-            files: The names of all shards, split after split.
-            shards: All shards as they were written, in any order.
-
-        Raises:
-            DataError: A shard is missing, a split has no record, or a file cannot be written.
+        `files` stand split after split, `shards` in any order.
         """
         by_file = {shard.info.file: shard for shard in shards}
         splits: dict[str, SplitInfo] = {}

@@ -33,19 +33,9 @@ Element = tuple[bytes, bytes]
 
 
 def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
-    """Writes one shard with its index, or keeps the one that an earlier run finished with the same keys.
+    """Writes a shard, or keeps one with the same keys; returns it, whether it was kept, and the number of elements.
 
-    Args:
-        job: The settings.
-        file: The name of the shard.
-        elements: Its records in any order. They may be read twice.
-
-    Returns:
-        The shard, whether it was kept, and the number of the records that came.
-
-    Raises:
-        ConfigError: Two records have one key.
-        DataError: A file cannot be written, or this worker may not take part.
+    The elements come in any order, and may be read twice.
     """
     with explain_os_errors(f"write {file_io.join(job.output, file)}"):
         work = job.open()

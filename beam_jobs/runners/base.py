@@ -135,13 +135,10 @@ class ShardObserver(Observer):
 
 
 class Runner:
-    """A runner that carries out one job.
+    """A runner that carries out one job. `prepare` completes Beam's options; None: it is not one of Beam.
 
     The methods are called in the order in which they stand here. This class suits any runner that Beam knows by
     name, such as Flink's. The subclasses in the other modules do more for their runners.
-
-    Args:
-        options: Beam's options; `prepare` completes them in place. None: this runner is not one of Beam.
 
     Attributes:
         options: Beam's options.
@@ -157,11 +154,7 @@ class Runner:
         self._result: Any = None
 
     def check(self, config: "ShardConfig") -> None:
-        """Checks the options before anything is listed, here that workers elsewhere can reach the working folder.
-
-        Raises:
-            ConfigError: The output is on Hugging Face, where each file is a commit, so the folder is on this machine.
-        """
+        """Checks the options before anything is listed, here that workers elsewhere can reach the working folder."""
         if config.output.startswith("hf://"):
             raise ConfigError(
                 f"Only this machine writes to Hugging Face, got {config.output} for workers elsewhere. Write to a "

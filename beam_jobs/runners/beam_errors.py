@@ -33,14 +33,7 @@ _DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # in an error of 
 def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
     """Raises tfpipe's own errors as they were before Beam wrapped them, and leaves no worker process behind.
 
-    Args:
-        explains_all: Whether every other error becomes a sentence, too.
-
-    Raises:
-        TfpipeError: A step of the graph raised it.
-        DataError: A worker process of Beam died, or cannot import a module, or Beam raised any error with
-            `explains_all`.
-        KeyboardInterrupt: The user interrupted the job.
+    With `explains_all` every other error becomes a sentence, too.
     """
     # Beam turns an interruption or a worker's error into these; other runners of it may raise anything.
     wrapping = (Exception,) if explains_all else (RuntimeError, ImportError)
@@ -64,11 +57,7 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fail_on_worker_death() -> Iterator[None]:
-    """Ends the block with an error when a worker process of Beam dies. Beam itself would wait forever.
-
-    Raises:
-        DataError: A worker process died.
-    """
+    """Ends the block with an error when a worker process of Beam dies. Beam itself would wait forever."""
     died, over = threading.Event(), threading.Event()
     before = threading.excepthook
 
@@ -102,11 +91,7 @@ def remove_graph_place(error: TfpipeError) -> TfpipeError:
 
 
 def find_error(text: str) -> TfpipeError | None:
-    """Returns the error of tfpipe that a traceback shows, or None if it shows none.
-
-    Args:
-        text: A traceback that came as text, from a worker elsewhere.
-    """
+    """Returns the error of tfpipe that a traceback shows, or None if it shows none."""
     if our_error := _OUR_ERROR.search(text):
         name, message = our_error.groups()
         error: TfpipeError = getattr(errors, name, DataError)(message)

@@ -66,11 +66,7 @@ _RUNNERS: dict[str | None, type[Runner]] = {
 
 
 def make_runner(beam_args: Sequence[str]) -> Runner:
-    """Returns the runner that `--runner` names in Beam's arguments; without it, Beam's own of this machine.
-
-    Raises:
-        ConfigError: Beam does not know the runner or an option.
-    """
+    """Returns the runner that `--runner` names in Beam's arguments; without it, Beam's own of this machine."""
     # The main session need not be pickled: all that workers need lies in modules.
     options = PipelineOptions([*beam_args, "--no_save_main_session"])
     name: str | None = options.view_as(StandardOptions).runner

@@ -65,12 +65,7 @@ class DataflowRunner(Runner):
     explains_all = False
 
     def check(self, config: ShardConfig) -> None:
-        """Checks that the job can run on Dataflow.
-
-        Raises:
-            ConfigError: An option is missing, or does not go with Dataflow.
-            MissingDependencyError: Beam's part for Google Cloud is not installed.
-        """
+        """Checks that the job can run on Dataflow."""
         with importing("The runner for Dataflow", "Beam's part for Google Cloud", "tfpipe[dataflow]"):
             from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
         cloud = self.options.view_as(GoogleCloudOptions)
@@ -119,10 +114,6 @@ class DataflowRunner(Runner):
         """Completes the options and makes the wheels that are sent with the job.
 
         Options that the user gave stay. All files lie in the working folder, which goes once the dataset is complete.
-
-        Raises:
-            ConfigError: Beam finds an option invalid.
-            DataError: The service refused the job, cannot be reached, or the job did not end well.
         """
         cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
@@ -141,9 +132,8 @@ class DataflowRunner(Runner):
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:
         """Submits the graph to the service, and passes the running job to the observer.
 
-        Raises:
-            GraphWritten: The options name a `template_location`, as the launcher of a Flex Template does. The graph is
-                there, and the service runs it once this process has ended.
+        With a `template_location`, as the launcher of a Flex Template gives it, the service runs the graph once this
+        process has ended: `GraphWritten` is raised.
         """
         super().submit(pipeline, observer)
         cloud = self.options.view_as(GoogleCloudOptions)
@@ -154,11 +144,7 @@ class DataflowRunner(Runner):
         observer.submitted(SubmittedJob(self._result.job_id(), cloud.project, cloud.region))
 
     def wait(self) -> None:
-        """Waits for the end of the job.
-
-        Raises:
-            DataError: The job did not end well. Beam does not report a job that was canceled before the wait.
-        """
+        """Waits for the end of the job. Beam does not report a job that was canceled before the wait."""
         state = self._result.wait_until_finish()
         if state != PipelineState.DONE:
             raise DataError(_explain_early_end(state))
@@ -166,12 +152,7 @@ class DataflowRunner(Runner):
 
 @contextlib.contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turns the errors of the service, of its clients and of the job into one sentence.
-
-    Raises:
-        ConfigError: Beam finds an option invalid.
-        DataError: Anything else went wrong.
-    """
+    """Turns the errors of the service, of its clients and of the job into one sentence."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError

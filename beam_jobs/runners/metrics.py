@@ -44,12 +44,7 @@ class ShardMetrics:
             self._bad[bad_kind].inc()
 
     def count_shard(self, shard: WrittenShard, *, by_image: bool) -> None:
-        """Counts one shard when it is done.
-
-        Args:
-            shard: The shard.
-            by_image: Whether `count_image` got its images. If not, they are counted here.
-        """
+        """Counts one shard when it is done, and its images unless `count_image` got them."""
         self._shards.inc()
         self._kept.inc(int(shard.kept))
         if shard.kept or not by_image:
@@ -59,11 +54,7 @@ class ShardMetrics:
 
 
 def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | None:
-    """Returns the progress of a running job.
-
-    Returns:
-        None if the service does not answer at the moment. The job goes on whether or not anybody watches.
-    """
+    """Returns the progress of a running job, or None if the service does not answer: the job goes on unwatched."""
     try:
         counts = _sum_counters(result)
     except Exception as error:  # each runner has its own client library

@@ -92,11 +92,7 @@ class DatasetRecords:
         return ((image, partial(self.read, image)) for image in planned)
 
     def read(self, planned: PlannedImage) -> Record:
-        """Reads the record at the planned place, with the labels and the image form of the new dataset.
-
-        Raises:
-            RejectedImage: It is damaged, cannot be read, lacks a feature, or its image cannot be brought into the form.
-        """
+        """Reads the record at the planned place, with the labels and the image form of the new dataset."""
         check_source_size(planned)
         try:
             return self._read(planned)
@@ -146,12 +142,7 @@ class DatasetRecords:
 
 
 def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
-    """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1.
-
-    Raises:
-        UnreadableError: It is damaged or cannot be read.
-        BadImage: It lacks a feature.
-    """
+    """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1."""
     source, _, features = _read_features(datasets, planned, {})
     if source.foreign is not None:
         return _identify_foreign(source, features)

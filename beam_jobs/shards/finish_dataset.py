@@ -21,16 +21,7 @@ _READS_AT_ONCE, _SHARDS_AT_ONCE = 16, 256
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> None:
-    """Ends the job if more images are bad than allowed, and writes the list of them.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: The shards written so far, those with bad images at least.
-
-    Raises:
-        DataError: More images are bad.
-    """
+    """Ends the job if these shards have more bad images than allowed, and writes the list of them."""
     num_bad = sum(shard.num_left_out for shard in shards)
     if num_bad <= header.max_bad:
         return
@@ -57,16 +48,7 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
 
 
 def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard]) -> Manifest:
-    """Writes the files of a dataset besides its shards.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: All planned shards as they were written, in any order.
-
-    Raises:
-        DataError: More images are bad than allowed, or a split has no good one.
-    """
+    """Writes the files of a dataset besides its shards."""
     by_file = {shard.info.file: shard for shard in shards}
     ordered = [by_file[shard.file] for shard in header.shards]
     check_bad(work, header, ordered)

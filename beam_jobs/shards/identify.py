@@ -44,13 +44,7 @@ class Identity(NamedTuple):
 
 
 def identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
-    """Yields the identity of each candidate that can be read.
-
-    Args:
-        listing: The listing.
-        candidates: The indices of images in it. Those of finished datasets have the digests in their records.
-        workers: The number of worker processes; 0: this process reads.
-    """
+    """Yields the identity of each candidate that can be read."""
     if listing.datasets is not None:
         return _map_batches(_identify_batch, listing, candidates.tolist(), workers, listing.datasets)
     return _hash_files(listing, candidates, workers)
@@ -79,13 +73,7 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
 def _hash_streamed(
     path: str, indices_at: Mapping[tuple[int, int], Sequence[int]], several: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Iterator[Identity]:
-    """Yields the identities of records in a compressed tar file, which is read once.
-
-    Args:
-        path: The file.
-        indices_at: The indices of the images at each place, an offset and a size.
-        several: The places of the images of a record with several, by its index.
-    """
+    """Yields the identities of records in a compressed tar file, which is read once, by offset and size."""
     digests: dict[tuple[int, int], bytes] = {}
     with open_unpacked(path) as tar:
         for (offset, size), indices in sorted(indices_at.items()):
@@ -108,15 +96,7 @@ def _map_batches(
     workers: int,
     origin: Any,
 ) -> Iterator[Identity]:
-    """Yields the identities of images, which worker processes read.
-
-    Args:
-        identify_batch: The function that reads some images.
-        listing: The listing.
-        indices: The indices of the images in it.
-        workers: The number of worker processes; 0: this process reads.
-        origin: The folder with the names of columns, or the datasets, that `identify_batch` reads from.
-    """
+    """Yields the identities of images, which worker processes read."""
 
     def make_batches() -> Iterator[_Batch]:
         for begin in range(0, len(indices), _HASHED_AT_ONCE):

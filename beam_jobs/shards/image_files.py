@@ -138,22 +138,14 @@ class ImageFiles:
             pool.shutdown(cancel_futures=True)
 
     def read(self, planned: PlannedImage) -> Record:
-        """Reads an image file and makes its record.
-
-        Raises:
-            RejectedImage: It cannot be read, or it is not an image that can be stored.
-        """
+        """Reads an image file and makes its record."""
         return self._make_record(planned, self._fetch(planned))
 
     def _make_later(self, planned: PlannedImage, data: Future[_Fetched]) -> tuple[PlannedImage, Callable[[], Record]]:
         return planned, lambda: self._make_record(planned, data.result())
 
     def _fetch(self, planned: PlannedImage) -> _Fetched:
-        """Reads an image and its mask, or several images.
-
-        Raises:
-            RejectedImage: One of them cannot be read, or the image has no mask although others have one.
-        """
+        """Reads an image and its mask, or several images."""
         check_source_size(planned)
         images: list[bytes] = []
         for file in list_files(planned):
@@ -271,11 +263,7 @@ class _Block:
     data: dict[int, bytes | UnreadableError] = field(default_factory=dict)
 
     def take(self, position: int) -> bytes:
-        """Returns the bytes of a cell, which are then forgotten.
-
-        Raises:
-            UnreadableError: It cannot be read.
-        """
+        """Returns the bytes of a cell, which are then forgotten."""
         copied = self._read_copy(self.cells[position])
         if copied is not None:
             return copied
@@ -311,11 +299,7 @@ class _Block:
 
 
 def _name_images(schema: Schema, planned: PlannedImage, count: int) -> list[str]:
-    """Returns the names of several images.
-
-    Raises:
-        RejectedImage: There are too many, or not as many as the schema says.
-    """
+    """Returns the names of several images."""
     if count > keys.MAX_IMAGES:
         raise RejectedImage("bad", f"it has {count:,} images, and a record has at most {keys.MAX_IMAGES:,}")
     shape = schema[keys.IMAGE_ENCODED].shape

@@ -125,11 +125,7 @@ def write_one(job: Job, number: int, meter: Meter | None = None) -> WrittenShard
 
 
 def write_shards(job: Job, numbers: Sequence[int]) -> Iterator[WrittenShard]:
-    """Writes the shards of some numbers, and yields each as it is done. The job ends early if too many images are bad.
-
-    Raises:
-        DataError: More images are bad than allowed, a file cannot be written, or a worker died.
-    """
+    """Yields the shards of these numbers as each is written. The job ends early if too many images are bad."""
     workers, bad_shards = min(job.workers, len(numbers)), list[WrittenShard]()
     if workers:
         written = map_unordered(write_one, numbers, workers, shared=(job,), set_up=job.configure)
@@ -148,11 +144,7 @@ def stop_if_bad(job: Job, shard: WrittenShard, bad_shards: list[WrittenShard]) -
 
 
 def finish(job: Job, gathered: GatheredShards) -> None:
-    """Makes the dataset complete.
-
-    Raises:
-        DataError: A shard is missing, or more images are bad than allowed.
-    """
+    """Makes the dataset complete."""
     shards = gathered.list_shards()
     check_present(job.work, job.header.files, shards)
     job.work.save_kept(shard.info.file for shard in shards if shard.kept)

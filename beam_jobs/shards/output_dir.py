@@ -36,9 +36,6 @@ def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
     """Checks that the output may be written, before anything costs time.
 
     A user's note beside a dataset does not stop a run, unless `overwrite` would remove it.
-
-    Raises:
-        ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
     _finish_swap(file_io.resolve_links(config.output))
     check_output(config.output, sources, _is_ours, alone=config.overwrite)
@@ -58,18 +55,9 @@ def _is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Iterator[WorkDir]:
-    """Yields the dataset directory to write to, locked and with the plan in it.
+    """Yields the dataset directory to write to, locked and with the plan in it. `keep` is for parts of the job.
 
     At the end the working folder is removed, and with `overwrite` the new dataset takes the place of the old one.
-
-    Args:
-        config: The options of the job.
-        plan: The plan.
-        keep: Whether the working folder stays, for parts of the job that other processes do.
-
-    Raises:
-        ConfigError: The output holds something else and may not be overwritten.
-        DataError: It cannot be written, or another process writes to it.
     """
     with _find_work_dir(config).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):

@@ -115,9 +115,6 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
     """Copies the images of Parquet files if many shards would otherwise read each row group again.
 
     A store would take a request for each image, and a disk may be too small. Then the shards read the row groups.
-
-    Returns:
-        The path of the copy of each file, by its location.
     """
     files = plan.listing.row_files
     num_missing = len(header.shards) - len(work.list_written())

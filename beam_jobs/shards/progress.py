@@ -46,12 +46,7 @@ class ProgressFile:
             self._file.close()
 
     def step(self, num_bytes: int, bad: int) -> None:
-        """Counts one image. Writes the line five times a second at most.
-
-        Args:
-            num_bytes: The size of the image's source.
-            bad: The number of bad images in the shard so far.
-        """
+        """Counts one image. Writes the line five times a second at most."""
         self._images += 1
         self._bytes += num_bytes
         self._bad = bad

@@ -128,11 +128,7 @@ class PlanHeader:
 
     @classmethod
     def loads(cls, data: bytes) -> "PlanHeader":
-        """Returns the header that `dumps` wrote.
-
-        Raises:
-            FormatError: `dumps` did not write this.
-        """
+        """Returns the header that `dumps` wrote."""
         try:
             fields = json.loads(data)
             fields["form"] = ImageForm(**fields["form"])
@@ -187,12 +183,7 @@ class WorkDir(ShardFolder):
         return self.path("names", f"{file}.json")
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a whole file of the dataset.
-
-        Args:
-            name: Path of the file in the dataset directory.
-            data: Its content.
-        """
+        """Writes a whole file of the dataset."""
         file_io.write_file(self.target(name), data, self.temporary(name), makes_folders=True)
 
     @property

@@ -33,17 +33,7 @@ Meter = Callable[[int, float, str | None], None]
 
 
 def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | None = None) -> WrittenShard:
-    """Writes one shard with its index, or keeps the one that an earlier run finished.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shard: Position in `header.shards`.
-        meter: A function that is called for every image, but not for those of a shard that is kept.
-
-    Raises:
-        DataError: A file cannot be written. A bad image does not raise: the result lists it.
-    """
+    """Writes one shard with its index and lists its bad images, or keeps the one that an earlier run finished."""
     planned = header.shards[shard]
     with file_io.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
         finished = _find_finished(work, header, planned)

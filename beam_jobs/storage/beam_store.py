@@ -11,15 +11,7 @@ from tfpipe.storage.file_store import FileStore
 
 
 class BeamStore(FileStore):
-    """A `FileStore` for the file systems of Beam; `FileStore` describes the methods.
-
-    Args:
-        url: A URL of the file system.
-        options: Beam's options; the file system reads those that concern it.
-
-    Raises:
-        DataError: No file system is installed for the URL.
-    """
+    """A `FileStore` for the file systems of Beam; `FileStore` describes the methods."""
 
     def __init__(self, url: str, options: Any) -> None:
         FileSystems.set_options(options)

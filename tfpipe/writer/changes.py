@@ -69,21 +69,13 @@ class Change:
         return Entry("view", hashlib.sha256(data).hexdigest(), name=view.name, below=below)
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a file of the dataset, which appears as a whole.
-
-        Raises:
-            DataError: It cannot be written.
-        """
+        """Writes a file of the dataset, which appears as a whole."""
         path, temporary = file_io.join(self.directory, path), file_io.join(self.directory, file_names.WORK_DIR, "new")
         with file_io.explain_os_errors(f"write {path}"):
             file_io.write_file(path, data, temporary, makes_folders=True)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Writes the catalog with new entries: from then on all they name belongs to the dataset.
-
-        Raises:
-            DataError: It cannot be written, or in a bucket another change was made meanwhile.
-        """
+        """Writes the catalog with new entries: from then on all they name belongs to the dataset."""
         catalog = self.history.catalog.change(entries)
         path = file_io.join(self.directory, file_names.CATALOG)
         if not file_io.is_url(path):
@@ -118,16 +110,7 @@ class Change:
 
 @contextlib.contextmanager
 def open_change(directory: str) -> Iterator[Change]:
-    """Yields a dataset to be changed, which on a disk no other process changes in the block.
-
-    Args:
-        directory: The dataset, without a view.
-
-    Raises:
-        DataError: There is no dataset, it cannot be written, another process changes it, or a link in it leads
-            elsewhere.
-        FormatError: The catalog is damaged.
-    """
+    """Yields a dataset to be changed, which on a disk no other process changes in the block."""
     load_history(directory)  # which says what is wrong with the path, before a folder is made in it
     check_links(directory)
     directory = file_io.resolve_links(directory)
@@ -139,16 +122,7 @@ def open_change(directory: str) -> Iterator[Change]:
 
 @contextlib.contextmanager
 def open_layers(dataset: str | os.PathLike[str]) -> Iterator[Change]:
-    """Yields a dataset that gets a layer.
-
-    Args:
-        dataset: The dataset, without a view.
-
-    Raises:
-        ConfigError: It is a view or a layer, or describes files of another program.
-        DataError: As for `open_change`.
-        FormatError: The catalog is damaged.
-    """
+    """Yields a dataset that gets a layer."""
     directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")

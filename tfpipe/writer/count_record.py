@@ -27,20 +27,7 @@ def count_record(
     is_seekable: Callable[[bytes], bool] | None = None,
     refuse_nan: bool = False,
 ) -> None:
-    """Counts a record that was checked or decoded. A value that the record lacks is not counted.
-
-    Args:
-        stats: The counts that the record is added to.
-        features: The values of the record.
-        schema: The features of the records.
-        max_pixels: The largest number of pixels of a mask.
-        is_seekable: The function that tells a JPEG with restart markers; None if there are none.
-        refuse_nan: Whether a tensor with NaN is an error.
-
-    Raises:
-        BadImage: A mask is damaged. Nothing is counted.
-        ConfigError: A tensor holds NaN, and that is refused.
-    """
+    """Counts a record that was checked or decoded. A value that the record lacks is not counted."""
     if schema.masks:
         from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
 

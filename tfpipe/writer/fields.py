@@ -148,13 +148,6 @@ class RecordForm:
         schema: The features of a stored record.
         label_names: The names of the classes; empty without labels.
         image_form: The form of the images; None without images.
-
-    Args:
-        fields: The kind of each value by its name.
-
-    Raises:
-        ConfigError: A name or a kind cannot be stored, or there are two labels, images or masks; or a number of
-            images is not valid.
     """
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
@@ -190,11 +183,7 @@ class RecordForm:
         self.image_form = ImageForm() if self._image is not None or self._images is not None else None
 
     def check(self, record: Any) -> dict[str, FeatureLike]:
-        """Returns a record in the form that `encode_example` takes.
-
-        Raises:
-            ConfigError: The record is not a mapping, or a value is missing or does not fit.
-        """
+        """Returns a record in the form that `encode_example` takes."""
         if not isinstance(record, Mapping):
             raise ConfigError(f"A record must be a mapping from names to values, got a {type(record).__name__}.")
         if self._label is None and self.image_form is None:

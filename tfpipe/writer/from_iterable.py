@@ -22,12 +22,7 @@ _ANEW = "remove the folder whose name ends with .tfpipe-write to begin anew."
 
 
 def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Iterable[Any]) -> list[WrittenShard]:
-    """Writes all records of a split; passes over those that an earlier run wrote.
-
-    Raises:
-        ConfigError: A record does not fit, or two have one key.
-        DataError: The iterable raised an error, or gives other records than the run before.
-    """
+    """Writes all records of a split; passes over those that an earlier run wrote."""
     names = [shard_name(split, number, num_shards) for number in range(num_shards)]
     with contextlib.ExitStack() as stack:
         files = []

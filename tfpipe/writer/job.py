@@ -69,10 +69,6 @@ class ShardFile:
     Attributes:
         footers: The checksum of each record that an earlier run wrote, as it stands in the file.
         keys: The hash of each of their keys.
-
-    Args:
-        path: The path of the file, which an earlier run of the same job may have left.
-        job: The settings.
     """
 
     def __init__(self, path: str, job: WriteJob) -> None:
@@ -104,11 +100,7 @@ class ShardFile:
         return len(self._writer.sizes)
 
     def add(self, checked: Mapping[str, FeatureLike]) -> bytes:
-        """Counts a record, and returns its payload, which `write` then writes.
-
-        Raises:
-            ConfigError: A tensor holds NaN, and that is refused.
-        """
+        """Counts a record, and returns its payload, which `write` then writes."""
         self._writer.count(checked)
         return encode_example(checked)
 
@@ -135,11 +127,7 @@ class ShardFile:
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
-    """Returns the number of shards of each split.
-
-    Raises:
-        ConfigError: A number is out of range, or other splits are named.
-    """
+    """Returns the number of shards of each split."""
     splits = list(splits)
     if isinstance(num_shards, Mapping) and set(num_shards) != set(splits):
         raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
@@ -159,11 +147,7 @@ def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
 
 
 def check_new(digests: set[bytes], value: Any, key: str) -> bytes:
-    """Adds the hash of the value that identifies a record to those before it, and returns it.
-
-    Raises:
-        ConfigError: An earlier record has the same value.
-    """
+    """Adds the hash of the value that identifies a record to those before it, and returns it."""
     digest = hash_key(value)
     if digest in digests:
         raise ConfigError(f"Feature {key!r} must identify a record, but an earlier one has {value!r:.80} too.")
@@ -192,15 +176,7 @@ def naming(place: str) -> Iterator[None]:
 
 
 def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yields the place of each record for messages, and the record.
-
-    Args:
-        source: The name of where the records come from, as in "'train'".
-        make: The user's function that returns the records.
-
-    Raises:
-        DataError: The user's code raised an error.
-    """
+    """Yields the place of each record for messages, and the record."""
     count = 0
     try:
         for record in make():

@@ -43,14 +43,7 @@ _ARROW_TYPES = {"int64": "int64", "float": "float32", "bytes": "string"}
 
 
 class RecordFacts:
-    """The facts about the records of one shard, gathered record by record.
-
-    Args:
-        manifest: The description of the records.
-
-    Raises:
-        ImportError: PyArrow is not installed.
-    """
+    """The facts about the records of one shard, gathered record by record."""
 
     def __init__(self, manifest: Manifest) -> None:
         import pyarrow as pa
@@ -89,13 +82,7 @@ class RecordFacts:
         return data
 
     def find_fault(self, data: bytes, sha256: str, records: int) -> str:
-        """Returns what is wrong with the content of a file of facts, in words; empty if nothing is.
-
-        Args:
-            data: The content of the file.
-            sha256: The checksum of its shard.
-            records: The number of the shard's records.
-        """
+        """Returns what is wrong with the facts about a shard of this checksum and number of records; empty: nothing."""
         import pyarrow as pa
 
         try:
@@ -121,12 +108,7 @@ def list_columns(manifest: Manifest) -> tuple[str, ...]:
 
 
 def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
-    """Reads the digests of the records that a dataset shows, each once, and none of its shards: uint8 [n, 32].
-
-    Raises:
-        DataError: There are no facts about a shard.
-        MissingDependencyError: PyArrow is not installed.
-    """
+    """Reads the digests of the records that a dataset shows, each once, and none of its shards: uint8 [n, 32]."""
     with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
         import pyarrow  # noqa: F401
     found = [np.empty((0, DIGEST_BYTES), np.uint8)]
@@ -138,11 +120,7 @@ def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
 
 
 def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
-    """Yields for each shard of a split the digests of the records that the split shows.
-
-    Raises:
-        DataError: There are no facts about a shard.
-    """
+    """Yields for each shard of a split the digests of the records that the split shows."""
     import pyarrow as pa
 
     info, first = manifest.splits[split], 0

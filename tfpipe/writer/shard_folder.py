@@ -35,11 +35,6 @@ class ShardWriter(RecordWriter):
     Attributes:
         stats: The counts of the records so far.
         left_out: A line about each record that was left out so far.
-
-    Args:
-        file: The open file. Its owner closes it.
-        count: The function that counts a record.
-        facts: The empty facts about the shard's records; None where nobody keeps them.
     """
 
     def __init__(self, file: IO[bytes], count: CountRecord, facts: RecordFacts | None) -> None:
@@ -107,13 +102,7 @@ class ShardFolder(WorkingFolder):
 
     @contextlib.contextmanager
     def new_shard(self, file: str, count: CountRecord, facts: RecordFacts | None) -> Iterator[ShardWriter]:
-        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear.
-
-        Args:
-            file: The name of the shard.
-            count: The function that counts a record.
-            facts: The empty facts about the shard's records; None where nobody keeps them.
-        """
+        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
         with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
             writer = ShardWriter(out, count, facts)
             yield writer

@@ -61,15 +61,9 @@ class WorkingFolder:
 
     @contextlib.contextmanager
     def lock(self, busy: str) -> Iterator[None]:
-        """Keeps a second process off the folder in the block. If nothing is in it at the end, it is removed.
+        """Keeps a second process off the folder in the block, as in "repairs into /data/out". It goes if it is empty.
 
         An object store has no locks.
-
-        Args:
-            busy: The work of the process that holds the folder, as in "repairs into /data/out".
-
-        Raises:
-            DataError: Another process holds the folder, it cannot be written, or a link in it leads elsewhere.
         """
         if file_io.is_url(self.output):
             yield
@@ -94,16 +88,7 @@ class WorkingFolder:
 
     @contextlib.contextmanager
     def open(self, identity: str, busy: str) -> Iterator[None]:
-        """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks.
-
-        Args:
-            identity: The text that tells this job from others.
-            busy: The work of the process, as for `lock`.
-
-        Raises:
-            ConfigError: The output in a bucket holds what another job left unfinished.
-            DataError: Another process holds the folder, or the block raised an `OSError`.
-        """
+        """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks."""
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
             if file_io.is_url(self.output):
                 self._prepare_bucket(identity)
@@ -166,15 +151,7 @@ def check_output(
 ) -> str:
     """Checks that a result can appear as the folder `output`, and returns its path without links.
 
-    Args:
-        output: The folder that is to appear: missing, empty, or the result of an earlier run.
-        sources: The folders that are read.
-        is_ours: A function that tells a name which only a run of this kind gives; any of them makes the folder ours.
-        alone: Whether no other names may lie beside them.
-
-    Raises:
-        ConfigError: It lies in a folder that is read, is a file, or holds something else.
-        DataError: One of our names in it is a link to another folder, or holds one.
+    It must not lie in `sources`, and be missing, empty, or have a name that `is_ours` knows; `alone`: no other name.
     """
     target = file_io.resolve_links(output)
     for path in sources:

@@ -129,12 +129,7 @@ def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
 
 
 def write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:
-    """Writes the shards of a split into the working folder, or keeps those that an earlier run wrote.
-
-    Raises:
-        ConfigError: A record does not fit the schema.
-        DataError: The user's code raised an error, or there is no record.
-    """
+    """Writes the shards of a split into the working folder, or keeps those that an earlier run wrote."""
     if callable(records):
         written = _write_from_function(job, split, num_shards, records)
     else:
@@ -150,14 +145,7 @@ def put_together(
     written: Mapping[str, list[WrittenShard]],
     stands_on: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Puts a dataset together in the working folder, with the manifest last.
-
-    Args:
-        job: The settings.
-        name: The name of the dataset.
-        written: The shards of each split.
-        stands_on: The fingerprints of the splits that a column belongs to; empty for a dataset of its own.
-    """
+    """Puts a dataset together, or a column that `stands_on` others' fingerprints; the manifest comes last."""
     for shards in written.values():
         job.folder.move_shards((shard.info.file, shard) for shard in shards)
     num_classes = len(job.form.label_names)

@@ -31,11 +31,9 @@ class BoxScaler:
     def scale(
         self, sides: NDArray[np.float64], size: tuple[float, float]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns the boxes of an image as fractions, cut at its borders, and which of them have an area there.
+        """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there.
 
-        Args:
-            sides: The left, top, right and bottom side of each box in pixels, of shape [n, 4].
-            size: The width and the height of the image; zeros if they are unknown, so that the boxes stay in pixels.
+        Without a known size, (0, 0), they stay in pixels.
         """
         fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
         has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
@@ -45,11 +43,7 @@ class BoxScaler:
 
 
 def order_names(config: ShardConfig, class_names: Sequence[str]) -> Sequence[str]:
-    """Returns the names of classes in the order of the file of class names, if there is one.
-
-    Raises:
-        DataError: The file does not name each class.
-    """
+    """Returns the names of classes in the order of the file of class names, if there is one."""
     if not config.labels:
         return class_names
     return rename_labels(config.labels, {}, class_names, is_numeric=False)[1]
@@ -62,18 +56,7 @@ def make_listing(
     extra: Sequence[FeatureSpec],
     skipped: Mapping[str, int],
 ) -> Listing:
-    """Returns the listing of images whose boxes have classes.
-
-    Args:
-        config: The configuration of the job.
-        builder: The images.
-        class_names: The names of the classes of boxes, in their order.
-        extra: The further features of each image.
-        skipped: The number of what was left out, by reason.
-
-    Raises:
-        DataError: The file of class names does not name each class.
-    """
+    """Returns the listing of images whose boxes have classes."""
     root = config.input
     images, missing = read_sizes(builder.finish(), root)
     names = order_names(config, class_names)

@@ -120,12 +120,7 @@ class _File:
 
 
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input has annotations in the form of COCO.
-
-    Raises:
-        ConfigError: `annotations` does not go with the input.
-        DataError: The input is in a store that cannot be reached.
-    """
+    """Checks whether the input has annotations in the form of COCO."""
     if config.annotations:
         if is_table(config.input) or is_archive(config.input) or config.input_format not in ("auto", "coco"):
             raise ConfigError("`annotations` needs a folder of images as input, and `input_format` auto or coco.")
@@ -149,11 +144,7 @@ def _find_annotations(source: str, begin: Sequence[str]) -> list[str]:
 
 
 def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images that COCO's annotation files name.
-
-    Raises:
-        DataError: A file is missing or damaged, or its parts do not go together. The message names the element.
-    """
+    """Lists the images that COCO's annotation files name."""
     source = config.input
     check_folder(source)
     files = list(config.annotations) or _find_annotations(source, list_begin(source))
@@ -169,12 +160,7 @@ def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
 
 
 class _Reader:
-    """The reader of annotation files, which joins what they say about one image.
-
-    Args:
-        observer: The observer of the listing.
-        shapes: The temporary file for segmentations; None if they are not wanted.
-    """
+    """The reader of annotation files, which joins what they say about one image. Without `shapes` it reads no masks."""
 
     def __init__(self, observer: Observer | None, shapes: IO[bytes] | None) -> None:
         self.files: list[_File] = []

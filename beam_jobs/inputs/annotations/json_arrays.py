@@ -34,15 +34,7 @@ class Element(NamedTuple):
 
 
 def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
-    """Yields the objects in some arrays, in the order of the file. An object has at most 16 MiB.
-
-    Args:
-        path: The path or URL of the file.
-        names: The names of the arrays. Everything else is passed over.
-
-    Raises:
-        DataError: The file cannot be read, or is not of this form.
-    """
+    """Yields the objects in some arrays, in the order of the file. An object has at most 16 MiB."""
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             with io.TextIOWrapper(file, "utf-8-sig") as text:

@@ -54,15 +54,7 @@ def pack_shapes(height: int, width: int, shapes: Sequence[Shape]) -> str:
 
 
 def draw_mask(packed: str, max_pixels: int) -> bytes:
-    """Draws the shapes of an image; returns the PNG of their classes.
-
-    Args:
-        packed: The result of `pack_shapes`.
-        max_pixels: The largest number of pixels.
-
-    Raises:
-        BadImage: A segmentation is not valid, or the image is too large. The reason names the annotation.
-    """
+    """Draws the shapes of an image; returns the PNG of their classes."""
     height, width, shapes = json.loads(zlib.decompress(base64.b64decode(packed)))
     if height * width > max_pixels:
         raise BadImage(f"{width} x {height} pixels, more than {max_pixels}")
@@ -83,11 +75,7 @@ def draw_mask(packed: str, max_pixels: int) -> bytes:
 
 
 def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
-    """Returns the runs of each part of a segmentation.
-
-    Raises:
-        ValueError: It is not valid. The message says what it must be, after the name of the segmentation.
-    """
+    """Returns the runs of each part of a segmentation."""
     if isinstance(segmentation, list):
         return [_trace_polygon(_read_polygon(polygon, height, width), height, width) for polygon in segmentation]
     if not isinstance(segmentation, dict):
@@ -134,11 +122,7 @@ def _unpack_counts(text: str) -> Runs:
 
 
 def _read_polygon(polygon: Any, height: int, width: int) -> NDArray[np.float64]:
-    """Returns the x and y of each corner, of shape [n, 2].
-
-    Raises:
-        ValueError: They are not pairs of numbers in the image or near it.
-    """
+    """Returns the x and y of each corner, of shape [n, 2]."""
     is_list = isinstance(polygon, list) and all(type(x) in (int, float) and abs(x) < 1e9 for x in polygon)
     if not is_list or len(polygon) < 6 or len(polygon) % 2:
         raise ValueError(f"must have polygons of 3 or more corners, each an x and a y, got {polygon!r:.100}")

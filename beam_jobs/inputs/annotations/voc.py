@@ -63,11 +63,7 @@ class _Annotation:
 
 
 def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input is a folder in the layout of Pascal VOC.
-
-    Raises:
-        DataError: The input is in a store that cannot be reached.
-    """
+    """Checks whether the input is a folder in the layout of Pascal VOC."""
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "voc"
     with file_io.explain_os_errors(f"read {config.input}"):
@@ -75,11 +71,7 @@ def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
 
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images of a folder in the layout of Pascal VOC.
-
-    Raises:
-        DataError: A file is missing or damaged. The message names it.
-    """
+    """Lists the images of a folder in the layout of Pascal VOC."""
     source = config.input
     check_folder(source)
     skipped = Counter[str]()
@@ -182,11 +174,7 @@ class _Builder(ElementTree.TreeBuilder):
 
 
 def _parse(data: bytes) -> _Annotation:
-    """Returns the content of a file.
-
-    Raises:
-        ValueError: The file is not of this form.
-    """
+    """Returns the content of a file."""
     parser = ElementTree.XMLParser(target=_Builder())
     parser.feed(data)
     root = parser.close()
