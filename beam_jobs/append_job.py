@@ -34,25 +34,15 @@ from tfpipe.writer.changes import Change, hash_job, open_layers
 
 @dataclass(frozen=True)
 class Appended:
-    """The result of appending.
-
-    Attributes:
-        appended_to: The dataset.
-        layer: The number of its newest layer.
-        new_classes: The names of the classes that it did not have.
-    """
+    """The result of appending."""
 
     appended_to: str
-    layer: int
+    layer: int  # the number of the dataset's newest layer
     new_classes: tuple[str, ...]
 
 
 class AppendedBefore(Exception):
-    """The end of a job whose images are a layer already: its command was killed after it had finished, or repeated.
-
-    Attributes:
-        result: The layer that holds them.
-    """
+    """The end of a job whose images are a layer already: its command was killed after it had finished, or repeated."""
 
     def __init__(self, result: Appended) -> None:
         super().__init__(
@@ -64,18 +54,11 @@ class AppendedBefore(Exception):
 
 @dataclass(frozen=True)
 class Append:
-    """The appending of records to a dataset.
+    """The appending of records to a dataset."""
 
-    Attributes:
-        dataset: The dataset, as the user named it.
-        change: The dataset before it.
-        entry: The entry of the new layer, without its records.
-        config: The options of the job that writes the records.
-    """
-
-    dataset: str
-    change: Change
-    entry: Entry
+    dataset: str  # as the user named it
+    change: Change  # the dataset before it
+    entry: Entry  # of the new layer, without its records
     config: ShardConfig
 
     @property

@@ -41,20 +41,12 @@ _DATAFLOW_START_UP_S = 180.0  # an assumption: it was never measured
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected size and duration of a job.
-
-    Attributes:
-        sampled: The number of images that were prepared for the estimate.
-        bad: The number of sampled images that cannot be read or stored.
-        output_bytes: The bytes of all shards.
-        wall_s: The seconds of the whole job, from the command to the manifest.
-        worker_processes: The number of processes that were assumed to work side by side.
-    """
+    """The expected size and duration of a job."""
 
     sampled: int
-    bad: int
+    bad: int  # of the sampled ones
     output_bytes: float
-    wall_s: float
+    wall_s: float  # from the command to the manifest
     worker_processes: int
 
 

@@ -37,14 +37,9 @@ _READS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a job.
+    """A part of a job."""
 
-    Attributes:
-        number: The number of the part, from 0. It tells the part from others, and may be any number from 0 on.
-        count: The number of parts.
-    """
-
-    number: int
+    number: int  # any from 0 on
     count: int
 
     @property
@@ -61,18 +56,10 @@ class Part:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of a part.
+    """The result of a part."""
 
-    Attributes:
-        written: The number of shards that it wrote.
-        finished: The number of shards that are finished now.
-        num_shards: The number of shards of the job.
-        is_complete: Whether the dataset is complete.
-        seconds: The time that it took.
-    """
-
-    written: int
-    finished: int
+    written: int  # shards that it wrote
+    finished: int  # shards that are finished now
     num_shards: int
     is_complete: bool
     seconds: float

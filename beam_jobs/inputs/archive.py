@@ -39,21 +39,13 @@ _MAX_BYTES = 2**63 - 1  # the largest size of any file; the formats can name lar
 
 
 class ListedFile(NamedTuple):
-    """One file of a folder or an archive.
-
-    Attributes:
-        path: The path relative to the folder or the archive.
-        size: The number of bytes once they are unpacked; 0 if it is unknown.
-        location: The place of the bytes.
-        skip: The reason to skip the file; empty if there is none.
-        content: The bytes of a file that the caller of `list_archive` wants; None for all others.
-    """
+    """One file of a folder or an archive."""
 
     path: str
-    size: int
+    size: int  # in bytes once unpacked; 0: unknown
     location: ImageLocation = WHOLE_FILE
-    skip: str = ""
-    content: bytes | None = None
+    skip: str = ""  # the reason to skip it
+    content: bytes | None = None  # of a wanted member
 
 
 Wants = Callable[[str, int], bool]

@@ -99,15 +99,10 @@ def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> s
 
 
 class _Layout(NamedTuple):
-    """The meaning of the folders above an image.
+    """The meaning of the folders above an image."""
 
-    Attributes:
-        parents: The number of leading folders that mean nothing.
-        has_splits: Whether the next folder names a split; the one after it names the class.
-    """
-
-    parents: int
-    has_splits: bool
+    parents: int  # the number of leading folders that mean nothing
+    has_splits: bool  # whether the next folder names a split
 
     @classmethod
     def infer(cls, folders: Iterable[str], source: str, parents: int) -> "_Layout":

@@ -35,17 +35,11 @@ _First = tuple[tuple[int, int, int], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A further column of a manifest.
-
-    Attributes:
-        spec: The feature that the column becomes.
-        numbers: The number of each class by its name in the table, for a column of classes.
-        is_nested: Whether a cell that is a struct or a list becomes one text, its JSON.
-    """
+    """A further column of a manifest."""
 
     spec: FeatureSpec
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    is_nested: bool = False
+    numbers: Mapping[str, int] = field(default_factory=dict)  # of each class by its name in the table
+    is_nested: bool = False  # whether a cell that is a struct or a list becomes its JSON
 
     @classmethod
     def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "Column":
@@ -68,17 +62,11 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """The facts about a column's cells that decide its feature. Those of two parts of a table can be added.
+    """The facts about a column's cells that decide its feature. Those of two parts of a table can be added."""
 
-    Attributes:
-        firsts: The first value of each kind, with its place: the number of the file, the row, the position in the cell.
-        lengths: The least lengths of cells, three different ones at most; `_MISSING` for a cell without a value.
-        has_lists: Whether a cell holds a list.
-    """
-
-    firsts: Mapping[int, _First] = field(default_factory=dict)
-    lengths: frozenset[int] = frozenset()
-    has_lists: bool = False
+    firsts: Mapping[int, _First] = field(default_factory=dict)  # the first value of each kind
+    lengths: frozenset[int] = frozenset()  # the least three; `_MISSING` for a cell without a value
+    has_lists: bool = False  # whether a cell holds a list
 
     @classmethod
     def read(cls, cells: Iterable[Any], file_number: int, rows: Iterable[int], *, from_text: bool) -> "ColumnFacts":

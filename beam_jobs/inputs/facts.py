@@ -16,39 +16,22 @@ from tfpipe.errors import DataError
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about the images of an input.
-
-    Attributes:
-        num_images: The number of images.
-        labels: The number of images by their `label`: a class, or the folder that the image lies in.
-        unsplit: The rows of a table without a split.
-        unlabeled: The rows of a table without a label.
-        box_names: The names of the classes of boxes, if a table gives names.
-        faults: The rows of a table that cannot be used, by the kind of their fault.
-        skipped: The number of files that were passed over, by reason.
-        columns: The facts about each further column of a table.
-        is_embedded: Whether the images lie in a table itself.
-        class_names: The names of classes in the metadata of each file of a table that has some.
-        nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
-        tensors: The columns of tensors of each file of a table.
-        missing: The files that a table names and that do not exist.
-        whole: The listing of an input whose columns have their meaning from the beginning.
-    """
+    """The facts about the images of an input."""
 
     num_images: int = 0
-    labels: Counter[str | None] = field(default_factory=Counter)
-    unsplit: Rows = NO_ROWS
+    labels: Counter[str | None] = field(default_factory=Counter)  # a class, or the folder that the image lies in
+    unsplit: Rows = NO_ROWS  # rows of a table without a split
     unlabeled: Rows = NO_ROWS
     box_names: tuple[str, ...] = ()
-    faults: Mapping[str, Rows] = field(default_factory=dict)
+    faults: Mapping[str, Rows] = field(default_factory=dict)  # by the kind of the fault
     skipped: Counter[str] = field(default_factory=Counter)
     columns: tuple[ColumnFacts, ...] = ()
-    is_embedded: bool = False
-    class_names: frozenset[tuple[str, ...]] = frozenset()
-    nums_images: frozenset[int] = frozenset()
-    tensors: frozenset[tuple[str, ...]] = frozenset()
+    is_embedded: bool = False  # whether the images lie in a table itself
+    class_names: frozenset[tuple[str, ...]] = frozenset()  # of each file of a table with such metadata
+    nums_images: frozenset[int] = frozenset()  # of a record: the least ones, two of them known
+    tensors: frozenset[tuple[str, ...]] = frozenset()  # the columns of each file of a table
     missing: Missing = NOTHING_MISSING
-    whole: Listing | None = None
+    whole: Listing | None = None  # the listing of an input whose columns have their meaning from the beginning
 
     def check_images(self, source: str) -> bool:
         """Returns whether the records have images."""

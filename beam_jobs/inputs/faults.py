@@ -23,15 +23,10 @@ _DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of on
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table. Those of two parts of it can be added.
-
-    Attributes:
-        count: The number of the rows.
-        first: The first of them: the number of the file, the row from 1, and what is wrong with it.
-    """
+    """Some rows of a table. Those of two parts of it can be added."""
 
     count: int = 0
-    first: tuple[tuple[int, int, str], ...] = ()
+    first: tuple[tuple[int, int, str], ...] = ()  # the number of the file, the row from 1, and what is wrong
 
     @classmethod
     def of(cls, file_number: int, rows: Sequence[int] | NDArray[np.int64], what: str = "") -> "Rows":
@@ -54,19 +49,12 @@ class Rows:
 
 @dataclass
 class RowFaults:
-    """The faults of rows, by their kind. In its block an error is kept with the row at hand.
-
-    Attributes:
-        file_number: The number of the file.
-        row: The row at hand, from 1.
-        found: The faulty rows by the kind of their fault.
-        is_faulty: Whether the row at hand has a fault.
-    """
+    """The faults of rows, by their kind. In its block an error is kept with the row at hand."""
 
     file_number: int
-    row: int = 0
+    row: int = 0  # the row at hand, from 1
     found: dict[str, Rows] = field(default_factory=dict)
-    is_faulty: bool = False
+    is_faulty: bool = False  # whether the row at hand is
 
     def begin(self, row: int) -> None:
         """Begins with another row."""

@@ -56,16 +56,10 @@ _FolderId = tuple[int, int]  # device and inode
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The images of a folder or an archive.
+    """The images of a folder or an archive."""
 
-    Attributes:
-        images: The images. The `label` of each is the folder that it lies in; its meaning follows from the layout of
-            all folders.
-        skipped: The number of files that were passed over, by reason.
-    """
-
-    images: ImageTable
-    skipped: Counter[str]
+    images: ImageTable  # with the folder as `label`, whose meaning follows from the layout of all folders
+    skipped: Counter[str]  # files, by reason
 
 
 class _TreeBuilder:

@@ -82,32 +82,20 @@ class _BadPairError(Exception):
 
 
 class _Pairs(NamedTuple):
-    """The pairs of one tar file. Several can be joined.
+    """The pairs of one tar file. Several can be joined."""
 
-    Attributes:
-        images: The images. The values in `extra` stand in the order of `columns`; a row may lack the last ones.
-        columns: The facts about each column, by its name.
-        skipped: The number of files and pairs that are left out, by reason.
-    """
-
-    images: ImageTable
+    images: ImageTable  # whose `extra` has the order of `columns`, and may lack the last ones
     columns: Mapping[str, ColumnFacts]
-    skipped: Counter[str]
+    skipped: Counter[str]  # files and pairs, by reason
 
 
 @dataclass(slots=True)
 class _Files:
-    """The files of one pair.
-
-    Attributes:
-        image: The image; None if it was not found.
-        beside: The bytes of the other files by their ending; None for one that was not read.
-        several: The images with a name before their ending, by this name.
-    """
+    """The files of one pair."""
 
     image: ListedFile | None
-    beside: dict[str, bytes | None]
-    several: dict[str, ListedFile] = field(default_factory=dict)
+    beside: dict[str, bytes | None]  # the other files by their ending; None: not read
+    several: dict[str, ListedFile] = field(default_factory=dict)  # images by the name before their ending
 
     def list_several(self) -> list[ListedFile]:
         """Returns the images with a name in its order, by which 10 comes after 9."""

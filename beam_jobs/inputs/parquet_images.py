@@ -44,21 +44,12 @@ The bytes are those in the memory of many cells. Who keeps them for long should 
 
 
 class Cell(NamedTuple):
-    """An image or a mask in a Parquet file, or the tensors of a row. An image has the tensors of its row with it.
-
-    Attributes:
-        file: The file, relative to the input's root or absolute.
-        row_group: Its row group, from 0.
-        row: Its row in the row group, from 0.
-        size: The mean number of bytes of such in the row group.
-        is_mask: Whether it is a mask.
-        columns: The columns that the user names.
-    """
+    """An image or a mask in a Parquet file, or the tensors of a row. An image has the tensors of its row with it."""
 
     file: str
     row_group: int
     row: int
-    size: int
+    size: int  # the mean in the row group
     is_mask: bool = False
     columns: TableColumns = USUAL_COLUMNS
 
@@ -285,17 +276,11 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """The copied images and masks of a Parquet file.
-
-    Attributes:
-        path: The file with their bytes.
-        group_begins: The number of the first row of each row group, and the number of all rows.
-        places: The offset and the size of each, of shape [rows, columns, 2].
-    """
+    """The copied images and masks of a Parquet file."""
 
     path: str
-    group_begins: NDArray[np.int64]
-    places: NDArray[np.int64]
+    group_begins: NDArray[np.int64]  # the first row of each row group, and the number of all rows
+    places: NDArray[np.int64]  # offset and size: [rows, columns, 2]
 
     @classmethod
     def open(cls, path: str) -> "CopiedRows":

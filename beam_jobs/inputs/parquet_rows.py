@@ -36,52 +36,30 @@ _LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mas
 
 
 class EmbeddedImage(NamedTuple):
-    """The place of an image or a mask in a Parquet file.
+    """The place of an image or a mask in a Parquet file."""
 
-    Attributes:
-        name: The name of its file, without a folder; empty if there is none. For a mask the name of its column.
-        size: The mean number of bytes of such in the row group.
-        row_group: The row group, from 0.
-        row: The row in the row group, from 0.
-        num_images: The number of images in the row, as `ImageRef.num_images`.
-    """
-
-    name: str
-    size: int
+    name: str  # of the file without a folder, or of the column of a mask
+    size: int  # the mean in the row group
     row_group: int
     row: int
-    num_images: int = SINGLE
+    num_images: int = SINGLE  # as `ImageRef.num_images`
 
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """The columns of a Parquet file that holds images, tensors, or both.
+    """The columns of a Parquet file that holds images, tensors, or both."""
 
-    Attributes:
-        image: The column of the images; empty if there are only tensors.
-        bytes_leaf: The name of the bytes in the image's column.
-        path_leaf: The name of the path in the image's column; empty if there is none.
-        mask: The column of the masks; empty if there is none.
-        label: The column of the classes; empty if there is none.
-        class_names: The names of the classes; empty if the file does not give them.
-        others: The further columns.
-        is_list: Whether a row has a list of images.
-        tensors: The columns of tensors.
-        tensor_leaves: The names of their values.
-        named: The names in the table of further columns that the user names.
-    """
-
-    image: str
-    bytes_leaf: str
-    path_leaf: str
-    mask: str
+    image: str  # empty if there are only tensors
+    bytes_leaf: str  # in the column of images
+    path_leaf: str  # in the column of images, or empty
+    mask: str  # or empty, as `label`
     label: str
     class_names: tuple[str, ...]
     others: tuple[str, ...]
-    is_list: bool = False
+    is_list: bool = False  # whether a row has a list of images
     tensors: tuple[str, ...] = ()
     tensor_leaves: tuple[str, ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)  # columns that the user names, by their names in it
 
     @property
     def leaves(self) -> tuple[str, ...]:

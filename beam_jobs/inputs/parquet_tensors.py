@@ -38,15 +38,10 @@ Value = NDArray[Any] | bytes | str
 
 @dataclass(frozen=True)
 class TensorColumns:
-    """The tensors of a table.
+    """The tensors of a table."""
 
-    Attributes:
-        specs: The features of the tensors, and those of their sizes.
-        dtypes: The dtype of the column of each feature whose type was given. Its values are converted.
-    """
-
-    specs: tuple[FeatureSpec, ...] = ()
-    dtypes: Mapping[str, str] = field(default_factory=dict)
+    specs: tuple[FeatureSpec, ...] = ()  # of the tensors, and of their sizes
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of columns whose type was given, and which are converted
 
 
 def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:

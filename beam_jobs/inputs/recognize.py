@@ -41,16 +41,10 @@ from tfpipe.system.progress import Observer
 
 @dataclass(frozen=True)
 class Input(ABC):
-    """An input that was recognized.
-
-    Attributes:
-        config: The configuration that names the input.
-        no_classes: The reason why images without a class have none, and the way to give them one; None if they have
-            boxes or captions.
-    """
+    """An input that was recognized."""
 
     config: ShardConfig
-    no_classes: str | None = field(default=None, kw_only=True)
+    no_classes: str | None = field(default=None, kw_only=True)  # why; None if they have boxes or captions
 
     @abstractmethod
     def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
@@ -137,11 +131,7 @@ class TreeInput(Input):
 
 @dataclass(frozen=True)
 class WholeInput(Input):
-    """An input that one process lists.
-
-    Attributes:
-        list_all: The function that lists it.
-    """
+    """An input that one process lists."""
 
     list_all: Callable[[ShardConfig, Observer | None], Listing]
 

@@ -50,24 +50,14 @@ ReadRow = Row | DataError | None
 
 
 class TablePart(NamedTuple):
-    """A part of a table that one process reads.
-
-    Attributes:
-        path: The file.
-        file_number: The position of the file in the table.
-        part: The number of this part of the file.
-        num_parts: The number of parts that the file has.
-        size: The bytes of the part.
-        split: The split that the names of the files give, for images in the table itself; empty if they give none.
-        columns: The columns that the user names.
-    """
+    """A part of a table that one process reads."""
 
     path: str
     file_number: int = 0
     part: int = 0
     num_parts: int = 1
-    size: int = 0
-    split: str = ""
+    size: int = 0  # in bytes
+    split: str = ""  # the one that the files' names give, for images in the table itself
     columns: TableColumns = USUAL_COLUMNS
 
 

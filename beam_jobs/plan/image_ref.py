@@ -14,24 +14,13 @@ Value = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
 class ImageLocation(NamedTuple):
-    """The place of an image's bytes.
+    """The place of an image's bytes."""
 
-    Attributes:
-        file: The file that holds the bytes, relative to the input's root or absolute. If it is empty, the image's
-            own path is meant.
-        offset: The position in `file` at which the bytes begin; in a Parquet file the row in its row group, from 0; -1
-            if the file is the image and nothing else.
-        packed: The number of deflated bytes in a zip archive; 0 for a member that is stored as it is, -1 outside of
-            zip archives.
-        crc: The CRC-32 that a zip archive promises; -1 if there is none.
-        row_group: The row group of a Parquet file that holds the image, from 0; -1 outside of Parquet files.
-    """
-
-    file: str = ""
-    offset: int = -1
-    packed: int = -1
-    crc: int = -1
-    row_group: int = -1
+    file: str = ""  # relative to the input's root or absolute; empty: the image's own path
+    offset: int = -1  # in bytes, or a row of a row group; -1: the file is the image
+    packed: int = -1  # deflated bytes in a zip; 0: stored, -1: no zip
+    crc: int = -1  # the CRC-32 in a zip; -1: none
+    row_group: int = -1  # of a Parquet file; -1: none
 
 
 WHOLE_FILE = ImageLocation()
@@ -39,29 +28,16 @@ WHOLE_FILE = ImageLocation()
 
 
 class FileRef(NamedTuple):
-    """A file of a record beside `ImageRef.path`: the mask of its image, or one of its several images.
+    """A file of a record beside `ImageRef.path`: the mask of its image, or one of its several images."""
 
-    Attributes:
-        path: The path, as `ImageRef.path` is that of a single image. For a mask in a Parquet file the name of its
-            column.
-        size: The number of bytes once they are unpacked; 0 if it is unknown.
-        file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
-        offset: The position at which they begin.
-        packed: The number of deflated bytes.
-        crc: The CRC-32 that a zip archive promises.
-        row_group: The row group of a Parquet file.
-        drawn: The shapes of a mask that a worker draws, as `beam_jobs.inputs.annotations.segmentation` packs them;
-            empty for a file.
-    """
-
-    path: str
-    size: int = 0
-    file: str = ""
+    path: str  # of a mask in a Parquet file the column's name
+    size: int = 0  # in bytes once unpacked; 0: unknown
+    file: str = ""  # as in `ImageLocation`, like the next four
     offset: int = -1
     packed: int = -1
     crc: int = -1
     row_group: int = -1
-    drawn: str = ""
+    drawn: str = ""  # shapes of a mask that a worker draws, from `pack_shapes`
 
     @property
     def as_image(self) -> "PlannedImage":
@@ -74,61 +50,29 @@ SINGLE, UNKNOWN_NUMBER, NO_IMAGE = -1, -2, -3
 
 
 class ImageRef(NamedTuple):
-    """One image in the input, or a list of images, with the facts that are known before its bytes are read.
+    """One image in the input, or a list of images, with the facts that are known before its bytes are read."""
 
-    Attributes:
-        path: The name in the dataset, with `/` between folders. Sorting, splitting and shuffling use it.
-        size: The number of bytes once they are unpacked; 0 if it is unknown. In a Parquet file it is the mean of the
-            row group.
-        location: The place of the bytes.
-        split: The split that the input names; empty if the plan decides.
-        label: The name of the class; None for an unlabeled image.
-        group: The group, whose images all come into one split; empty if there is none.
-        boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
-        box_labels: One class number for each box, or none at all.
-        extra: The values of the table's further columns, in the order of `Listing.extra`.
-        mask: The fields of a `FileRef`; empty if the image has no mask.
-        images: The first fields of a `FileRef` for each of several images; empty for a single one, and for a list in a
-            row of a Parquet file. `size` is that of all of them, and `location` the place of the first one.
-        frame: The width and the height in pixels of the image that the boxes and the mask are for, as `prepare_image`
-            takes them.
-        num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`, or `NO_IMAGE`.
-    """
-
-    path: str
-    size: int = 0
+    path: str  # with / between folders; sorting, splitting and shuffling use it
+    size: int = 0  # in bytes once unpacked, in a Parquet file the mean; 0: unknown
     location: ImageLocation = WHOLE_FILE
-    split: str = ""
+    split: str = ""  # empty: the plan decides
     label: str | None = None
-    group: str = ""
-    boxes: tuple[Box, ...] = ()
-    box_labels: tuple[int, ...] = ()
-    extra: tuple[Value, ...] = ()
-    mask: Sequence[str | int] = ()
-    images: Sequence[Sequence[str | int]] = ()
-    frame: Sequence[float] = ()
-    num_images: int = SINGLE
+    group: str = ""  # whose images come into one split
+    boxes: tuple[Box, ...] = ()  # (xmin, ymin, xmax, ymax) as fractions
+    box_labels: tuple[int, ...] = ()  # one for each box, or none at all
+    extra: tuple[Value, ...] = ()  # in the order of `Listing.extra`
+    mask: Sequence[str | int] = ()  # the fields of a `FileRef`, or empty
+    images: Sequence[Sequence[str | int]] = ()  # fields of `FileRef`s; empty for one image and in Parquet
+    frame: Sequence[float] = ()  # width and height in pixels of the image that boxes and mask are for
+    num_images: int = SINGLE  # or `SINGLE`, `UNKNOWN_NUMBER` or `NO_IMAGE`
 
 
 class PlannedImage(NamedTuple):
-    """One image as a worker needs it: a line of the plan.
-
-    Attributes:
-        path: The name in the dataset.
-        size: The number of bytes once they are unpacked, as for `ImageRef`.
-        label: The number of the class; -1 for an unlabeled image.
-        location: The place of the bytes.
-        boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
-        box_labels: One class number for each box, or none at all.
-        extra: The values of the table's further columns.
-        mask: The fields of a `FileRef`; empty if the image has no mask.
-        images: The first fields of a `FileRef` for each of several images, as for `ImageRef`.
-        frame: The size of the image that the boxes and the mask are for, as for `ImageRef`.
-    """
+    """One image as a worker needs it: a line of the plan."""
 
     path: str
     size: int
-    label: int = -1
+    label: int = -1  # -1: unlabeled
     location: ImageLocation = WHOLE_FILE
     boxes: Sequence[Box] = ()
     box_labels: Sequence[int] = ()

@@ -92,15 +92,9 @@ def _encode_numbers(values: Sequence[int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The kind of a column.
+    """The kind of a column."""
 
-    Attributes:
-        default: The value of a row in a column that is left out.
-        encode: The function that makes an array of Arrow of values.
-        decode: The inverse of `encode`.
-    """
-
-    default: Any
+    default: Any  # of a row in a column that is left out
     encode: Callable[[Sequence[Any]], Any]
     decode: Callable[[Any], list[Any]]
 

@@ -23,15 +23,10 @@ from tfpipe.system.units import human_count
 
 @dataclass(frozen=True)
 class Missing:
-    """The files that a table or annotations name and that do not exist.
-
-    Attributes:
-        count: The number of such files.
-        paths: The first three by the alphabet.
-    """
+    """The files that a table or annotations name and that do not exist."""
 
     count: int = 0
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # the first three
 
     @classmethod
     def find(cls, paths: Sequence[str], sizes: Sequence[int]) -> "Missing":
@@ -75,47 +70,25 @@ NOTHING_MISSING = Missing()
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The images that were listed in the input.
-
-    Attributes:
-        name: A short name of the input, for the dataset.
-        root: The folder that relative locations start from.
-        images: The images, in any order.
-        label_names: The class names; a name's position is its label. It is empty for unlabeled images.
-        extra: The features of the table's further columns.
-        skipped: The number of files that were passed over, by reason.
-        dropped: The number of images that were left out because others hold the same bytes.
-        unpack: The compressed tar files and foreign shards that must be unpacked before a worker can read from them at
-            an offset.
-        row_files: The Parquet files that hold the images themselves.
-        box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
-        images_shape: The images of a record, as `image_schema` takes them: `()` for one, `(n,)` for a list of n, None
-            for a list of any length.
-        tensors: The features of tensors, which lie in the rows of Parquet files.
-        tensor_dtypes: The dtype in the table of each tensor that may be converted.
-        has_images: Whether the records have images.
-        columns: The columns of a table that the user names.
-        missing: The files that a table or annotations name and that do not exist.
-        note: A sentence about the input that the user should read; empty if there is none.
-    """
+    """The images that were listed in the input."""
 
     name: str
-    root: str
-    images: ImageTable = field(default_factory=ImageTable.make_empty)
-    label_names: tuple[str, ...] = ()
-    extra: tuple[FeatureSpec, ...] = ()
-    skipped: Counter[str] | None = None
-    dropped: int = 0
-    unpack: tuple[str, ...] = ()
-    row_files: tuple[str, ...] = ()
+    root: str  # where relative locations start
+    images: ImageTable = field(default_factory=ImageTable.make_empty)  # in any order
+    label_names: tuple[str, ...] = ()  # empty: unlabeled
+    extra: tuple[FeatureSpec, ...] = ()  # features of the table's further columns
+    skipped: Counter[str] | None = None  # files, by reason
+    dropped: int = 0  # copies of other images
+    unpack: tuple[str, ...] = ()  # compressed files that are unpacked before a worker can read at an offset
+    row_files: tuple[str, ...] = ()  # Parquet files that hold the images
     box_names: tuple[str, ...] = ()
-    images_shape: tuple[int, ...] | None = ()
+    images_shape: tuple[int, ...] | None = ()  # as `image_schema` takes it: `()` for one image, None for any number
     tensors: tuple[FeatureSpec, ...] = ()
-    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
+    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)  # in the table, of tensors that may be converted
     has_images: bool = True
     columns: TableColumns = USUAL_COLUMNS
     missing: Missing = NOTHING_MISSING
-    note: str = ""
+    note: str = ""  # a sentence for the user
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -158,9 +131,6 @@ class DatasetListing(Listing):
 
     They stand in the order of the datasets. The path of each is its place, such as `flowers/train:17`. Their labels are
     not known before they are read.
-
-    Attributes:
-        merged: The dataset that results from merging them.
     """
 
     merged: MergedDatasets = field(kw_only=True)

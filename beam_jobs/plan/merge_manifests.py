@@ -25,24 +25,14 @@ _NAMES_SHOWN = 5  # of the classes of a feature, in a message
 
 @dataclass(frozen=True, slots=True)
 class SourceDataset:
-    """A finished dataset that records come from.
+    """A finished dataset that records come from."""
 
-    Attributes:
-        directory: The directory where its shards lie, which does not shape the new dataset.
-        manifest_sha256: The SHA-256 of its manifest, which holds the checksum of every shard.
-        square: Whether its images are squeezed. Its records then have the heights and widths from before that.
-        labels: The new number of each of its classes.
-        foreign: The facts about records that another program wrote; None for tfpipe's own. Its `root` is not used.
-        columns: The columns whose features become those of the records: of each the address of the dataset with its
-            layer, and the name.
-    """
-
-    directory: str
+    directory: str  # of the shards
     manifest_sha256: str
-    square: bool
-    labels: tuple[int, ...]
-    foreign: Foreign | None = None
-    columns: tuple[tuple[str, str], ...] = ()
+    square: bool  # whether its images are squeezed; records then have the sizes from before
+    labels: tuple[int, ...]  # the new number of each class
+    foreign: Foreign | None = None  # whose `root` is not used
+    columns: tuple[tuple[str, str], ...] = ()  # the address of the dataset with its layer, and the name
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
@@ -54,25 +44,15 @@ class SourceDataset:
 
 @dataclass(frozen=True, slots=True)
 class InputDatasets:
-    """The finished datasets that records come from, for the workers and the new manifest.
+    """The finished datasets that records come from, for the workers and the new manifest."""
 
-    Attributes:
-        sources: The datasets, by the name that begins the location of each of their records.
-        image: The image form for the new manifest.
-        reformed: Whether images are brought into another form; else they are copied as they are.
-        changed: The counts of earlier changes to the images, summed over the manifests.
-        noticed: The counts of noticed properties that are still valid, summed over the manifests.
-        seekable: Whether a manifest counts seekable JPEGs. Then each JPEG is looked at.
-        dropped: The features that are left out.
-    """
-
-    sources: dict[str, SourceDataset]
-    image: dict[str, Any]
-    reformed: bool
-    changed: dict[str, int]
-    noticed: dict[str, int]
-    seekable: bool = False
-    dropped: tuple[str, ...] = ()
+    sources: dict[str, SourceDataset]  # by the name that begins a record's location
+    image: dict[str, Any]  # the image form for the new manifest
+    reformed: bool  # whether images are brought into another form
+    changed: dict[str, int]  # earlier changes, summed over the manifests
+    noticed: dict[str, int]  # properties that are still valid, summed
+    seekable: bool = False  # whether a manifest counts seekable JPEGs, so that each is looked at
+    dropped: tuple[str, ...] = ()  # features
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
@@ -100,22 +80,13 @@ class InputDatasets:
 
 @dataclass(frozen=True, slots=True)
 class MergedDatasets:
-    """The dataset that several datasets make together.
-
-    Attributes:
-        name: The name of the new dataset.
-        label_names: The names of the classes.
-        schema: The features of the records.
-        form: The form of the images.
-        class_counts: The number of images of each class, by split.
-        datasets: The datasets that the records come from.
-    """
+    """The dataset that several datasets make together."""
 
     name: str
     label_names: tuple[str, ...]
     schema: Schema
     form: ImageForm
-    class_counts: dict[str, list[int]]
+    class_counts: dict[str, list[int]]  # by split
     datasets: InputDatasets
 
 

@@ -24,25 +24,15 @@ _ROWS_AT_ONCE = 1 << 15
 
 @dataclass
 class Plan:
-    """The shards that a job will write.
+    """The shards that a job will write."""
 
-    Attributes:
-        listing: The facts that all images have in common. It has no images.
-        images: The images.
-        order: The indices of the images, shard after shard: [images].
-        shards: The shards, split by split, with the places of their lines.
-        shard_bytes: The bytes of the sources of each shard.
-        class_counts: The number of images of each class, by split; the position is the label.
-        digest: The SHA-256 of the SHA-256 of each shard's lines, as hexadecimal digits.
-    """
-
-    listing: Listing
+    listing: Listing  # without its images
     images: ImageTable
-    order: NDArray[np.int64]
+    order: NDArray[np.int64]  # indices, shard after shard: [images]
     shards: tuple[PlannedShard, ...]
     shard_bytes: tuple[int, ...]
-    class_counts: dict[str, list[int]]
-    digest: str
+    class_counts: dict[str, list[int]]  # by split
+    digest: str  # the SHA-256 of those of each shard's lines
 
     @classmethod
     def make(

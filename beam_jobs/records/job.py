@@ -44,23 +44,14 @@ _OURS = b"tfpipe records "  # a job of images has JSON there
 
 @dataclass(frozen=True)
 class RecordsJob:
-    """The settings that all steps share. Beam pickles them and sends them to the workers.
-
-    Attributes:
-        output: The dataset directory: a path or URL that every worker reaches.
-        form: The form of the records.
-        key: The value that identifies a record.
-        refuse_nan: Whether a tensor with NaN is an error.
-        num_shards: The number of shards of a split, or of each split by its name.
-        file_options: The Beam arguments that the file systems need.
-    """
+    """The settings that all steps share. Beam pickles them and sends them to the workers."""
 
     output: str
     form: RecordForm
-    key: str
+    key: str  # the value that identifies a record
     refuse_nan: bool
-    num_shards: int | Mapping[str, int]
-    file_options: tuple[str, ...] = ()
+    num_shards: int | Mapping[str, int]  # of a split, or of each
+    file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
 
     @cached_property
     def identity(self) -> bytes:

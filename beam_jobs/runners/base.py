@@ -95,15 +95,9 @@ class RunnerConfig:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A job that a service runs, whether or not this process watches it.
+    """A job that a service runs, whether or not this process watches it."""
 
-    Attributes:
-        id: The service's name for the job.
-        project: The Google Cloud project that pays for it.
-        region: The region of its machines.
-    """
-
-    id: str
+    id: str  # the service's name for the job
     project: str
     region: str
 

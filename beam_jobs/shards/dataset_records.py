@@ -46,12 +46,7 @@ NO_CLASS = -1
 
 @dataclass(frozen=True, slots=True)
 class DatasetRecords:
-    """The records of finished datasets; see `RecordSource`.
-
-    Attributes:
-        header: The header of the plan.
-        records: The datasets and the facts about their images.
-    """
+    """The records of finished datasets; see `RecordSource`."""
 
     header: PlanHeader
     records: InputDatasets

@@ -30,17 +30,11 @@ _HASHED_AT_ONCE = 64
 
 
 class Identity(NamedTuple):
-    """The facts by which copies of an image are recognized.
+    """The facts by which copies of an image are recognized."""
 
-    Attributes:
-        image: The index of the image in the listing.
-        sha256: The SHA-256 of the original file.
-        label: Its label if reading it gave one, else -1.
-    """
-
-    image: int
-    sha256: bytes
-    label: int = -1
+    image: int  # its index in the listing
+    sha256: bytes  # of the original file
+    label: int = -1  # -1: not read
 
 
 def identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:

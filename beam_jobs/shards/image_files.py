@@ -51,11 +51,7 @@ class _Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """The images of a folder, an archive or a table; see `RecordSource`.
-
-    Attributes:
-        header: The header of the plan.
-    """
+    """The images of a folder, an archive or a table; see `RecordSource`."""
 
     header: PlanHeader
     _copies: dict[str, CopiedRows] = field(default_factory=dict, repr=False, compare=False)
@@ -247,20 +243,12 @@ def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]
 
 @dataclass(slots=True)
 class _Block:
-    """Some images and masks in Parquet files, which are read together when the first of them is taken.
-
-    Attributes:
-        header: The header of the plan.
-        cells: The images, each with its mask after it if that lies in a row too.
-        copies: The opened copies of Parquet files, by their locations.
-        data: The bytes of those that are read and not taken yet, by their positions, or the reasons why they cannot be
-            read.
-    """
+    """Some images and masks in Parquet files, which are read together when the first of them is taken."""
 
     header: PlanHeader
-    cells: list[Cell]
-    copies: dict[str, CopiedRows]
-    data: dict[int, bytes | UnreadableError] = field(default_factory=dict)
+    cells: list[Cell]  # each mask in a row behind its image
+    copies: dict[str, CopiedRows]  # by their locations
+    data: dict[int, bytes | UnreadableError] = field(default_factory=dict)  # read and not taken yet, by position
 
     def take(self, position: int) -> bytes:
         """Returns the bytes of a cell, which are then forgotten."""

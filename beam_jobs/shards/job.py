@@ -29,21 +29,13 @@ _SHARE = "All workers must reach images and output by the same names: on a disk 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that writes the shards of a plan. It is pickled for workers without the plan, which each of them reads.
-
-    Attributes:
-        work: The dataset directory under construction, which every worker reaches by the same name.
-        fingerprint: The fingerprint of the plan. A disk that is not shared may hold another plan under the same path.
-        versions: The versions of packages that workers must have.
-        workers: The number of processes that each process of the runner starts. 0: it writes shards itself.
-        file_options: The Beam arguments that the file systems need.
-    """
+    """A job that writes the shards of a plan. It is pickled for workers without the plan, which each of them reads."""
 
     work: WorkDir
-    fingerprint: str
-    versions: Mapping[str, str]
-    workers: int = 0
-    file_options: tuple[str, ...] = ()
+    fingerprint: str  # of the plan; a disk that is not shared may hold another
+    versions: Mapping[str, str]  # of packages that workers must have
+    workers: int = 0  # processes that each process of the runner starts; 0: none
+    file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "header"}
@@ -89,14 +81,10 @@ class GatheredShards:
 
     Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB.
     So the counts are added up while shards are gathered. Sums of whole numbers do not depend on their order.
-
-    Attributes:
-        shards: The shards.
-        labels: The number of images of each class in all these shards, by split.
     """
 
     shards: list[WrittenShard] = field(default_factory=list)
-    labels: dict[str, Counter[int]] = field(default_factory=dict)
+    labels: dict[str, Counter[int]] = field(default_factory=dict)  # images of each class, by split
 
     def __iadd__(self, other: "WrittenShard | GatheredShards") -> "GatheredShards":
         if isinstance(other, WrittenShard):

@@ -13,32 +13,17 @@ MAX_SOURCE_BYTES = 512 * 2**20
 
 
 class Record(NamedTuple):
-    """A record that is ready to be written.
-
-    Attributes:
-        payload: The serialized Example.
-        features: Its features, from before they were encoded or as they were decoded.
-        images: The images as they are stored: one, several, or none.
-        sha256: The SHA-256 of the original file, 32 bytes; of several files that of their SHA-256, without an image
-            that of the payload.
-        name: The name of the original file.
-    """
+    """A record that is ready to be written."""
 
     payload: bytes
-    features: Mapping[str, Any]
-    images: tuple[PreparedImage, ...]
-    sha256: bytes
-    name: str
+    features: Mapping[str, Any]  # as they were before they were encoded, or decoded
+    images: tuple[PreparedImage, ...]  # as they are stored
+    sha256: bytes  # of the original file; of several, that of theirs; without an image, of the payload
+    name: str  # of the original file
 
 
 class RejectedImage(Exception):
-    """An image of which no record can be made.
-
-    Attributes:
-        kind: `bad` if the image itself is wrong, `unreadable` if another run may be able to read it.
-        reason: The fault in words, without a capital letter and without a full stop.
-        data: The bytes of the file, as far as they were read.
-    """
+    """An image of which no record can be made."""
 
     def __init__(self, kind: Literal["bad", "unreadable"], reason: str, data: bytes = b"") -> None:
         super().__init__(reason)

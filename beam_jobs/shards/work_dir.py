@@ -40,22 +40,13 @@ from tfpipe.writer.shard_folder import ShardFolder
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard in the plan.
-
-    Attributes:
-        split: The name of its split.
-        shard_index: The number of the shard in its split, from 0.
-        num_shards: The number of shards of the split.
-        images: The number of its images.
-        begin: The place of its first line in the plan, in bytes.
-        end: The place after its last line.
-    """
+    """A shard in the plan."""
 
     split: str
     shard_index: int
     num_shards: int
-    images: int
-    begin: int
+    images: int  # their number
+    begin: int  # of its lines in the plan, in bytes
     end: int
 
     @property
@@ -66,52 +57,28 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class PlanHeader:
-    """The part of the plan that all workers share.
-
-    Attributes:
-        name: The name of the dataset.
-        root: The folder that relative locations of images start from.
-        fingerprint: A digest of the facts that shape the dataset, and of nothing else.
-        seed: The seed of the shuffle.
-        form: The form of the images to be stored.
-        schema: The features of each record.
-        label_names: The name of class 0, 1, ...; empty if there are no labels.
-        skipped: The number of files that were passed over, by reason.
-        dropped: The number of images left out because others hold the same bytes.
-        keep_quarantined: Whether the bytes of bad images are kept.
-        unpacked: The path of each unpacked tar file or foreign shard by the location of the compressed one, and of the
-            copied images of each Parquet file.
-        shards: All shards, split after split.
-        records: The finished datasets that records come from; None if they are made of image files.
-        box_names: The name of class 0, 1, ... of boxes; empty if these have no names.
-        tensor_dtypes: The dtype in the table of each tensor that may be converted.
-        refuse_nan: Whether a tensor with NaN is an error.
-        columns: The columns of a table that the user names.
-        inputs: The paths or URLs of the input.
-        max_bad: The number of bad images beyond which the job stops.
-        versions: The version of each package that decides the plan and the bytes of a shard, where it was made.
-    """
+    """The part of the plan that all workers share."""
 
     name: str
-    root: str
-    fingerprint: str
+    root: str  # where relative locations start
+    fingerprint: str  # of the facts that shape the dataset, and of nothing else
     seed: int
     form: ImageForm
     schema: Schema
     label_names: tuple[str, ...]
-    skipped: dict[str, int]
-    dropped: int
+    skipped: dict[str, int]  # files, by reason
+    dropped: int  # copies of other images
     keep_quarantined: bool
-    unpacked: dict[str, str]
+    unpacked: dict[str, str]  # the path by the location of a compressed file, or of a Parquet file with copied rows
     shards: tuple[PlannedShard, ...]
-    records: InputDatasets | None = None
+    records: InputDatasets | None = None  # None: of image files
     box_names: tuple[str, ...] = ()
-    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
+    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)  # in the table, of tensors that may be converted
     refuse_nan: bool = False
     columns: TableColumns = USUAL_COLUMNS
-    inputs: tuple[str, ...] = ()
-    max_bad: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()  # paths or URLs
+    max_bad: int = 0  # the most bad images
+    versions: Mapping[str, str] = field(default_factory=dict)  # of packages that decide the bytes of a shard
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -146,13 +113,9 @@ class PlanHeader:
 
 @dataclass(frozen=True)
 class WorkDir(ShardFolder):
-    """A dataset directory under construction: its paths, and the small files of its working folder.
+    """A dataset directory under construction: its paths, and the small files of its working folder."""
 
-    Attributes:
-        progress: The folder where workers of this machine note their progress; None if nobody reads it.
-    """
-
-    progress: str | None = None
+    progress: str | None = None  # the folder of notes of workers on this machine, if anybody reads it
     ending = f"/{file_names.WORK_DIR}"
 
     def target(self, *parts: str) -> str:

@@ -43,15 +43,10 @@ class _DatasetFolder(WorkingFolder):
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a dataset.
+    """A change of a dataset."""
 
-    Attributes:
-        history: The state of the dataset before it.
-        version: The mark by which a bucket tells whether the catalog is still the one that was read; else None.
-    """
-
-    history: History
-    version: Any
+    history: History  # of the dataset before it
+    version: Any  # of the catalog as a bucket names it, else None
 
     @property
     def directory(self) -> str:

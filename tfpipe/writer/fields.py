@@ -142,13 +142,7 @@ Field: TypeAlias = Tensor | Text | Values | Label | Labels | Image | Images | Ma
 
 
 class RecordForm:
-    """The form of the records: the schema that is stored, and how a user's record becomes one of it.
-
-    Attributes:
-        schema: The features of a stored record.
-        label_names: The names of the classes; empty without labels.
-        image_form: The form of the images; None without images.
-    """
+    """The form of the records: the schema that is stored, and how a user's record becomes one of it."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         if not isinstance(fields, Mapping):

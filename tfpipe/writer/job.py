@@ -38,21 +38,13 @@ class WriteFolder(ShardFolder):
 
 @dataclass(frozen=True)
 class WriteJob:
-    """The settings of a run.
-
-    Attributes:
-        folder: The working folder.
-        form: The form of the records.
-        key: The feature that identifies a record; None if its place does.
-        refuse_nan: Whether a tensor with NaN is an error.
-        workers: The number of processes or threads; 0 for this one alone.
-    """
+    """The settings of a run."""
 
     folder: WriteFolder
     form: RecordForm
-    key: str | None
+    key: str | None  # None: a record's place identifies it
     refuse_nan: bool
-    workers: int
+    workers: int  # processes or threads; 0: this one alone
 
     def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
         """Counts a record; errors are those of `count_record`."""
@@ -64,12 +56,7 @@ class WriteJob:
 
 
 class ShardFile:
-    """A file that records are added to.
-
-    Attributes:
-        footers: The checksum of each record that an earlier run wrote, as it stands in the file.
-        keys: The hash of each of their keys.
-    """
+    """A file that records are added to."""
 
     def __init__(self, path: str, job: WriteJob) -> None:
         self.footers: list[bytes] = []

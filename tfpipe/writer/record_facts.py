@@ -167,15 +167,10 @@ def is_of_shard(path: str, sha256: str, records: int) -> bool:
 
 
 class _Column(NamedTuple):
-    """A column of the facts.
+    """A column of the facts."""
 
-    Attributes:
-        kind: The type, by PyArrow's name.
-        read: A function that returns its value from the features of a record; None where it has none.
-    """
-
-    kind: str
-    read: Callable[[Mapping[str, Any]], Any]
+    kind: str  # PyArrow's name
+    read: Callable[[Mapping[str, Any]], Any]  # from the features of a record; None where it has none
 
 
 def _list_columns(manifest: Manifest) -> dict[str, _Column]:

@@ -30,12 +30,7 @@ CountRecord = Callable[[ShardStats, Mapping[str, Any]], None]
 
 
 class ShardWriter(RecordWriter):
-    """A writer of one shard.
-
-    Attributes:
-        stats: The counts of the records so far.
-        left_out: A line about each record that was left out so far.
-    """
+    """A writer of one shard."""
 
     def __init__(self, file: IO[bytes], count: CountRecord, facts: RecordFacts | None) -> None:
         super().__init__(file)

@@ -32,13 +32,9 @@ _LOCK, _PLAN = "lock", "plan.json"
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """A working folder; each kind of job says where it lies and what it keeps there.
+    """A working folder; each kind of job says where it lies and what it keeps there."""
 
-    Attributes:
-        output: The folder where the result appears, without links.
-    """
-
-    output: str
+    output: str  # without links
     # What follows the output in the path of the working folder; in a bucket, that folder's name in the output.
     ending: ClassVar[str]
     # The folders in it that a run goes on with, if the run before had the same identity.

@@ -20,22 +20,13 @@ from tfpipe.writer.fields import RecordForm
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A finished shard.
-
-    Attributes:
-        info: The manifest's entry for it.
-        stats: The counts of its records; empty for a shard of a complete dataset, whose manifest has the sums.
-        left_out: A line about each record that was left out, as the list of bad images or of losses has it, until
-            `strip` has removed them, since they may be many.
-        num_left_out: The number of records that were left out.
-        kept: Whether an earlier run wrote the shard. No row says so.
-    """
+    """A finished shard."""
 
     info: ShardInfo
-    stats: ShardStats = field(default_factory=ShardStats)
-    left_out: list[dict[str, Any]] = field(default_factory=list)
+    stats: ShardStats = field(default_factory=ShardStats)  # empty for a shard of a complete dataset
+    left_out: list[dict[str, Any]] = field(default_factory=list)  # a line about each record, until `strip`
     num_left_out: int = 0
-    kept: bool = False
+    kept: bool = False  # whether an earlier run wrote it
 
     def strip(self) -> WrittenShard:
         """Returns the shard without what grows with its classes and with the records that were left out."""

@@ -19,11 +19,7 @@ _NO_AREA = "box without an area in its image"
 
 
 class BoxScaler:
-    """The scaler of boxes, which counts those that are left out.
-
-    Attributes:
-        skipped: The number of boxes that were left out, by reason.
-    """
+    """The scaler of boxes, which counts those that are left out."""
 
     def __init__(self) -> None:
         self.skipped = Counter[str]()

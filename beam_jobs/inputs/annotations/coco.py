@@ -58,38 +58,22 @@ _NO_IMAGE = "annotation of an image that is not listed"
 
 
 class _PlacedShape(NamedTuple):
-    """A segmentation in the temporary file.
+    """A segmentation in the temporary file."""
 
-    Attributes:
-        number: The number of its annotation in the file.
-        category: The id of its category.
-        is_crowd: Whether it holds many objects.
-        begin: The place of its text in the temporary file.
-        size: The bytes of the text.
-    """
-
-    number: int
-    category: int
-    is_crowd: bool
-    begin: int
-    size: int
+    number: int  # of its annotation in the file
+    category: int  # an id
+    is_crowd: bool  # whether it holds many objects
+    begin: int  # of its text in the temporary file
+    size: int  # in bytes
 
 
 @dataclass(slots=True)
 class _Image:
-    """All that annotation files say about an image.
+    """All that annotation files say about an image."""
 
-    Attributes:
-        name: The name of its file; empty if no list of images names it.
-        size: The width and the height in pixels; zeros if they are unknown.
-        boxes: The id of the category and left, top, width and height in pixels of each box, one after another. When all
-            files are read, the number of the class takes the place of the id.
-        captions: The captions.
-        shapes: The segmentations.
-    """
-
-    name: str = ""
-    size: tuple[int, int] = (0, 0)
+    name: str = ""  # of its file; empty if no list of images names it
+    size: tuple[int, int] = (0, 0)  # width and height in pixels; zeros: unknown
+    # Of each box the id of its category, later the number of the class, and left, top, width and height in pixels.
     boxes: "array[float]" = field(default_factory=lambda: array("d"))
     captions: list[str] = field(default_factory=list)
     shapes: list[_PlacedShape] = field(default_factory=list)
@@ -104,17 +88,10 @@ class _Image:
 
 @dataclass(slots=True)
 class _File:
-    """The content of an annotation file. Its ids are its own.
-
-    Attributes:
-        path: The path of the file.
-        group: The end of its name, such as `train2017`, or the folder of an export; empty if it names no folder.
-        images: The images by their ids.
-        categories: The names of the classes by their ids.
-    """
+    """The content of an annotation file. Its ids are its own."""
 
     path: str
-    group: str
+    group: str  # the end of its name, as in `train2017`, or the folder of an export
     images: dict[int, _Image] = field(default_factory=lambda: defaultdict(_Image))
     categories: dict[int, str] = field(default_factory=dict)
 

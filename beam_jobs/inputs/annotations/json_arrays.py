@@ -20,16 +20,10 @@ _AFTER_VALUE = frozenset(_SPACE + ",:]}")
 
 
 class Element(NamedTuple):
-    """An object in an array.
+    """An object in an array."""
 
-    Attributes:
-        name: The name of the array.
-        number: The number of the object in it, from 1.
-        values: The object.
-    """
-
-    name: str
-    number: int
+    name: str  # of the array
+    number: int  # in the array, from 1
     values: dict[str, Any]
 
 

@@ -32,19 +32,12 @@ _MAX_SIGNS = 12  # of a number in a packed text, which has 5 bits a sign
 
 
 class Shape(NamedTuple):
-    """A segmentation in an image.
+    """A segmentation in an image."""
 
-    Attributes:
-        number: The number of its annotation in the file, for messages.
-        mask_class: The class of its pixels.
-        is_crowd: Whether it holds many objects.
-        text: The segmentation as JSON.
-    """
-
-    number: int
+    number: int  # of its annotation in the file, for messages
     mask_class: int
-    is_crowd: bool
-    text: str
+    is_crowd: bool  # whether it holds many objects
+    text: str  # JSON
 
 
 def pack_shapes(height: int, width: int, shapes: Sequence[Shape]) -> str:

@@ -47,19 +47,12 @@ _UNDESCRIBED = "image without a file in Annotations"
 
 @dataclass
 class _Annotation:
-    """The content of an XML file.
+    """The content of an XML file."""
 
-    Attributes:
-        size: The width and the height of the image in pixels; zeros if the file does not say them.
-        names: The class of each object.
-        sides: Left, top, right and bottom of each object's box, in pixels counted from 1.
-        difficult: Whether each object is hard to recognize: 0 or 1.
-    """
-
-    size: tuple[float, float] = (0.0, 0.0)
+    size: tuple[float, float] = (0.0, 0.0)  # width and height in pixels; zeros: unknown
     names: list[str] = field(default_factory=list)
-    sides: list[list[float]] = field(default_factory=list)
-    difficult: list[int] = field(default_factory=list)
+    sides: list[list[float]] = field(default_factory=list)  # left, top, right and bottom in pixels counted from 1
+    difficult: list[int] = field(default_factory=list)  # 0 or 1
 
 
 def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
