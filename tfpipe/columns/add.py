@@ -86,19 +86,12 @@ def add_column(
 
 @dataclass(frozen=True)
 class _Make:
-    """The values of a shard's records by a user's function.
-
-    Attributes:
-        manifest: The manifest of the dataset.
-        function: The function.
-        only: The name of the feature whose value the function returns; None if it returns mappings.
-        batch_size: The number of records that it gets at once; None for one that is not in a list.
-    """
+    """The values of a shard's records by a user's function."""
 
     manifest: Manifest
     function: Callable[[Any], Any]
-    only: str | None
-    batch_size: int | None
+    only: str | None  # the feature whose value it returns; None if it returns mappings
+    batch_size: int | None  # None: one record, not in a list
 
     def __call__(self, split: str, number: int) -> Iterator[Value]:
         counts = self.manifest.splits[split].records_per_shard

@@ -38,38 +38,19 @@ _TENSORS: Mapping[str, Any] = {"halffloat": "float32", "float": "float32", "doub
 
 @dataclass(frozen=True)
 class Joined:
-    """The result of a join.
-
-    Attributes:
-        manifest: The manifest of the dataset with the column.
-        records: The number of records that got a value from the table.
-        without: The number of records that the table has no row for.
-        unused: The number of rows that belong to no record.
-    """
+    """The result of a join."""
 
     manifest: Manifest
-    records: int
-    without: int
-    unused: int
+    records: int  # that got a value from the table
+    without: int  # records that the table has no row for
+    unused: int  # rows that belong to no record
 
 
 def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
-    """Adds the columns of a table to the records of a dataset.
+    """Adds the columns of a Parquet table to the records of a dataset.
 
     A row with a missing value counts as none. Numbers stay numbers, texts become text, and lists of floats tensors.
-
-    Args:
-        dataset: The directory of a dataset on this machine.
-        table: A Parquet file. Rows with a column `split` belong to that split alone.
-        config: The options.
-
-    Raises:
-        ConfigError: A column is missing, of a type that no feature has, or not different for each row; or the dataset
-            lies elsewhere, or has such a column or feature.
-        DataError: A record has no row and must have one, no row belongs to a record, or another process changes the
-            dataset.
-        FormatError: A shard is damaged, or the table is not a Parquet file.
-        MissingDependencyError: DuckDB or PyArrow is not installed.
+    Rows with a column `split` belong to that split alone.
     """
     with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
         import duckdb  # noqa: F401
@@ -134,16 +115,10 @@ def _before(manifest: Manifest, split: str) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table in a Parquet file.
-
-    Attributes:
-        path: The file.
-        types: The type of each column, from PyArrow.
-        config: The options.
-    """
+    """A table in a Parquet file."""
 
     path: str
-    types: Mapping[str, Any]
+    types: Mapping[str, Any]  # of PyArrow
     config: TableConfig
 
     @classmethod
@@ -181,11 +156,7 @@ class _Table:
         return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
 
     def describe(self) -> dict[str, Field]:
-        """Returns the kind of each feature.
-
-        Raises:
-            ConfigError: No feature has the type of a column.
-        """
+        """Returns the kind of each feature."""
         return {name: self._describe(name) for name in self.names}
 
     def _describe(self, name: str) -> Field:
@@ -220,12 +191,7 @@ class _Table:
         )
 
     def join(self, known: FactsTable, manifest: Manifest) -> tuple[int, int, int]:
-        """Joins the rows with the records, in DuckDB. Returns how many records have one, how many none, and spare rows.
-
-        Raises:
-            ConfigError: Two rows have the same key, or the records have nothing of this kind.
-            DataError: A record has no row and must have one, or no row belongs to a record.
-        """
+        """Joins the rows with the records in DuckDB; counts records with one, records without, and spare rows."""
         on, by_split = self.config.on, _SPLIT in self.types and self.key != _SPLIT
         own = {"name": facts.NAME, "number": "row_number_", "digest": facts.DIGEST}[on]
         if on != "number" and own not in known.columns:

@@ -48,15 +48,10 @@ _NOTES = np.dtype("<i8")
 
 
 class Value(NamedTuple):
-    """The value of one record.
+    """The value of one record."""
 
-    Attributes:
-        label: The class of the record, counted from 0; None without one.
-        values: The value of each feature; None if the record has none.
-    """
-
-    label: int | None
-    values: Mapping[str, Any] | None
+    label: int | None  # the class of the record, from 0
+    values: Mapping[str, Any] | None  # None if the record has none
 
 
 Make = Callable[[str, int], Iterable[Value]]
@@ -64,48 +59,27 @@ Make = Callable[[str, int], Iterable[Value]]
 
 
 class ShardRows(NamedTuple):
-    """The records of a shard that get values.
-
-    Attributes:
-        split: The name of the split.
-        file: The name of the shard in its layer.
-        number: The number of the shard, counted through all layers.
-        records: The number of its records.
-        chosen: The rows of those that are not hidden, ascending: int64 [n].
-    """
+    """The records of a shard that get values."""
 
     split: str
-    file: str
-    number: int
-    records: int
-    chosen: NDArray[np.int64]
+    file: str  # in its layer
+    number: int  # through all layers
+    records: int  # hidden ones too
+    chosen: NDArray[np.int64]  # rows that are not hidden, ascending: [n]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The records of one layer.
-
-    Attributes:
-        layer: The number of the layer.
-        manifest: The manifest of the first layer, or of an appended one.
-        column: The manifest of the values that its records have already; None if they have none.
-        shards: The number of shards of each split before its own.
-        records: The number of records of each split before its own.
-    """
+    """The records of one layer."""
 
     layer: int
-    manifest: Manifest
-    column: Manifest | None
-    shards: Mapping[str, int]
-    records: Mapping[str, int]
+    manifest: Manifest  # of the first layer, or of an appended one
+    column: Manifest | None  # the values that its records have already
+    shards: Mapping[str, int]  # of each split, before its own
+    records: Mapping[str, int]  # of each split, before its own
 
     def list_rows(self, whole: Manifest, split: str) -> list[ShardRows]:
-        """Lists the rows of the shards of a split.
-
-        Args:
-            whole: The manifest of all layers, which knows the hidden records.
-            split: The name of the split.
-        """
+        """Lists the rows of the shards of a split; the manifest of all layers knows the hidden records."""
         chosen, first, rows = whole.splits[split].chosen, self.records.get(split, 0), []
         for number, shard in enumerate(self.manifest.splits[split].shards, start=self.shards.get(split, 0)):
             visible = np.arange(shard.records) if chosen is None else chosen.list_rows(first, shard.records)
@@ -127,25 +101,15 @@ def list_parts(history: History, name: str) -> list[Part]:
 
 @dataclass(frozen=True)
 class NewColumn:
-    """A column that is to be written.
-
-    Attributes:
-        change: The change of the dataset.
-        manifest: The manifest of the dataset.
-        parts: The layers whose records it has.
-        config: The options.
-        form: The form of the values.
-        identity: The facts that tell the values from others, beside the options and the schema.
-        workers: The number of worker processes. 0: this process alone.
-    """
+    """A column that is to be written."""
 
     change: Change
     manifest: Manifest
     parts: Sequence[Part]
     config: ColumnConfig
-    form: RecordForm
-    identity: Sequence[object] = ()
-    workers: int = 0
+    form: RecordForm  # of the values
+    identity: Sequence[object] = ()  # what tells the values from others, beside options and schema
+    workers: int = 0  # 0: this process alone
 
     @classmethod
     def open(
@@ -156,11 +120,7 @@ class NewColumn:
         identity: Sequence[object] = (),
         workers: int = 0,
     ) -> NewColumn:
-        """Opens a dataset for a new column.
-
-        Raises:
-            ConfigError: The schema cannot be used.
-        """
+        """Opens a dataset for a new column."""
         for name, kind in schema.items():
             if isinstance(kind, Label | Image | Images | Mask):
                 raise ConfigError(
@@ -196,11 +156,7 @@ class NewColumn:
         return manifest
 
     def check(self) -> None:
-        """Refuses a column that cannot be added.
-
-        Raises:
-            ConfigError: The dataset has such a column, feature or view, or a default cannot be used.
-        """
+        """Refuses a column that cannot be added."""
         config, directory = self.config, self.manifest.directory
         self._check_features()
         if not self.list_lacking():
@@ -224,14 +180,6 @@ class NewColumn:
 
         The records of each layer get their values in a folder of their own. A column that some layers have is written
         for the others alone.
-
-        Args:
-            make: The function that makes the values.
-
-        Raises:
-            ConfigError: A value does not fit the schema.
-            DataError: A record has no value and must have one, the function raised an error, or the column cannot be
-                written.
         """
         layers = [self._plan(part, make) for part in self.list_lacking()]
         # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
@@ -307,21 +255,13 @@ class NewColumn:
 
 @dataclass(frozen=True)
 class NewLayerColumn:
-    """The values of the records of one layer that are to be written.
-
-    Attributes:
-        column: The column.
-        part: The records.
-        job: The settings of the writer.
-        make: The function that makes the values.
-        identity: The text that tells this job from others.
-    """
+    """The values of the records of one layer that are to be written."""
 
     column: NewColumn
     part: Part
     job: WriteJob
     make: Make
-    identity: str
+    identity: str  # tells this job from others
 
     @property
     def is_written(self) -> bool:
@@ -358,12 +298,7 @@ class NewLayerColumn:
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
-    """Loads the manifest of a dataset that can get a column.
-
-    Raises:
-        ConfigError: The dataset lies elsewhere, is a view, or is compressed.
-        DataError: There is no dataset.
-    """
+    """Loads the manifest of a dataset that can get a column."""
     manifest = load_manifest(os.fspath(dataset))
     check_readable(manifest.directory)
     if manifest.view:

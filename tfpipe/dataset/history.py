@@ -37,45 +37,26 @@ def load_history(directory: str) -> History:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """The states of a dataset, one for each layer.
+    """The states of a dataset, one for each layer."""
 
-    Attributes:
-        base: The manifest of the first layer, without columns.
-        catalog: The changes since.
-        opened: The appended datasets that were opened, by their layers.
-        joined: The manifests of all records, by the appended layers.
-    """
-
-    base: Manifest
+    base: Manifest  # the first layer, without columns
     catalog: Catalog
-    opened: dict[int, Manifest] = field(default_factory=dict)
-    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)
+    opened: dict[int, Manifest] = field(default_factory=dict)  # appended datasets, by their layers
+    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)  # of all records, by the appended layers
 
     @classmethod
     def read(cls, base: Manifest) -> History:
-        """Reads the catalog of a dataset.
-
-        Raises:
-            FormatError: It is damaged, or appended records are missing.
-        """
+        """Reads the catalog of a dataset."""
         history = cls(base, Catalog())  # which keeps what is opened meanwhile
         catalog = load_catalog(base.directory, lambda catalog: replace(history, catalog=catalog).count_records())
         return replace(history, catalog=catalog)
 
     def cut(self, newest: int) -> History:
-        """Returns the states up to a layer.
-
-        Raises:
-            DataError: There is no such layer.
-        """
+        """Returns the states up to a layer."""
         return replace(self, catalog=self.catalog.cut(self.base.directory, newest))
 
     def check_newest(self) -> History:
-        """Checks that the newest layer was made for the records below it, and returns the same states.
-
-        Raises:
-            FormatError: It was not, or appended records are missing.
-        """
+        """Checks that the newest layer was made for the records below it, and returns the same states."""
         if self.catalog.layers:
             self.check(self.catalog.layers[-1])
         return self
@@ -86,11 +67,7 @@ class History:
         return len(self.catalog.layers) + 1
 
     def check(self, layer: Entry) -> None:
-        """Checks that a layer stands on the state below it.
-
-        Raises:
-            FormatError: It was made for other shards.
-        """
+        """Checks that a layer stands on the state below it."""
         if layer.below != list_fingerprints(self.join_shards(layer.number - 1)):
             raise FormatError(
                 f"Layer {layer.number} of {self.base.directory} was made for other records than those below it. Copy "
@@ -101,14 +78,6 @@ class History:
         """Returns the dataset at the newest layer, or as a view shows it.
 
         A view shows the newest layer whose shards are those it was made for, without what the newest layer hides.
-
-        Args:
-            view: The name of the view; empty for all records.
-            with_columns: Whether the columns are read.
-
-        Raises:
-            DataError: There is no such view.
-            FormatError: A layer, a column or the view is damaged, or the view was made for other shards.
         """
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
@@ -123,14 +92,7 @@ class History:
     def load_state(
         self, number: int, hidden_at: int, view: View | None = None, *, with_columns: bool = True
     ) -> Manifest:
-        """Returns the records of one layer without those that another one hides.
-
-        Args:
-            number: The number of the layer whose shards are read.
-            hidden_at: The number of the layer that says which records are hidden.
-            view: The view through which they are read.
-            with_columns: Whether the columns are read.
-        """
+        """Returns the records of one layer without those that another one, `hidden_at`, hides."""
         manifest = self.join_shards(number)
         if with_columns:
             columns = [self.load_column(name, number) for name in self.catalog.list_names("column")]
@@ -172,11 +134,7 @@ class History:
         return {name: info.stored_records for name, info in self.join_shards(self.newest).splits.items()}
 
     def load_part(self, number: int) -> Manifest:
-        """Returns the manifest of the records that a layer appended.
-
-        Raises:
-            FormatError: It is not the manifest that the layer was made with.
-        """
+        """Returns the manifest of the records that a layer appended."""
         if number not in self.opened:
             entry = self.get_layer(number)
             directory = file_io.join(self.base.directory, entry.path)
@@ -205,12 +163,7 @@ class History:
         return hide_records(info, hidden.choose(hidden.numbers < info.stored_records))
 
     def load_column(self, name: str, number: int) -> Manifest | None:
-        """Returns a column of the records of a layer; None if it lacks values for some, with a warning.
-
-        Raises:
-            DataError: The column is not complete.
-            FormatError: Its manifest is damaged, or it was made for other records.
-        """
+        """Returns a column of the records of a layer; None if it lacks values for some, with a warning."""
         parts = self.load_column_parts(name, number)
         lacking = next((layer for layer, part in parts.items() if part is None), None)
         if lacking is not None:
@@ -224,16 +177,7 @@ class History:
         return replace(join_manifests(found, folders), directory=self.base.directory)
 
     def load_column_parts(self, name: str, number: int) -> dict[int, Manifest | None]:
-        """Returns the manifest of a column by the layer whose records it has values for; None for a layer without.
-
-        Args:
-            name: The name of the column.
-            number: The newest layer.
-
-        Raises:
-            DataError: The column is not complete.
-            FormatError: Its manifest is damaged, or it was made for other records.
-        """
+        """Returns the manifest of a column by the layer whose records it has values for; None for a layer without."""
         parts = dict[int, Manifest | None]()
         for layer in (1, *self.list_layers("append", number)):
             entry = self.catalog.find("column", name, layer)

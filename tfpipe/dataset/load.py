@@ -44,13 +44,7 @@ def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None)
 
 
 def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:
-    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are.
-
-    Raises:
-        ConfigError: The data are of another kind.
-        DataError: There is no finished dataset at the path.
-        FormatError: The manifest cannot be used.
-    """
+    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are."""
     if isinstance(data, str | os.PathLike):
         return load_manifest(data)
     if not isinstance(data, kinds):

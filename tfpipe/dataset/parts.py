@@ -38,11 +38,7 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 
 def check_unchanged(manifest: Manifest, split: str) -> None:
-    """Refuses a split whose files were written anew since its manifest was read: they may hold other records.
-
-    Raises:
-        DataError: The split has other shards now, or none.
-    """
+    """Refuses a split whose files were written anew since its manifest was read: they may hold other records."""
     for part in manifest.parts or (manifest,):
         version = _get_version(file_io.join(part.directory, file_names.MANIFEST))
         if not part.version or version == part.version or split not in part.splits:
@@ -72,10 +68,6 @@ def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) 
 
     A bucket that lets nobody list it answers that the file may not be read where it is not there. Then there are no
     changes, with a warning.
-
-    Raises:
-        DataError: It cannot be read.
-        FormatError: It is damaged, or an earlier version of tfpipe changed the dataset.
     """
     path = file_io.join(directory, file_names.CATALOG)
     try:
@@ -100,20 +92,7 @@ def _has_old_layers(directory: str) -> bool:
 
 
 def load_column(manifest: Manifest, entry: Entry, directory: str) -> Manifest | None:
-    """Reads the manifest of a column, and checks that it belongs to the records of a layer.
-
-    Args:
-        manifest: The records.
-        entry: The entry of the column.
-        directory: The dataset.
-
-    Returns:
-        The manifest; None if somebody removed the folder of the column.
-
-    Raises:
-        DataError: The column is not complete.
-        FormatError: Its manifest is damaged, or it was made for other records.
-    """
+    """Reads the manifest of a column that belongs to the records of a layer; None if somebody removed its folder."""
     folder = file_io.join(directory, entry.path)
     try:
         column = load_own_manifest(folder)
@@ -135,11 +114,7 @@ def load_column(manifest: Manifest, entry: Entry, directory: str) -> Manifest | 
 
 
 def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
-    """Returns the manifest of a dataset with its columns.
-
-    Raises:
-        FormatError: Two of them, or one and the records, have a feature of the same name.
-    """
+    """Returns the manifest of a dataset with its columns."""
     seen = dict.fromkeys(manifest.schema.names, manifest.directory)
     for column in columns:
         for name in column.schema.names:
@@ -152,13 +127,7 @@ def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
 
 
 def load_view(manifest: Manifest, catalog: Catalog, name: str) -> View:
-    """Reads a view of a dataset, whose manifest has the shards of all layers.
-
-    Raises:
-        ConfigError: No view can have this name.
-        DataError: The dataset has no such view.
-        FormatError: Its file is damaged.
-    """
+    """Reads a view of a dataset, whose manifest has the shards of all layers."""
     directory, entry = manifest.directory, catalog.find("view", check_view_name(name))
     if entry is not None:
         records = {split: info.stored_records for split, info in manifest.splits.items()}
@@ -171,11 +140,7 @@ def load_view(manifest: Manifest, catalog: Catalog, name: str) -> View:
 
 
 def use_view(manifest: Manifest, view: View) -> Manifest:
-    """Returns the manifest of a dataset as a view shows it. Records that are hidden stay hidden.
-
-    Raises:
-        FormatError: The view stands on other shards.
-    """
+    """Returns the manifest of a dataset as a view shows it. Records that are hidden stay hidden."""
     if (split := find_misfit(manifest, view)) is not None:
         raise FormatError(
             f"The view {view.name!r} was made for other shards than those of {split!r} in {manifest.directory}. "
@@ -214,11 +179,7 @@ def list_fingerprints(manifest: Manifest) -> dict[str, str]:
 
 
 def check_local(directory: str) -> None:
-    """Refuses a directory that is not on this machine.
-
-    Raises:
-        ConfigError: `directory` is a URL.
-    """
+    """Refuses a directory that is not on this machine."""
     if file_io.is_url(directory):
         raise ConfigError(
             f"A dataset is read from a local directory, got {directory!r}. Copy it to a local disk first."
@@ -226,22 +187,13 @@ def check_local(directory: str) -> None:
 
 
 def check_links(directory: str) -> None:
-    """Refuses to change a dataset that came with links to folders outside of it.
-
-    Raises:
-        DataError: It holds one in a place where commands write.
-    """
+    """Refuses to change a dataset that came with links to folders outside of it."""
     folders = (file_names.INDEX_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR, VIEWS_DIR)
     file_io.refuse_links(directory, folders)
 
 
 def check_readable(directory: str) -> None:
-    """Refuses a directory that is neither on this machine nor in an object store that tfpipe reads without TensorFlow.
-
-    Raises:
-        ConfigError: It is a URL of another kind.
-        MissingDependencyError: It is in an object store, and obstore is not installed.
-    """
+    """Refuses a directory neither on this machine nor in a store that tfpipe reads without TensorFlow."""
     if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
         check_local(directory)
         return
@@ -249,12 +201,7 @@ def check_readable(directory: str) -> None:
 
 
 def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
-    """Returns the manifest with the directory of its shards.
-
-    Raises:
-        ConfigError: `root` is given for a dataset that tfpipe wrote itself.
-        FormatError: The manifest at a URL names a folder of some machine.
-    """
+    """Returns the manifest with the directory of its shards."""
     directory, foreign = manifest.directory, manifest.foreign
     if foreign is None:
         if root is not None:

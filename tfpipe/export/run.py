@@ -44,14 +44,7 @@ _WORKERS = Workers(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The part of an export that came from one shard.
-
-    Attributes:
-        split: The split.
-        records: The number of records.
-        files: The number of files.
-        bytes: The size of the files.
-    """
+    """The part of an export that came from one shard."""
 
     split: str
     records: int
@@ -75,32 +68,15 @@ class Workshop(WorkingFolder):
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The result of an export.
-
-    Attributes:
-        to: The format.
-        splits: The sums of each split, by its name.
-        notes: The sentences that the user should know.
-    """
+    """The result of an export."""
 
     to: str
     splits: Mapping[str, Written]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences that the user should know
 
 
 def export(config: ExportConfig, observer: Observer | None = None) -> ExportReport:
-    """Writes a dataset in the format of another tool, several shards at once.
-
-    Args:
-        config: The options.
-        observer: The observer of the job's progress.
-
-    Raises:
-        ConfigError: There is no such split, or the output is not a folder that can appear.
-        DataError: There is no dataset, the output cannot be written, or a worker process died.
-        FormatError: A shard is damaged, or an image is not an image file.
-        MissingDependencyError: The package that writes the format is not installed.
-    """
+    """Writes a dataset in the format of another tool, several shards at once."""
     file_io.check_stores([config.dataset, config.output])
     check_package(config.to)
     manifest = load_manifest(config.dataset)
@@ -210,11 +186,7 @@ def _sum(jobs: Sequence[ShardJob], workshop: Workshop) -> dict[str, Written]:
 
 
 def _read_report(output: str, identity: str) -> ExportReport | None:
-    """Reads the report of a finished export; None if there is none yet.
-
-    Raises:
-        ConfigError: The output is another export.
-    """
+    """Reads the report of a finished export; None if there is none yet."""
     try:
         document: Any = json.loads(file_io.read_whole(file_io.join(output, REPORT)))
     except FileNotFoundError:

@@ -27,15 +27,10 @@ _ENDINGS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2"}
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file.
-
-    Attributes:
-        data: The bytes.
-        kind: The format, such as "jpeg".
-    """
+    """An image file."""
 
     data: bytes
-    kind: str
+    kind: str  # such as "jpeg"
 
     @property
     def ending(self) -> str:
@@ -45,23 +40,13 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One record as another format takes it.
+    """One record as another format takes it."""
 
-    Attributes:
-        number: The number of the record in its split, from 0.
-        name: The file that the image came from, such as `daisy/12.jpg`; empty if the records do not say. Bytes that
-            are not UTF-8 are kept as surrogates.
-        files: The image files: the bytes of the record, or PNGs of raw pixels. One, or several, or none.
-        label: The class, counted from 0; None if there is none.
-        features: The features of the record but the image and the class, by their names, and without sizes of tensors.
-            Text is str, a tensor is an array, a mask is the bytes of its PNG, and other values come as they are stored.
-    """
-
-    number: int
-    name: str
-    files: tuple[ImageFile, ...]
-    label: int | None
-    features: dict[str, Any]
+    number: int  # in its split, from 0
+    name: str  # of the image file; empty if unknown; not UTF-8 as surrogates
+    files: tuple[ImageFile, ...]  # of the record, or PNGs of raw pixels
+    label: int | None  # from 0
+    features: dict[str, Any]  # but the image, the class and sizes of tensors; a mask is the bytes of its PNG
 
     @property
     def masks(self) -> list[bytes]:
@@ -72,19 +57,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """A shard to export.
-
-    Attributes:
-        file: The shard.
-        first: The number of its first record in the split.
-        name: The name of what it becomes, without an ending: `train-00003-of-00008`.
-        rows: The records that a view reads, by their places in the shard, ascending: int64 [n]. None: all.
-    """
+    """A shard to export."""
 
     file: FileJob
-    first: int
-    name: str
-    rows: NDArray[np.int64] | None = None
+    first: int  # the number of its first record in the split
+    name: str  # of what it becomes, without an ending: `train-00003-of-00008`
+    rows: NDArray[np.int64] | None = None  # that a view reads, in the shard, ascending: [n]; None: all
 
     @property
     def num_records(self) -> int:
@@ -105,9 +83,6 @@ def read_payloads(job: ShardJob, manifest: Manifest, progress: Progress) -> Iter
     """Yields the number in the split and the bytes of each `tf.train.Example` of a shard that is to be exported.
 
     The features of columns follow those of the record.
-
-    Raises:
-        FormatError: The shard or a column is damaged, or it does not hold what the manifest says.
     """
     columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
     for number, payload in _scan_payloads(job, progress):
@@ -137,11 +112,7 @@ def _scan_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, byt
 
 
 def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[Sample]:
-    """Yields the records of a shard as samples.
-
-    Raises:
-        FormatError: The shard or a record is damaged, or an image is not an image file.
-    """
+    """Yields the records of a shard as samples."""
     columns = list_columns(manifest)
     form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
     name_key = manifest.schema.name_key

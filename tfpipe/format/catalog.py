@@ -52,28 +52,16 @@ _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of h
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One change of a dataset.
-
-    Attributes:
-        kind: The change: "append", "delete", "column" or "view".
-        job: The SHA-256 of all that the change was asked for, by which its repetition is recognized.
-        number: The number of the layer that it made, from 2; of the layer whose records have the values of a column,
-            from 1; 0 for a view.
-        name: The name of the column or the view; empty for a layer.
-        below: The `SplitInfo.stored_fingerprint` of each split that it stands on.
-        made: The `SplitInfo.stored_fingerprint` of each split of the records that it wrote.
-        records: The number of records of each split that were appended or hidden.
-        hidden: The hidden records of each split, numbered as the state below has them.
-    """
+    """One change of a dataset."""
 
     kind: Kind
-    job: str
-    number: int = 0
-    name: str = ""
-    below: Mapping[str, str] = field(default_factory=dict)
-    made: Mapping[str, str] = field(default_factory=dict)
-    records: Mapping[str, int] = field(default_factory=dict)
-    hidden: Mapping[str, Hidden] = field(default_factory=dict)
+    job: str  # the SHA-256 of all that was asked for, by which a repetition is recognized
+    number: int = 0  # of the layer made, from 2; of that whose records a column is for, from 1; 0 for a view
+    name: str = ""  # of a column or view
+    below: Mapping[str, str] = field(default_factory=dict)  # the `stored_fingerprint` of each split below
+    made: Mapping[str, str] = field(default_factory=dict)  # of each split that it wrote
+    records: Mapping[str, int] = field(default_factory=dict)  # appended or hidden, of each split
+    hidden: Mapping[str, Hidden] = field(default_factory=dict)  # numbered as the state below has them
 
     @property
     def path(self) -> str:
@@ -83,11 +71,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """All entries of a dataset, in the order of their changes.
-
-    Attributes:
-        entries: The entries. What took the place of another one stands alone.
-    """
+    """All entries of a dataset, in the order of their changes."""
 
     entries: tuple[Entry, ...] = ()
 
@@ -106,11 +90,7 @@ class Catalog:
         return next(fits, None)
 
     def cut(self, directory: str, newest: int) -> Catalog:
-        """Returns the catalog with the layers up to one.
-
-        Raises:
-            DataError: There is no such layer.
-        """
+        """Returns the catalog with the layers up to one."""
         count = len(self.layers) + 1
         if not 1 <= newest <= count:
             raise DataError(f"{directory} has no layer {newest}; its layers are 1 to {count}.")
@@ -149,16 +129,9 @@ def get_path(kind: Kind, name: str, job: str) -> str:
 
 
 def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
-    """Reads what `Catalog.encode` wrote.
+    """Reads what `Catalog.encode` wrote; `count` returns the records of each split in the shards of a catalog.
 
-    Args:
-        data: The bytes of the file.
-        where: The name of the file, for messages.
-        count: A function of the catalog up to a layer that returns the number of records of each split in its shards.
-            What an entry claims is compared with it before hidden records take memory.
-
-    Raises:
-        FormatError: It is damaged, or not a catalog that this release can read.
+    What an entry claims is compared with them before hidden records take memory.
     """
     node, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     entries, at, layers = list[Entry](), 0, 1

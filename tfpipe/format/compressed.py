@@ -34,15 +34,7 @@ def detect_compression(head: bytes) -> Compression:
 
 
 def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    """Yields the payload of every record of a compressed file.
-
-    Args:
-        file: A file that is open for reading, at its beginning.
-        compression: "GZIP" or "ZLIB".
-
-    Raises:
-        FormatError: A record is damaged. The message gives its number, from 0, and its offset in the unpacked bytes.
-    """
+    """Yields the payload of every record of a compressed file."""
     unpacked = _Unpacked(file, compression)
     number = offset = 0
     while True:

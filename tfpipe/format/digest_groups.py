@@ -19,18 +19,10 @@ def list_duplicates(
     read_paths: Callable[[int, list[int]], Iterable[str]],
     dropped: int,
 ) -> tuple[Duplicates, Iterator[bytes]]:
-    """Finds the images that occur more than once.
+    """Counts images that occur more than once, and returns the line of `encode_group` for each, by first record.
 
-    Args:
-        table: The SHA-256 of each source image, in the order of the shards: uint8 [records, 32].
-        shards: The split and the number of records of each shard. The shards of one split stand together.
-        read_paths: A function that returns the paths of images, given the shard's position and the images' positions in
-            it. It is called once for each shard with duplicates, so memory grows with these and not with the images.
-        dropped: The number of images that were left out before.
-
-    Returns:
-        The counts, and the line of `encode_group` for each image that occurs more than once, sorted by its first
-        record.
+    The table is uint8 [records, 32]; each shard is a split and a number of records. `read_paths` of a shard and of
+    places in it is called once for each shard with duplicates, so memory grows with these and not with the images.
     """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
@@ -56,12 +48,7 @@ def list_duplicates(
 
 
 def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> bytes:
-    """Returns the line about a group of equal images: a JSON object with `sha256` and `records`.
-
-    Args:
-        sha256: The SHA-256 of the images.
-        records: The split, the index in the split and the path of each image, in the order of the dataset.
-    """
+    """Returns the line of JSON about equal images: of each its split, its index in the split and its path."""
     objects = [{"split": split, "index": index, "path": path} for split, index, path in records]
     return json.dumps({"sha256": sha256.hex(), "records": objects}).encode() + b"\n"
 

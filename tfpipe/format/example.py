@@ -64,20 +64,11 @@ _pack_float = struct.Struct("<f").pack
 
 
 def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
-    """Encodes features as one serialized `tf.train.Example`.
+    """Encodes features as one serialized `tf.train.Example`, in the bytes of its deterministic `SerializeToString`.
 
-    The values are copied once, into the result. An empty list becomes an empty bytes list. An empty array keeps the
-    kind of its dtype.
-
-    Args:
-        features: The value of each key. bytes and str (as UTF-8) become a bytes list, int and bool an int64 list, and
-            float a float list, rounded to float32; beyond its range it becomes infinity. A list must hold one kind.
-
-    Returns:
-        The bytes of `tf.train.Example.SerializeToString(deterministic=True)`.
-
-    Raises:
-        ConfigError: A key is not text, an integer does not fit int64, or a value has none of these kinds.
+    bytes and str (as UTF-8) become a bytes list, int and bool an int64 list, and float a float list, rounded to
+    float32; beyond its range it becomes infinity. The values are copied once, into the result. An empty list becomes an
+    empty bytes list. An empty array keeps the kind of its dtype.
     """
     parts = [b""]
     total = 0
@@ -229,20 +220,11 @@ def _utf8(key: str, text: str) -> bytes:
 
 
 def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
-    """Decodes one serialized `tf.train.Example`.
+    """Decodes one serialized `tf.train.Example` into copies, in the order of its bytes.
 
     As in protobuf, numbers may be packed or not, unknown fields are skipped, the last value of a repeated key counts,
-    and parts of one feature are merged. Time and memory grow with the size of `data` and with the number of fields,
-    of which there may be at most 100,000.
-
-    Args:
-        data: The payload of a record.
-
-    Returns:
-        The feature of each key, in the order of the bytes. Every array and every bytes object is a copy.
-
-    Raises:
-        FormatError: The bytes are not a valid Example, or it has too many fields. The message gives the offset.
+    and parts of one feature are merged. Time and memory grow with the size of `data` and with the number of fields, of
+    which there may be at most 100,000.
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}
@@ -273,12 +255,9 @@ def has_feature_lists(data: bytes) -> bool:
 
 
 def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
-    """Reads an entry with a key, then a Feature of one value or one run of numbers, as most are.
+    """Reads an entry with a key, then a Feature of one value or one run of numbers, as most are; None for others.
 
     All its lengths lead to its end. It takes a quarter of the time of `_entry`, which reads all other entries.
-
-    Returns:
-        The key, the feature, and the position after the entry; None for every other entry, damaged ones included.
     """
     if buffer[pos] != 10 or end - pos < _LEAST_ENTRY_BYTES or budget.left < _USUAL_ENTRY_FIELDS:
         return None

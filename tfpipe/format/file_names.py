@@ -82,12 +82,7 @@ def parse_list_part(name: str, file: str) -> int | None:
 
 
 def find_missing_parts(name: str, files: Iterable[str]) -> list[str]:
-    """Returns the missing parts of a list: the first one, and any that stands before another.
-
-    Args:
-        name: The name of the list, such as `duplicates.jsonl`.
-        files: The names in its folder.
-    """
+    """Returns the missing parts of a list: the first one, and any that stands before another."""
     parts = {part for file in files if (part := parse_list_part(name, file)) is not None}
     wanted = range(min(max(parts, default=0), _MAX_PARTS) + 1)
     return [list_part_name(name, part) for part in wanted if part not in parts]
@@ -133,11 +128,7 @@ def check_split_name(name: str) -> str:
 
 
 def name_split(name: str) -> str:
-    """Returns the split that a name means: `validation` for `val`, `valid` and `dev`, and other names as they are.
-
-    Raises:
-        ConfigError: It cannot name a split.
-    """
+    """Returns the split that a name means: `validation` for `val`, `valid` and `dev`, and other names as they are."""
     return SPLITS.get(check_split_name(name).lower(), name)
 
 

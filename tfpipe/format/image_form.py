@@ -73,9 +73,6 @@ class ImageForm:
         """Returns the form that the `image` of a manifest describes. Missing options take their defaults.
 
         Keys that are not options are ignored.
-
-        Raises:
-            FormatError: The manifest's options do not make a valid form.
         """
         options = {name: image[name] for name in cls.__dataclass_fields__ if name in image}
         try:

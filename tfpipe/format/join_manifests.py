@@ -16,14 +16,9 @@ from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
 def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
-    """Returns the manifest of a dataset whose records are those of all parts, part by part.
+    """Returns the manifest of all parts, whose folders are relative to that of the first, itself "".
 
-    Args:
-        parts: The manifests. Labels of a later one begin with those of the one before.
-        folders: The folder of each part, relative to the directory of the first; empty for that itself.
-
-    Raises:
-        FormatError: The features or the labels of a part are not those of the first.
+    The labels of a later part begin with those of the one before.
     """
     first, last = parts[0], parts[-1]
     names = dict.fromkeys(name for part in parts for name in part.splits)

@@ -32,17 +32,11 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value and its place. Each method raises `FormatError` if the value does not have the kind it reads.
-
-    Attributes:
-        value: The value, as `json.loads` returns it.
-        place: The place in the document, such as `splits.train.shards[3]`; empty for the whole document.
-        where: The name of the document.
-    """
+    """A JSON value and its place. Each method raises `FormatError` if the value does not have the kind it reads."""
 
     value: object
-    place: str = ""
-    where: str = ""
+    place: str = ""  # such as `splits.train.shards[3]`; empty for the whole
+    where: str = ""  # the name of the document
 
     def error(self, must: str) -> FormatError:
         """Returns an error whose sentence is "<place> must be <must>, got <value>."."""
@@ -147,15 +141,10 @@ class Node:
 
 
 def parse_json(text: str, where: str) -> Node:
-    """Parses JSON text.
+    """Parses one JSON document.
 
-    Args:
-        text: One JSON document. `NaN` and `Infinity` are refused, because they are not valid JSON.
-        where: The name of the document, for messages.
-
-    Raises:
-        FormatError: The text is not valid JSON, is nested too deeply, has more than a million parts, names a key twice
-            in one object (readers would differ on which value counts), or holds a number with thousands of digits.
+    Refused are `NaN` and `Infinity`, a key twice in one object (readers would differ on which value counts), numbers
+    with thousands of digits, deep nesting, and more than a million parts.
     """
     try:
         DOCUMENT.check_json(text)

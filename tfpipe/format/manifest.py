@@ -28,20 +28,12 @@ Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """One file of records.
+    """One file of records."""
 
-    Attributes:
-        file: The name without a folder: `train-00003-of-00008.tfrecord`. That of an appended layer begins with
-            `layers/2-1f0c9a77be52/`. A foreign shard may have any name, relative to the folder of the foreign shards.
-        records: The number of records.
-        bytes: The size of the file.
-        sha256: The SHA-256 of the file, as 64 lower-case hexadecimal digits.
-    """
-
-    file: str
+    file: str  # without a folder, but for `layers/2-1f0c9a77be52/` and foreign ones
     records: int
     bytes: int
-    sha256: str
+    sha256: str  # 64 lower-case hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +41,6 @@ class ImageSizes:
     """The heights and widths of a split's images in pixels, as the records give them.
 
     With the image form `square` these are the sizes of the originals.
-
-    Attributes:
-        min_height: The smallest height.
-        max_height: The largest height.
-        mean_height: The mean height.
-        min_width: The smallest width.
-        max_width: The largest width.
-        mean_width: The mean width.
     """
 
     min_height: int
@@ -69,16 +53,10 @@ class ImageSizes:
 
 @dataclass(frozen=True, slots=True)
 class ImagesPerRecord:
-    """The numbers of images in the records of a split whose records have several.
+    """The numbers of images in the records of a split whose records have several."""
 
-    Attributes:
-        total: The number of all images.
-        smallest: The smallest number of a record.
-        largest: The largest number of a record.
-    """
-
-    total: int
-    smallest: int
+    total: int  # of all images
+    smallest: int  # of a record
     largest: int
 
 
@@ -170,38 +148,22 @@ class SplitInfo:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """The images whose source files are equal byte for byte.
+    """The images whose source files are equal byte for byte."""
 
-    Attributes:
-        within: The number of images of each split that occur earlier in the same split.
-        across: The number of images that occur in another split too. A model is then tested on images that it was
-            trained on.
-        dropped: The number of images that were left out because they occur elsewhere.
-    """
-
-    within: Mapping[str, int] = field(default_factory=dict)
-    across: int = 0
-    dropped: int = 0
+    within: Mapping[str, int] = field(default_factory=dict)  # those that occur earlier in the same split
+    across: int = 0  # those that occur in another split: a model is tested on what it was trained on
+    dropped: int = 0  # those left out because they occur elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The facts that `tfpipe index` found out about shards that another program wrote, and that reading them needs.
+    """The facts that `tfpipe index` found out about shards that another program wrote, and that reading them needs."""
 
-    Attributes:
-        root: The directory that the shards' names are relative to: `.` for the manifest's own, else an absolute path.
-        image_key: The feature that holds the bytes of the image file; None if the records have no image.
-        label_key: The feature that holds the class; None without labels that can be used.
-        label_base: The number that is stored for class 0: 0 or 1. Class k is stored as k + `label_base`.
-        compression: The compression of every file. A compressed file has no index and can only be read from its
-            first record on.
-    """
-
-    root: str
-    image_key: str | None
-    label_key: str | None
-    label_base: int
-    compression: Compression
+    root: str  # what shards' names are relative to: `.` for the manifest's directory, else an absolute path
+    image_key: str | None  # None without images
+    label_key: str | None  # None without labels that can be used
+    label_base: int  # what is stored for class 0: 0 or 1
+    compression: Compression  # of every file, which then has no index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,13 +81,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
 def stats_to_json(
     split: SplitInfo, tensors: Mapping[str, TensorStats], label_counts: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Returns the fields about tensors, masks, several images and lists of classes that a split has.
-
-    Args:
-        split: The split.
-        tensors: The numbers about its tensors, or also about those of its columns.
-        label_counts: The counts of its lists of classes, likewise.
-    """
+    """Returns the fields about tensors, masks, several images and lists of classes that a split or its columns have."""
     fields: dict[str, Any] = {}
     if tensors:
         fields["tensors"] = {name: stats.to_json() for name, stats in tensors.items()}
@@ -120,14 +114,6 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     """Reads a manifest and checks all of it.
 
     Unknown fields are ignored: a newer tfpipe may add them without raising the format version.
-
-    Args:
-        text: The text that `dumps` returned.
-        where: The name of the file, for messages.
-
-    Raises:
-        FormatError: The text is not a valid manifest, needs a newer tfpipe, or contradicts itself. The message names
-            the place.
     """
     root = parse_json(text, where)
     version = root.field("format_version").count(1)
@@ -278,15 +264,7 @@ def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
 
 
 def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None, several: bool) -> SplitInfo:
-    """Reads one split.
-
-    Args:
-        name: The name of the split.
-        node: Its entry.
-        num_classes: The number of classes.
-        foreign_names: The names of foreign shards read so far; None for tfpipe's own names.
-        several: Whether records have several images.
-    """
+    """Reads one split."""
     shard_nodes = node.field("shards").elements()
     split = SplitInfo(
         name=name,

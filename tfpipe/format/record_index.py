@@ -72,11 +72,7 @@ def encode_index(sizes: Sequence[int]) -> bytes:
 
 
 def max_index_bytes(shard_bytes: int, records: int) -> int:
-    """Returns the largest possible size of the index of such a shard. A larger file need not be read.
-
-    Raises:
-        FormatError: The shard has more records than `MAX_RECORDS`.
-    """
+    """Returns the largest possible size of the index of such a shard. A larger file need not be read."""
     if records > MAX_RECORDS:
         raise FormatError(
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {records:,}. Write them "
@@ -86,20 +82,7 @@ def max_index_bytes(shard_bytes: int, records: int) -> int:
 
 
 def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int64]:
-    """Reads an index and checks it against the shard's entry in the manifest.
-
-    Args:
-        data: The bytes of the index.
-        shard_bytes: The size of the shard.
-        records: The number of its records.
-
-    Returns:
-        The offset and size of every record in bytes: int64 [records, 2]. Each record begins where the one before it
-        ends, the first at 0, and the last ends at `shard_bytes`.
-
-    Raises:
-        FormatError: The index does not have this form, or it belongs to another file.
-    """
+    """Reads the offset and size of every record, int64 [records, 2], and checks them against the size of the shard."""
     table = _table(data, records)
     offsets, sizes = table[:, 0], table[:, 1]
     # Bounds first: then no sum below can leave int64.

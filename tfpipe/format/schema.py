@@ -105,9 +105,6 @@ class FeatureSpec:
         tensor: The type of the tensor; None for other kinds.
         names: The names of the classes whose numbers the values are, counted from 0. Empty if the values are no
             classes, and for the one class of an image, whose names the manifest has.
-
-    Raises:
-        ConfigError: A part is not valid, or two parts do not fit each other.
     """
 
     name: str
@@ -163,16 +160,10 @@ class FeatureSpec:
         return cls(name, "bytes", (), doc, "text")
 
     def decode(self, features: Mapping[str, Feature]) -> Any:
-        """Returns the value of this feature in a decoded record.
+        """Returns the value of this feature in a decoded record; None if the record lacks it.
 
-        Returns:
-            A tensor as a read-only array, text as str, or a list of str if the shape is not `()`, a mask as the bytes
-            of its PNG. Other values come as they are stored: a list of bytes or an array, and None if the record lacks
-            the feature.
-
-        Raises:
-            FormatError: The value does not fit the kind.
-            MissingDependencyError: A tensor is of bfloat16 and ml_dtypes is not installed.
+        A tensor is a read-only array, text str or a list of it, and a mask the bytes of its PNG. Others come as they
+        are stored.
         """
         value = self.check_stored(features)
         return value if self.tensor is None else value.view(get_numpy_dtype(self.tensor.dtype))
@@ -199,11 +190,7 @@ class FeatureSpec:
         return texts[0] if self.shape == () else texts
 
     def check(self, value: Any) -> FeatureLike:
-        """Returns `value` in a form that `encode_example` writes with this dtype.
-
-        Raises:
-            ConfigError: The kind or the number of values does not fit this feature.
-        """
+        """Returns `value` in a form that `encode_example` writes with this dtype."""
         if self.tensor is not None:
             return self._check_tensor(value)
         if self.names:
@@ -297,11 +284,7 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of every record of a dataset.
-
-    Attributes:
-        features: The features in the order in which they are shown.
-    """
+    """The features of every record of a dataset."""
 
     features: tuple[FeatureSpec, ...]
     _by_name: dict[str, FeatureSpec] = field(init=False, repr=False, compare=False)
@@ -366,13 +349,7 @@ class Schema:
     def check(self, values: Mapping[str, Any]) -> dict[str, FeatureLike]:
         """Returns the values of a record in a form that `encode_example` writes as this schema says.
 
-        Args:
-            values: A value for every feature, and for no other key. A feature whose shape is not `()` takes lists and
-                NumPy arrays. A float feature takes whole numbers too. A tensor must have the dtype and the shape of its
-                type; its sizes are added here.
-
-        Raises:
-            ConfigError: A feature is missing or unknown, or the kind or the number of its values does not fit.
+        A float feature takes whole numbers too. The sizes of tensors are added.
         """
         if values.keys() != self._written:
             expected = self._written
@@ -410,11 +387,7 @@ class Schema:
 
 
 def find_tensors(schema: Schema, features: Mapping[str, Any]) -> Iterator[tuple[FeatureSpec, NDArray[Any]]]:
-    """Yields each feature that holds a tensor, and its bits, for a record that was checked or decoded.
-
-    Raises:
-        FormatError: The bytes do not fit the type. The message is the end of a sentence.
-    """
+    """Yields each feature that holds a tensor, and its bits, for a record that was checked or decoded."""
     for spec in schema.tensors:
         assert spec.tensor is not None
         value = features.get(spec.name)
@@ -520,22 +493,7 @@ def image_schema(
     images: tuple[int, ...] | None = (),
     extra: Sequence[FeatureSpec] = (),
 ) -> Schema:
-    """Returns the schema of a dataset of images.
-
-    Args:
-        labeled: Whether every image has one class.
-        boxes: Whether every image has a list of boxes, which may be empty.
-        box_labels: Whether every box has a class. This needs `boxes`.
-        box_names: Whether these classes have names. This needs `box_labels`.
-        masks: Whether every image has a mask.
-        images: The images of a record, as the shape of a feature: `()` for one, `(n,)` for a list of n, None for a list
-            of any length.
-        extra: The user's own columns, which come after the others.
-
-    Raises:
-        ConfigError: The name of an extra column belongs to the format, cannot nest beside the others, or occurs twice;
-            or `box_labels` comes without `boxes`.
-    """
+    """Returns the schema of a dataset of images; `images` is their shape in a record, None for any number."""
     if box_labels and not boxes:
         raise ConfigError("Box labels need boxes: set `boxes` too.")
     features = [replace(spec, shape=images) for spec in _IMAGE]

@@ -25,17 +25,11 @@ from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 
 @dataclass(slots=True)
 class SideStats:
-    """The heights, or the widths, of images; or the numbers of images in records.
+    """The heights, or the widths, of images; or the numbers of images in records."""
 
-    Attributes:
-        smallest: The smallest one in pixels; None before the first image.
-        largest: The largest one in pixels.
-        total: The sum in pixels.
-    """
-
-    smallest: int | None = None
+    smallest: int | None = None  # in pixels; None before the first image
     largest: int = 0
-    total: int = 0
+    total: int = 0  # the sum
 
     def add(self, pixels: int) -> None:
         """Adds the side of one image."""
@@ -53,35 +47,20 @@ class SideStats:
 
 @dataclass(slots=True)
 class ShardStats:
-    """The counts of the images in one or more shards.
+    """The counts of the images in one or more shards."""
 
-    Attributes:
-        images: The number of images whose size is known, normally all of them.
-        formats: The number of images in each format.
-        labels: The number of images with each label.
-        changed: The number of images that were changed before they were stored, by the kind of change.
-        noticed: The number of images with a property worth knowing, by property.
-        seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded.
-        heights: The heights of the images.
-        widths: The widths of the images.
-        tensors: The numbers about the tensors of each feature that holds some.
-        masks: The numbers about the masks of each feature that holds some.
-        per_record: The numbers of images in records that have several; empty for others.
-        label_counts: The number of records with each class, for each feature that holds lists of classes.
-    """
-
-    images: int = 0
-    formats: Counter[str] = field(default_factory=Counter)
-    labels: Counter[int] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)
-    seekable_jpegs: int = 0
+    images: int = 0  # whose size is known, normally all
+    formats: Counter[str] = field(default_factory=Counter)  # images in each format
+    labels: Counter[int] = field(default_factory=Counter)  # images with each label
+    changed: Counter[str] = field(default_factory=Counter)  # by kind of change
+    noticed: Counter[str] = field(default_factory=Counter)  # by property
+    seekable_jpegs: int = 0  # from which a crop can be decoded
     heights: SideStats = field(default_factory=SideStats)
     widths: SideStats = field(default_factory=SideStats)
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     masks: dict[str, MaskStats] = field(default_factory=dict)
-    per_record: SideStats = field(default_factory=SideStats)
-    label_counts: dict[str, Counter[int]] = field(default_factory=dict)
+    per_record: SideStats = field(default_factory=SideStats)  # images in records that have several
+    label_counts: dict[str, Counter[int]] = field(default_factory=dict)  # records with each class, of lists of classes
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
         """Adds one image. None stands for a value that its record does not give."""
@@ -104,11 +83,7 @@ class ShardStats:
         self.per_record.add(count)
 
     def add_tensors(self, schema: Schema, features: Mapping[str, Any]) -> list[str]:
-        """Adds the tensors of a record that was checked or decoded; returns the features that hold NaN.
-
-        Raises:
-            FormatError: The bytes of a tensor do not fit its type.
-        """
+        """Adds the tensors of a record that was checked or decoded; returns the features that hold NaN."""
         with_nan = []
         for spec, bits in find_tensors(schema, features):
             assert spec.tensor is not None
@@ -165,14 +140,7 @@ class ShardStats:
         )
 
     def to_split_info(self, name: str, shards: Iterable[ShardInfo], num_classes: int, label_base: int = 0) -> SplitInfo:
-        """Returns the manifest's entry for a split with these images.
-
-        Args:
-            name: The name of the split.
-            shards: The shards of the split, in order.
-            num_classes: The number of classes; 0 without labels.
-            label_base: The label of class 0.
-        """
+        """Returns the manifest's entry for a split with these images."""
         per_record = self.per_record
         counts = ImagesPerRecord(per_record.total, per_record.smallest or 0, per_record.largest)
         return SplitInfo(
@@ -219,11 +187,7 @@ class ShardStats:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "ShardStats":
-        """Inverts `to_json`, also if the fields were in a file between. Other fields are ignored.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: The fields do not come from `to_json`.
-        """
+        """Inverts `to_json`, also if the fields were in a file between. Other fields are ignored."""
         return cls(
             images=fields["images"],
             formats=Counter(fields["formats"]),

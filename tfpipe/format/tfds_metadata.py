@@ -55,12 +55,7 @@ def dataset_info_json(manifest: Manifest, file_format: str = "tfrecord") -> str:
 
 
 def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, str]:
-    """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features.
-
-    Args:
-        manifest: The manifest of the dataset.
-        file_format: The format of the shards, which is also the ending of their names.
-    """
+    """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features."""
     if not can_hold(manifest):
         return {}
     files = {
@@ -80,11 +75,7 @@ def can_hold(manifest: Manifest) -> bool:
 
 
 def features_json(manifest: Manifest) -> str:
-    """Returns the text of `features.json`: the kind and shape of every feature, nested by `/`.
-
-    Raises:
-        ConfigError: The name of a feature is also the group of another feature, or TFDS has no such tensor.
-    """
+    """Returns the text of `features.json`: the kind and shape of every feature, nested by `/`."""
     tree: _Json = {}
     for spec in manifest.schema.features:
         *groups, leaf = spec.name.split("/")

@@ -84,19 +84,7 @@ def record_footer(data: bytes) -> bytes:
 
 
 def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
-    """Reads one record by its offset in the file.
-
-    Args:
-        file: A seekable file that is open for reading.
-        offset: The offset of the record in bytes.
-        size: The size of the record with its framing, as the index gives it, in bytes.
-
-    Returns:
-        The payload.
-
-    Raises:
-        FormatError: The file ends too early, the length is not the index's length, or a checksum is wrong.
-    """
+    """Reads the payload of the record at an offset, whose size, framing included, is the index's."""
     return read_record_at(_reader(file), file.seek(0, os.SEEK_END), offset, size)
 
 
@@ -133,18 +121,7 @@ def unframe(frame: memoryview) -> bytes | None:
 
 
 def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Reads every record from the file's position to its end.
-
-    Args:
-        file: A seekable file that is open for reading.
-
-    Yields:
-        The offset of the record's frame in bytes, and the payload.
-
-    Raises:
-        FormatError: A record is damaged or cut off. The message gives its number (from 0), its offset and what is
-            wrong. A length that reaches beyond the end of the file is refused before memory is taken for it.
-    """
+    """Yields offset and payload of every record from the file's position on. A hostile length takes no memory."""
     offset = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(offset)

@@ -44,17 +44,11 @@ _MAX_HEADER_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hidden:
-    """The records of a split that `tfpipe delete` hid.
+    """The records of a split that `tfpipe delete` hid."""
 
-    Attributes:
-        numbers: The records, counted through all shards of the split, ascending: int64 [records].
-        labels: The class of each, from 0; below 0 where it has none: int32 [records].
-        sizes: The bytes that each takes in its shard: int64 [records].
-    """
-
-    numbers: NDArray[np.int64]
-    labels: NDArray[np.int32]
-    sizes: NDArray[np.int64]
+    numbers: NDArray[np.int64]  # [records], counted through all shards of the split, ascending
+    labels: NDArray[np.int32]  # [records], from 0; below 0 for none
+    sizes: NDArray[np.int64]  # [records], bytes in the shard
 
     @property
     def records(self) -> int:
@@ -155,17 +149,11 @@ class ViewSplit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Some records of each split of a dataset.
-
-    Attributes:
-        name: The name, as in `flowers@large`.
-        splits: The chosen records of each split. A split of which none was chosen has an empty one.
-        made_from: The options that made it, such as `where` and `seed`, for people.
-    """
+    """Some records of each split of a dataset."""
 
     name: str
-    splits: Mapping[str, ViewSplit]
-    made_from: Mapping[str, object] = field(default_factory=dict)
+    splits: Mapping[str, ViewSplit]  # an empty one where no record was chosen
+    made_from: Mapping[str, object] = field(default_factory=dict)  # the options that made it, for people
 
     def encode(self) -> bytes:
         """Returns the bytes of the view's file."""
@@ -188,16 +176,9 @@ class View:
 
 
 def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
-    """Reads what `View.encode` wrote.
+    """Reads what `View.encode` wrote; `records` are the most that the shards of each split can hold.
 
-    Args:
-        data: The bytes of the file.
-        where: The name of the file, for messages.
-        records: The most records that the shards of each split can hold. A small file may claim any number, which is
-            compared before a bitmap of so many records takes memory.
-
-    Raises:
-        FormatError: It is damaged, or not a view that this release can read.
+    What a small file claims is compared with them before a bitmap of so many records takes memory.
     """
     header, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
     splits, at = {}, 0
@@ -227,11 +208,7 @@ def check_view_name(name: str) -> str:
 
 
 def check_records(node: Node, field: str, where: str, split: str, records: Mapping[str, int], advice: str) -> int:
-    """Returns a number of records in a header that is at most that of the shards of a split.
-
-    Raises:
-        FormatError: It is larger.
-    """
+    """Returns a number of records in a header that is at most that of the shards of a split."""
     count, most = node.field(field).count(), records.get(split, 0)
     if count > most:
         raise FormatError(

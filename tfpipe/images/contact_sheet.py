@@ -34,25 +34,15 @@ _SHOW_PIXELS_FROM = 3  # an image that fits at least this many times into its ti
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One image of a sheet.
+    """One image of a sheet."""
 
-    Attributes:
-        image: The decoded image, "RGB"; None draws an empty tile.
-        title: The first line of the caption, such as the image's class.
-        note: The second line, such as the record's number.
-        size: The width and height in the record, written behind the note.
-        text: A line of text below, such as the record's caption. If a tile has one, all have room for it.
-        classes: The mask of the image, [height, width] of any size; None without one.
-        boxes: The boxes on the image, as fractions of its width and height.
-    """
-
-    image: Image.Image | None
-    title: str
-    note: str = ""
-    size: tuple[int, int] | None = None
-    text: str = ""
-    classes: Classes | None = None
-    boxes: Sequence[Box] = ()
+    image: Image.Image | None  # "RGB"; None draws an empty tile
+    title: str  # the first line of the caption
+    note: str = ""  # the second line
+    size: tuple[int, int] | None = None  # width and height, written behind the note
+    text: str = ""  # a line below; if a tile has one, all have room
+    classes: Classes | None = None  # the mask, [height, width] of any size
+    boxes: Sequence[Box] = ()  # as fractions of width and height
 
     @property
     def lines(self) -> list[str]:
@@ -62,16 +52,7 @@ class Tile:
 
 
 def draw_contact_sheet(tiles: Sequence[Tile | None], columns: int | None = None, tile_px: int = 160) -> Image.Image:
-    """Draws images in tiles of one size, row by row, as an image of mode "RGB".
-
-    Args:
-        tiles: The images with their captions; None leaves a place empty.
-        columns: The number of tiles in a row. None: the sheet is a little wider than high.
-        tile_px: The side of the square that each image is fitted into.
-
-    Raises:
-        DataError: There is no tile.
-    """
+    """Draws tiles of one size, row by row, in "RGB"; None leaves a place empty."""
     if not tiles:
         raise DataError("A contact sheet must have at least one image, got none.")
     columns = min(columns or round(math.sqrt(1.5 * len(tiles))), len(tiles))

@@ -20,21 +20,11 @@ if TYPE_CHECKING:
 
 
 def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
-    """Decodes one stored image.
+    """Decodes one stored image to uint8 [height, width, 3], in new memory.
 
     The pixels are those of the file, not turned by EXIF, as in the input pipeline: images that tfpipe wrote are
     upright, and boxes that another program wrote are for the pixels as stored. Gray becomes three equal channels, 16
     bits become 8, CMYK becomes RGB, and alpha is composited on white.
-
-    Args:
-        data: The bytes in the record: an image file of any known format, or raw pixels if `form` says so.
-        form: The image form of the manifest.
-
-    Returns:
-        The pixels: uint8 [height, width, 3], in new memory.
-
-    Raises:
-        BadImage: The image is damaged, its format is unknown, or it has more pixels than `form` allows.
     """
     import numpy as np
 
@@ -48,20 +38,10 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
 
 
 def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1) -> NDArray[np.uint8]:
-    """Decodes a crop of a stored file: a JPEG by the native library, and by Pillow what that does not take.
+    """Decodes a crop (y, x, height, width) of a stored file: uint8 [height, width, 3], of a JPEG reduced by `ratio`.
 
-    Args:
-        data: The bytes in the record, no raw pixels.
-        form: The image form of the manifest.
-        crop_box: y, x, height and width in pixels of the stored image. The box lies inside the image and is not empty.
-        ratio: 1, 2, 4 or 8: each side of a JPEG is reduced by this factor, which saves time. The box is then rounded to
-            pixels of the reduced image.
-
-    Returns:
-        The crop: uint8 [height, width, 3]; for a JPEG each side is divided by `ratio`.
-
-    Raises:
-        BadImage: The image cannot be decoded; see `decode_pixels`.
+    The native library decodes JPEG, and Pillow what that does not take. `ratio` is 1, 2, 4 or 8; the box is then
+    rounded to pixels of the reduced image.
     """
     import numpy as np
 

@@ -21,11 +21,7 @@ class Surplus(BadImage):
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Checks the size that a header promises, before memory is allocated for it.
-
-    Raises:
-        BadImage: A side is not positive, or the image has more than `max_pixels` pixels.
-    """
+    """Checks the size that a header promises, before memory is allocated for it."""
     if width <= 0 or height <= 0:
         raise BadImage(f"{width} x {height} pixels, which is not a valid size")
     if width * height > max_pixels:

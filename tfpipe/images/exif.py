@@ -29,12 +29,9 @@ _TRANSPOSE = {
 
 
 def read_orientation(exif: bytes) -> int:
-    """Reads the orientation in an EXIF block, with or without its leading "Exif" header.
+    """Reads the orientation, 1 (upright) to 8, in an EXIF block, with or without its leading "Exif" header.
 
     Only the first directory is read, because it describes the image itself. Any damage counts as orientation 1.
-
-    Returns:
-        1 (upright) to 8.
     """
     tiff = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
@@ -76,16 +73,9 @@ def find_turn(
 ) -> int | None:
     """Returns the orientation by which something that was made for an image of a given size must be turned.
 
-    The given image may be a larger or smaller copy, whose sides are rounded to whole pixels.
-
-    Args:
-        given: The width and the height of the image that it was made for.
-        stored: The width and the height of the stored pixels.
-        orientation: The EXIF orientation of the image.
-        is_upright: Whether it was made for the upright image where the sizes do not tell.
-
-    Returns:
-        1 if it was made for the upright image, `orientation` if for the stored pixels; None if for neither.
+    Sizes are widths and heights. The given image may be a larger or smaller copy, whose sides are rounded to whole
+    pixels. It is 1 for the upright image, `orientation` for the stored pixels, and None for neither; where the sizes do
+    not tell, `is_upright` does.
     """
 
     def measure_error(size: tuple[int, int]) -> float:
@@ -101,17 +91,9 @@ def find_turn(
 def place_boxes(
     boxes: Iterable[Box], frame: Sequence[float], stored: tuple[int, int], orientation: int
 ) -> tuple[Box, ...]:
-    """Turns the boxes of an image into boxes for its upright pixels.
+    """Turns the boxes of an image of a width and height, `frame`, into boxes for its upright pixels.
 
-    Args:
-        boxes: The boxes.
-        frame: The width and the height of the image that they were made for. Zeros: those of the upright image itself,
-            and the boxes are in pixels. Empty: those of the stored pixels.
-        stored: The width and the height of the stored pixels.
-        orientation: The EXIF orientation of the image.
-
-    Raises:
-        BadImage: They were made for an image of another shape, or a box lies outside.
+    A frame of zeros is the upright image itself, with boxes in pixels; an empty one is the image as stored.
     """
     if not frame:
         return turn_boxes(boxes, orientation)

@@ -12,29 +12,18 @@ _MAX_PIXELS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """The facts in the header of an image file.
+    """The facts in the header of an image file."""
 
-    Attributes:
-        format: The format, a key of `sniff.TITLES` in capitals: "JPEG", "PNG", "GIF", ...
-        width: The width in pixels, as stored and not turned by EXIF.
-        height: The height in pixels, as stored and not turned by EXIF.
-        noticed: The properties that a plain decoder handles wrongly or slowly: "turned" (it ignores the EXIF
-            orientation), "cmyk", "transparent" (it drops alpha), "16_bit", "progressive", "animated".
-    """
-
-    format: str
-    width: int
-    height: int
-    noticed: tuple[str, ...] = ()
+    format: str  # a key of `sniff.TITLES` in capitals
+    width: int  # as stored, not turned by EXIF
+    height: int  # as stored
+    noticed: tuple[str, ...] = ()  # what a plain decoder handles wrongly or slowly: "turned", "cmyk", ...
 
 
 def read_image_header(data: bytes) -> ImageHeader:
     """Reads the header of an image file of any format.
 
     This takes 10 us for a JPEG. For a PNG it includes the checksums of all chunks.
-
-    Raises:
-        BadImage: The file is not an image of a known format, or its header is damaged.
     """
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind, "whose header cannot be read"):

@@ -41,41 +41,22 @@ _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """The facts before the first scan of a JPEG.
+    """The facts before the first scan of a JPEG."""
 
-    Attributes:
-        width: The width in pixels, as stored (not turned).
-        height: The height in pixels, as stored.
-        components: The number of components: 1 gray, 3 color, 4 CMYK or YCCK.
-        component_ids: The identifiers by which scans name the components.
-        progressive: Whether several scans refine the whole image.
-        arithmetic: Whether the coding is arithmetic and not Huffman. Few decoders read it.
-        crops_wrongly: Whether color has a quarter of one side and an even fraction of the other, as in 4:1:0. libjpeg
-            fills crops of it with what lay in memory if it decodes them at 1/2 or 1/4.
-        orientation: The EXIF orientation, 1 to 8.
-        scan_start: The offset of the first start-of-scan marker.
-        decodable: The file without the segments that do not concern pixels, and without bytes between segments. Pillow
-            would parse them, and hostile ones would make it warn, fail or take long.
-    """
-
-    width: int
-    height: int
-    components: int
-    component_ids: bytes
-    progressive: bool
-    arithmetic: bool
-    crops_wrongly: bool
-    orientation: int
-    scan_start: int
-    decodable: bytes
+    width: int  # as stored, not turned
+    height: int  # as stored
+    components: int  # 1 gray, 3 color, 4 CMYK or YCCK
+    component_ids: bytes  # by which scans name them
+    progressive: bool  # several scans refine the whole
+    arithmetic: bool  # coded so, not in Huffman codes; few decoders read it
+    crops_wrongly: bool  # of 4:1:0 and the like libjpeg crops at 1/2 or 1/4 what lay in memory
+    orientation: int  # of EXIF, 1 to 8
+    scan_start: int  # the offset of the first start-of-scan marker
+    decodable: bytes  # the file without what does not concern pixels: Pillow would parse it, and may fail or take long
 
 
 def read_header(data: bytes, max_pixels: int) -> JpegHeader:
-    """Reads a JPEG up to its first scan, in about 10 us.
-
-    Raises:
-        BadImage: The header is damaged or cut off, has a kind that is not supported, or promises too many pixels.
-    """
+    """Reads a JPEG up to its first scan, in about 10 us."""
     frame, frame_kind, orientation = b"", 0, 1
     kept = [data[:2]]
     for kind, start, end in _header_segments(data):
@@ -109,11 +90,9 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
 
 
 def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
+    """Opens a file with the JPEG plugin alone; no process-wide pixel limit or warning applies.
 
-    Raises:
-        BadImage: Pillow finds another size in it.
-        OSError: The end marker is missing. Bytes after it do no harm.
+    It raises `OSError` without an end marker. Bytes after that do no harm.
     """
     data = header.decodable
     if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
@@ -129,15 +108,9 @@ def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
 
 
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
-    """Decodes to pixels.
+    """Decodes to pixels, and returns the factor by which each side was reduced: 1, 2, 4 or 8.
 
-    Args:
-        header: The header of the file.
-        at_least: A width and height, as stored, that is large enough. libjpeg then decodes at the smallest of 1/1, 1/2,
-            1/4 and 1/8 of each side that is not smaller. This is cheaper, and a good first step of a reduction.
-
-    Returns:
-        The loaded image, and the factor by which each side was reduced: 1, 2, 4 or 8.
+    It is the largest that leaves `at_least` a width and height, as stored: a cheap and good first step of a reduction.
     """
     image = open_jpeg(header)
     if at_least is not None:
@@ -152,10 +125,6 @@ def verify_by_pillow(header: JpegHeader) -> None:
 
     At 1/8 of the size and without color libjpeg still reads all entropy-coded data. So it refuses exactly the files
     that a full decode refuses, in two thirds of the time. TensorFlow reads up to the end marker, which Pillow does not.
-
-    Raises:
-        BadImage: A segment behind a scan is cut off.
-        OSError: The data is cut off or damaged.
     """
     image = open_jpeg(header)
     image.draft("L", (1, 1))
@@ -169,11 +138,7 @@ def verify_by_pillow(header: JpegHeader) -> None:
 
 
 def append_eoi(data: bytes, header: JpegHeader) -> bytes:
-    """Adds the end marker that a JPEG lacks. Whether its blocks are whole, the native library tells.
-
-    Raises:
-        BadImage: Scans are missing.
-    """
+    """Adds the end marker that a JPEG lacks. Whether its blocks are whole, the native library tells."""
     body = data.rstrip(b"\xff")  # the file may end with half an end marker
     if not scans_are_whole(body, header):
         raise BadImage(TRUNCATED)
@@ -259,11 +224,7 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
 
 @functools.lru_cache
 def _crops_wrongly(factors: bytes) -> bool:
-    """Returns what `JpegHeader.crops_wrongly` says of sampling factors.
-
-    Raises:
-        BadImage: They do not divide each other: libjpeg reads the data of such a file, and cannot make its pixels.
-    """
+    """Returns what `JpegHeader.crops_wrongly` says of sampling factors; libjpeg cannot use some that divide badly."""
     sides = [(factor >> 4, factor & 15) for factor in factors]
     across, down = (max(lengths) for lengths in zip(*sides, strict=True))
     if not all(1 <= h <= 4 and 1 <= v <= 4 and across % h == 0 and down % v == 0 for h, v in sides):

@@ -31,21 +31,13 @@ _PNG_LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class MaskPlace:
-    """The place of a mask: what was done to the image that it belongs to.
+    """The place of a mask: what was done to the image that it belongs to."""
 
-    Attributes:
-        width: The width of the image in its file, before it was turned.
-        height: The height of the image in its file.
-        orientation: The EXIF orientation by which the image was turned, 1 to 8.
-        size: The width and the height of the stored image.
-        frame: The width and the height of the image that an annotation is for, as for boxes; empty without one.
-    """
-
-    width: int
+    width: int  # of the image in its file, before it was turned
     height: int
-    orientation: int
-    size: tuple[int, int]
-    frame: Sequence[float] = ()
+    orientation: int  # of EXIF, by which it was turned, 1 to 8
+    size: tuple[int, int]  # width and height of the stored image
+    frame: Sequence[float] = ()  # those of the image that an annotation is for, as for boxes
 
     def find_turn(self, mask: tuple[int, int]) -> int | None:
         """Returns the orientation by which a mask of this size must be turned; None if it does not fit."""
@@ -56,18 +48,7 @@ class MaskPlace:
 
 
 def read_mask(data: bytes, max_pixels: int) -> Classes:
-    """Reads the classes of a mask.
-
-    Args:
-        data: The PNG. Of a gray one the values are the classes, of one with a palette the indices.
-        max_pixels: The largest number of pixels.
-
-    Returns:
-        uint8 [height, width], or uint16 for 16 bits.
-
-    Raises:
-        BadImage: The file is not a PNG with one channel, or it is damaged or too large.
-    """
+    """Reads the classes of a PNG, gray values or palette indices: uint8 [height, width], or uint16 for 16 bits."""
     return _decode_mask(_read_mask_header(data, max_pixels))
 
 
@@ -79,11 +60,7 @@ def encode_mask(classes: Classes) -> bytes:
 
 
 def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], max_pixels: int) -> None:
-    """Adds the masks of a record that was checked or decoded.
-
-    Raises:
-        BadImage: A mask is damaged.
-    """
+    """Adds the masks of a record that was checked or decoded."""
     for spec in schema.masks:
         value = features.get(spec.name)
         data = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -92,11 +69,7 @@ def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], 
 
 
 def check_mask(data: bytes, max_pixels: int) -> tuple[int, int]:
-    """Decodes a stored mask; returns its width and height.
-
-    Raises:
-        BadImage: It is not a gray PNG of 8 or 16 bits, or it is damaged.
-    """
+    """Decodes a stored mask; returns its width and height."""
     header = _read_mask_header(data, max_pixels)
     if not _is_plain(header):
         raise BadImage("it is not a gray PNG of 8 or 16 bits")
@@ -143,14 +116,7 @@ def _make_mask_image(classes: Classes) -> Image.Image:
 def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
     """Checks a mask and does to it what was done to its image. A mask that fits as it is keeps its bytes.
 
-    Args:
-        data: The PNG, for the pixels of the image as they lie in its file or, if its size says so, for the upright
-            ones.
-        place: The place of the mask.
-        max_pixels: The largest number of pixels.
-
-    Raises:
-        BadImage: The mask cannot be read, or it has another size than the image. The reason names the mask.
+    It is for the pixels as they lie in the image's file or, if its size says so, for the upright ones.
     """
     try:
         header = _read_mask_header(data, max_pixels)
@@ -177,16 +143,7 @@ def resize_nearest(classes: Classes, size: tuple[int, int]) -> Classes:
 
 
 def crop_nearest(classes: Classes, crop_box: tuple[int, int, int, int], size: tuple[int, int]) -> Classes:
-    """Cuts a box out of classes and resizes it: each pixel takes the class under its center.
-
-    Args:
-        classes: uint8 or uint16 [height, width].
-        crop_box: The y, x, height and width of the box, inside and not empty.
-        size: The height and width of the result.
-
-    Returns:
-        The dtype of `classes`, of this size.
-    """
+    """Cuts a box (y, x, height, width) out of classes and resizes it: each pixel takes the class under its center."""
     y, x, height, width = crop_box
     rows = y + (2 * np.arange(size[0]) + 1) * height // (2 * size[0])
     columns = x + (2 * np.arange(size[1]) + 1) * width // (2 * size[1])

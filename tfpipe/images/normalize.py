@@ -25,36 +25,18 @@ __all__ = ["BadImage", "Box", "PreparedImage", "get_codec_versions", "prepare_im
 
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
-    """An image in the form in which it is stored.
+    """An image in the form in which it is stored."""
 
-    Attributes:
-        encoded: The bytes of the file; for "RAW" `height * width * 3` bytes of RGB, row by row.
-        format: The format: "JPEG", "PNG" or "RAW".
-        height: The height of the stored pixels; with `ImageForm.square` that of the upright original.
-        width: The width of the stored pixels; with `ImageForm.square` that of the upright original.
-        channels: The number of stored channels, 1 or 3.
-        colorspace: The color space, "Grayscale" or "RGB".
-        changed: The changes, in the order in which they were made: "eoi_appended", "surplus_dropped", "first_frame",
-            "cmyk_to_rgb", "depth_16_to_8", "depth_32_to_8", "alpha_composited", "resized", "exif_rotated",
-            "arithmetic_reencoded", "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty
-            if the bytes are those of the source.
-        noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
-            "progressive", "animated" (a PNG with more frames; readers show the first); and of `plain` images "turned",
-            "transparent" and "16_bit".
-        boxes: The given boxes, turned with the pixels.
-        mask: The given mask, turned and resized with the pixels: a gray PNG. None without one.
-    """
-
-    encoded: bytes
-    format: str
-    height: int
+    encoded: bytes  # for "RAW" `height * width * 3` bytes of RGB, row by row
+    format: str  # "JPEG", "PNG" or "RAW"
+    height: int  # of the stored pixels; with `ImageForm.square` of the upright original
     width: int
-    channels: int
-    colorspace: str
-    changed: tuple[str, ...]
-    noticed: tuple[str, ...]
-    boxes: tuple[Box, ...]
-    mask: bytes | None = None
+    channels: int  # 1 or 3
+    colorspace: str  # "Grayscale" or "RGB"
+    changed: tuple[str, ...]  # in order: "eoi_appended", "resized", ...; empty if the bytes are those of the source
+    noticed: tuple[str, ...]  # left as it is: "name_differs", "progressive", "animated"; of `plain` ones "turned", ...
+    boxes: tuple[Box, ...]  # turned with the pixels
+    mask: bytes | None = None  # a gray PNG, turned and resized with the pixels
 
 
 @dataclass(slots=True)
@@ -84,27 +66,13 @@ def prepare_image(
     mask: bytes | None = None,
     plain: bool = False,
 ) -> PreparedImage:
-    """Checks one image file and brings it into the requested form.
+    """Checks one image file and brings it into the requested form; no `data` raises another error than `BadImage`.
 
     Every accepted image has been fully decoded. The result depends only on the arguments and on `get_codec_versions`.
-
-    Args:
-        data: The whole file.
-        form: The requested form.
-        filename: The name of the file, whose extension is compared with the content.
-        boxes: The boxes for the pixels as stored in the file, or for an image with the size of `frame`.
-        frame: The width and the height of the image that the boxes and the mask were made for: the image in the file,
-            upright or as it is stored, or a larger or smaller copy. Zeros if nobody knows, for boxes in pixels.
-        mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes. One
-            with the size of the upright image, or of `frame`, is for that image.
-        plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
-            one. It ignores the EXIF orientation. And a PNG with alpha or 16 bits stays as it is unless `form` changes
-            it.
-
-    Raises:
-        BadImage: The file is not an image, or the image is damaged or too large; or the mask is not a PNG with one
-            channel, or is damaged or of another size; or the boxes are for an image of another shape. No `data` raises
-            another error.
+    `frame` is the width and height of the image that boxes and mask were made for: the image in the file, upright or as
+    it is stored, or a larger or smaller copy. Zeros if nobody knows, for boxes in pixels.
+    A `plain` image keeps the pixels that a plain decoder gives, as models and boxes know them that were made with one:
+    EXIF is ignored, and a PNG with alpha or 16 bits stays as it is unless `form` changes it.
     """
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
@@ -234,11 +202,7 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
-    """Transcodes a JPEG without loss. This reads all of it, and refuses what `judge` refuses.
-
-    Returns:
-        Whether it did. It cannot for rare kinds, of which nothing is changed.
-    """
+    """Transcodes a JPEG without loss, which reads all of it, refuses what `judge` refuses, and cannot do rare kinds."""
     assert isinstance(source.header, jpeg.JpegHeader)
     size = source.size
     try:
@@ -324,15 +288,10 @@ def _make_result(source: _InputImage, encoded: bytes, kind: str, size: tuple[int
 
 
 def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
-    """Checks that every reader makes all pixels of an image. No pixel is computed.
+    """Returns whether bytes may be stored of which every reader makes all pixels. No pixel is computed.
 
-    Returns:
-        Whether the bytes may be stored. Of a JPEG of a rare kind, which only some decoders read, just its pixels may.
-
-    Raises:
-        Surplus: A JPEG has more data in front of a marker than its blocks need; `drop_padding` may mend it.
-        BadImage: The image is damaged.
-        OSError: The end marker of a JPEG is missing; or Pillow finds damage.
+    Of a JPEG of a rare kind, which only some decoders read, just its pixels may. `Surplus` is raised for more data in
+    front of a marker than the blocks need, which `drop_padding` may mend, and `OSError` for a missing end marker.
     """
     if isinstance(header, png.PngHeader):
         png.verify_png(header)
@@ -351,12 +310,7 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
 
 
 def drop_padding(data: bytes, header: jpeg.JpegHeader) -> bytes:
-    """Drops the zeros with which some cameras pad a JPEG in front of its markers.
-
-    Raises:
-        Surplus: Other bytes are among them, or they stand for scans that are missing.
-        BadImage: The image is damaged.
-    """
+    """Drops the zeros with which some cameras pad a JPEG in front of its markers."""
     try:
         mended = native_jpeg.drop_padding(header.decodable, header.width * header.height)
     except native_jpeg.BadJpeg as error:

@@ -56,27 +56,16 @@ _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 @dataclass(slots=True)
 class OpenedImage:
-    """An opened file of a format that is not stored.
+    """An opened file of a format that is not stored."""
 
-    Attributes:
-        image: The image as Pillow opened it, not yet loaded.
-        width: The width in pixels, as stored (not turned).
-        height: The height in pixels, as stored.
-        orientation: The EXIF orientation, 1 to 8.
-        upright_once_loaded: Whether Pillow turns the image while it loads it, which it does for TIFF only.
-        lossless: Whether to store the pixels as PNG and not as JPEG.
-        animated: Whether more frames or pages follow the first.
-        inverted: Whether 0 is white, in 16-bit gray.
-    """
-
-    image: Image.Image
-    width: int
+    image: Image.Image  # not yet loaded
+    width: int  # as stored, not turned
     height: int
-    orientation: int
-    upright_once_loaded: bool
-    lossless: bool
-    animated: bool
-    inverted: bool = False
+    orientation: int  # of EXIF, 1 to 8
+    upright_once_loaded: bool  # Pillow turns TIFF while it loads it
+    lossless: bool  # stored as PNG and not as JPEG
+    animated: bool  # more frames or pages follow
+    inverted: bool = False  # 0 is white, in 16-bit gray
 
 
 @contextmanager
@@ -95,10 +84,6 @@ def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
     """Turns every error of a decoder into a `BadImage`, and keeps Pillow quiet. Blocks must not be nested.
 
     An error of tfpipe, such as a package that is not installed, is not the image's fault and goes on.
-
-    Args:
-        kind: The format, a key of `sniff.TITLES`.
-        problem: The end of the reason. Default: that the image cannot be decoded, with the decoder's own words.
     """
     with nullcontext() if kind in ("jpeg", "png") else quiet_pillow():
         try:
@@ -112,11 +97,7 @@ def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
 
 
 def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
-    """Opens a file and checks its size, without decoding.
-
-    Raises:
-        BadImage: The image has too many pixels, or a package is missing that reads it.
-    """
+    """Opens a file and checks its size, without decoding."""
     if kind in _PACKAGES:
         package, module, requirement = _PACKAGES[kind]
         if importlib.util.find_spec(module) is None:
@@ -161,14 +142,7 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
 
 
 def open_planes(data: bytes, image: Image.Image) -> list[Image.Image]:
-    """Opens the planes of a TIFF of 16-bit color whose samples lie in separate planes, which Pillow reads wrongly.
-
-    Returns:
-        Each plane as an image of 16-bit gray, not yet loaded; none if the samples do not lie so.
-
-    Raises:
-        BadImage: The colors are not RGB, or are multiplied by alpha.
-    """
+    """Opens each plane of a TIFF of 16-bit color with separate planes, which Pillow reads wrongly; none for others."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(_TIFF_PLANAR, 1) != 2 or max(tags.get(_TIFF_BITS, (1,))) <= 8:
         return []
@@ -197,11 +171,7 @@ def _cut_plane(data: bytes, tags: Any, plane: int) -> bytes:
 
 
 def _check_gif_blocks(data: bytes) -> None:
-    """Refuses a GIF with very many blocks before its second image, over which Pillow would take quadratic time.
-
-    Raises:
-        BadImage: It has more than the budget allows.
-    """
+    """Refuses a GIF with very many blocks before its second image, over which Pillow would take quadratic time."""
     budget, at, images = BLOCKS.renew(), 13 + _find_table_bytes(data[10:11]), 0
     try:
         while images < 2 and (found := _GIF_BLOCK.search(data, at)) is not None and found[0] != b";":

@@ -55,33 +55,19 @@ _PIECE_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class PngHeader:
-    """The facts in the chunks of a PNG.
+    """The facts in the chunks of a PNG."""
 
-    Attributes:
-        width: The width in pixels, as stored (not turned).
-        height: The height in pixels, as stored.
-        depth: The number of bits a sample: 1, 2, 4, 8 or 16.
-        color_type: The color type: 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGBA.
-        interlaced: Whether the image is stored in seven passes instead of one.
-        transparent: Whether it has alpha samples or a tRNS chunk.
-        animated: Whether more frames follow the image.
-        orientation: The EXIF orientation, 1 to 8.
-        data: The whole file.
-        image_data: The start and end of the body of each IDAT chunk.
-        pixel_chunks: The start and end of each chunk that concerns pixels.
-    """
-
-    width: int
+    width: int  # as stored, not turned
     height: int
-    depth: int
-    color_type: int
-    interlaced: bool
-    transparent: bool
-    animated: bool = False
-    orientation: int = 1
-    data: bytes = field(default=b"", repr=False)
-    image_data: list[tuple[int, int]] = field(default_factory=list, repr=False)
-    pixel_chunks: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    depth: int  # bits a sample: 1, 2, 4, 8 or 16
+    color_type: int  # 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGBA
+    interlaced: bool  # in seven passes
+    transparent: bool  # alpha samples or a tRNS chunk
+    animated: bool = False  # more frames follow
+    orientation: int = 1  # of EXIF, 1 to 8
+    data: bytes = field(default=b"", repr=False)  # the whole file
+    image_data: list[tuple[int, int]] = field(default_factory=list, repr=False)  # bodies of IDAT
+    pixel_chunks: list[tuple[int, int]] = field(default_factory=list, repr=False)  # those that concern pixels
 
     @property
     def channels(self) -> int:
@@ -95,11 +81,7 @@ class PngHeader:
 
 
 def read_header(data: bytes, max_pixels: int) -> PngHeader:
-    """Reads all chunks, and checks the order and the checksums of the critical ones.
-
-    Raises:
-        BadImage: The file is cut off or damaged, promises too many pixels, or has a text that expands enormously.
-    """
+    """Reads all chunks, and checks the order and the checksums of the critical ones."""
     header = _read_ihdr(data)
     check_size(header.width, header.height, max_pixels)
     if max(header.width, header.height) > _MAX_SIDE:
@@ -135,9 +117,6 @@ def verify_png(header: PngHeader) -> None:
 
     The checksums are known to be right, so only wrong filters and missing data are still possible. No pixels are
     computed, and no data is kept.
-
-    Raises:
-        BadImage: The image data is damaged.
     """
     passes = _list_passes(header)
     inflater = zlib.decompressobj()
@@ -224,11 +203,7 @@ def _check_palette(length: int, header: PngHeader) -> None:
 
 
 def _inflate_text(name: bytes, body: bytes, most: int) -> int:
-    """Returns the bytes to which a compressed text or color profile expands.
-
-    Raises:
-        BadImage: They are more than `most`.
-    """
+    """Returns the bytes to which a compressed text or color profile expands."""
     packed = body.partition(b"\0")[2][1:]
     if name == b"iTXt":
         if body.partition(b"\0")[2][:1] != b"\1":

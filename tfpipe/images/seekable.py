@@ -34,22 +34,13 @@ _FILL_BYTES = re.compile(rb"\xff+(?=\xff)")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The place of the one scan of a sequential JPEG, and its intervals.
+    """The place of the one scan of a sequential JPEG, and its intervals."""
 
-    Attributes:
-        scan: The offset of the entropy-coded data.
-        interval: The MCUs of an interval.
-        height: The height of the image in pixels.
-        width: The width of the image in pixels.
-        mcu_height: The height of an MCU in pixels.
-        mcu_width: The width of an MCU in pixels.
-    """
-
-    scan: int
-    interval: int
-    height: int
+    scan: int  # the offset of the entropy-coded data
+    interval: int  # in MCUs
+    height: int  # of the image in pixels
     width: int
-    mcu_height: int
+    mcu_height: int  # in pixels
     mcu_width: int
 
     @property
@@ -91,15 +82,10 @@ def has_chosen_interval(data: bytes) -> bool:
 
 
 def make_seekable(data: bytes, max_pixels: int) -> bytes | None:
-    """Rewrites a JPEG without loss as a seekable one. The coefficients stay, and so do the pixels.
+    """Rewrites a JPEG without loss as a seekable one; None for a rare kind that no baseline JPEG can hold.
 
-    A progressive JPEG becomes a sequential one. Segments that do not concern pixels are left out.
-
-    Returns:
-        The JPEG. None for one of a rare kind, whose coefficients no baseline JPEG can hold: it has to be encoded anew.
-
-    Raises:
-        BadImage: The JPEG is damaged or too large.
+    The coefficients stay, and so do the pixels. A progressive JPEG becomes a sequential one. Segments that do not
+    concern pixels are left out.
     """
     try:
         return jpeg.make_seekable(data, max_pixels)

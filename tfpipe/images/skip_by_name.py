@@ -19,11 +19,7 @@ _HIDDEN, _BY_NAME = "hidden", "no image by name"
 
 
 def get_skip_reason(path: str) -> str:
-    """Returns the reason why a file plainly is not an image, or an empty text if it may be one.
-
-    Args:
-        path: The file's path relative to the folder that is listed, with `/` between folders.
-    """
+    """Returns the reason why a file plainly is not an image, or an empty text if it may be one."""
     folder, _, name = path.rpartition("/")
     of_folder = _get_folder_reason(folder)
     if name.startswith(".") or of_folder == _HIDDEN:

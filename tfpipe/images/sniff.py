@@ -67,14 +67,7 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b
 
 
 def sniff_format(data: bytes) -> str:
-    """Recognizes the format of an image file by its first bytes.
-
-    Returns:
-        A key of `TITLES`.
-
-    Raises:
-        BadImage: The file is empty, or it is not an image that can be read. The reason says what it looks like.
-    """
+    """Recognizes the format of an image file, a key of `TITLES`, by its first bytes."""
     for magic, kind in _MAGIC:
         if data.startswith(magic):
             if kind == "ppm" and data[2:3] not in (b" ", b"\t", b"\n", b"\r", b"#"):

@@ -34,11 +34,7 @@ _STRIP_PIXELS = 1 << 20
 
 
 def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Converts a loaded image of 8 bits or fewer to gray ("L") or "RGB".
-
-    Returns:
-        The image, and the kinds of change made to its pixels.
-    """
+    """Converts a loaded image of 8 bits or fewer to gray ("L") or "RGB", and returns the kinds of change too."""
     mode = image.mode
     if mode in ("L", "RGB") and "transparency" not in image.info:
         return image, ()
@@ -86,12 +82,7 @@ def select_low_bytes(image: Image.Image) -> None:
 
 
 def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces a loaded image of 16-bit gray to mode "L".
-
-    Args:
-        image: An image for which `is_gray_16bit` holds.
-        inverted: Whether 0 is white.
-    """
+    """Reduces a loaded image of 16-bit gray to mode "L"; of an inverted one 0 is white."""
     import numpy as np  # only such images need it, and its import takes as long as Pillow's
 
     samples = np.asarray(image)
@@ -99,15 +90,7 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
 
 
 def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces a loaded image of 32-bit gray, of mode "I" or "F", to mode "L".
-
-    Args:
-        image: The image.
-        inverted: Whether 0 is white.
-
-    Raises:
-        BadImage: The value of white is not known: samples lie outside of 0 to 255.
-    """
+    """Reduces a loaded image of 32-bit gray, of mode "I" or "F", to mode "L"; of an inverted one 0 is white."""
     import numpy as np
 
     samples = np.asarray(image)
@@ -121,13 +104,7 @@ def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Imag
 
 
 def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces samples of 16 or 32 bits to 8 bits.
-
-    Args:
-        samples: The samples, of shape [height, width] or [height, width, channels], with alpha last.
-        white: The value of white. What is larger is white too.
-        key: The gray that is transparent.
-    """
+    """Reduces samples [height, width] or [height, width, channels], alpha last, to 8 bits; `key` is transparent."""
     import numpy as np
 
     planes = samples if samples.ndim == 3 else samples[:, :, None]

@@ -35,15 +35,10 @@ def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
 def load_jpeg(
     header: jpeg.JpegHeader, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
-    """Decodes a JPEG to gray or RGB, not turned yet, with at least as many pixels on a side as `size` needs.
+    """Decodes a JPEG to gray or RGB, not turned yet, with at least as many pixels on a side as upright `size` needs.
 
-    Args:
-        header: The header of the file.
-        size: The requested width and height of the upright image.
-
-    Returns:
-        The pixels; the width and height of the part of them that is the image, in general not whole numbers; and the
-        kinds of change.
+    It returns the pixels; the width and height of the part of them that is the image, in general not whole numbers; and
+    the kinds of change.
     """
     width, height = size[::-1] if swaps_sides(header.orientation) else size
     at_least = None
@@ -107,15 +102,10 @@ def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tup
 
 
 def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] | None = None) -> Image.Image:
-    """Resizes with antialiasing.
+    """Resizes an image, or the upper left part of it, to a width and height with antialiasing.
 
     The filter is bicubic. It is sharper than bilinear, and rings less at edges than Lanczos, which a network would see
     and JPEG would have to encode. Colors of a photograph of 500 x 375 take the native library 0.7 ms and Pillow 2.2 ms.
-
-    Args:
-        image: The image, "L" or "RGB".
-        size: The requested width and height.
-        part: The width and height of the upper left part of `image` to use; None for all of it.
     """
     width, height = image.size if part is None else part
     if image.mode == "RGB":
@@ -130,14 +120,6 @@ def encode(image: Image.Image, kind: str, form: ImageForm) -> bytes:
     EXIF is dropped because the pixels are upright now. The color profile is dropped because it may belong to another
     color space, and no training reader applies it. JPEG uses 4:2:0, as is usual for photographs (4:4:4 is a quarter
     larger and 40 % slower), and standard Huffman tables (optimized ones save 10 % and take 2.5 times as long).
-
-    Args:
-        image: The pixels.
-        kind: The stored format.
-        form: The form with the quality of JPEGs, and with `seekable`, which asks for restart markers.
-
-    Raises:
-        BadImage: A side is too long for JPEG.
     """
     if kind == "raw":
         return image.convert("RGB").tobytes()

@@ -12,19 +12,7 @@ _MAX_PIXELS = 2**31
 
 
 def check_stored(data: bytes, kind: str, form: ImageForm) -> tuple[int, int, int]:
-    """Decodes one stored image.
-
-    Args:
-        data: The bytes in the record.
-        kind: The format in the record: "JPEG", "PNG" or "RAW".
-        form: The image form of the manifest.
-
-    Returns:
-        The width, height and channels of the stored image.
-
-    Raises:
-        BadImage: The image has another format, is damaged, or has too many pixels.
-    """
+    """Decodes one stored image of a format, "JPEG", "PNG" or "RAW", and returns its width, height and channels."""
     if kind == "RAW":
         side = form.square or 0
         if len(data) != side * side * 3:

@@ -35,48 +35,28 @@ _MAX_KEY_BYTES = 16 << 20  # the path of the image is not read from a larger pay
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """A file to check.
-
-    Attributes:
-        path: The path of the file.
-        name: The file's name in reports.
-        split: The split that the file belongs to; empty without a manifest.
-        shard: The file's entry in the manifest; None without a manifest.
-        index: The path of the file's index; None without one.
-        compression: The compression by the manifest. Without a manifest it is detected from the first bytes.
-        seekable: Whether the manifest says that all JPEGs are seekable.
-    """
+    """A file to check."""
 
     path: str
-    name: str
-    split: str = ""
-    shard: ShardInfo | None = None
-    index: str | None = None
-    compression: Compression = ""
-    seekable: bool = False
+    name: str  # in reports
+    split: str = ""  # empty without a manifest
+    shard: ShardInfo | None = None  # the manifest's entry
+    index: str | None = None  # its path; None without one
+    compression: Compression = ""  # without a manifest it is detected
+    seekable: bool = False  # whether the manifest says that all JPEGs are
 
 
 @dataclass(slots=True)
 class FileReport:
-    """The result of checking one file.
-
-    Attributes:
-        job: The file.
-        records: The number of intact records.
-        bytes: The size of the file.
-        damaged: The damages of the file and its index.
-        classes: The number of intact records of each class.
-        formats: The number of intact records of each image format.
-        identities: A hash of each intact record's image, in order, if the content was checked: uint8 [records, 16].
-        places: The number and the offset of each of these records: int64 [records, 2].
-    """
+    """The result of checking one file."""
 
     job: FileJob
-    records: int = 0
+    records: int = 0  # the intact ones
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
-    classes: Counter[int] = field(default_factory=Counter)
-    formats: Counter[str] = field(default_factory=Counter)
+    classes: Counter[int] = field(default_factory=Counter)  # of intact records
+    formats: Counter[str] = field(default_factory=Counter)  # of intact records
+    # Of each record whose content was checked: a hash of its image [records, 16], its number and offset [records, 2].
     identities: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, IDENTITY_BYTES), np.uint8))
     places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
@@ -229,15 +209,7 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 def scan_content(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
 ) -> Iterator[tuple[Intact, Content | None]]:
-    """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage.
-
-    Args:
-        reader: The reader of the file.
-        report: The report that the records are counted in, and the damages between them.
-        content: The check of the content; None for the framing alone.
-        places: The offsets and sizes from the file's index; None without one.
-        progress: The counters.
-    """
+    """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage."""
     for item in scan(reader, places):
         if isinstance(item, Intact):
             report.records += 1

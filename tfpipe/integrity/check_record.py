@@ -31,17 +31,11 @@ Fault = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of one record.
+    """The content of one record."""
 
-    Attributes:
-        faults: The kinds of damage, each with the end of a sentence that describes it.
-        features: The features of the Example; empty if the payload is not a valid Example.
-        image_key: The feature that holds the image; None if the records have none.
-    """
-
-    faults: tuple[Fault, ...]
-    features: Mapping[str, Feature]
-    image_key: str | None = keys.IMAGE_ENCODED
+    faults: tuple[Fault, ...]  # kinds, with the ends of sentences
+    features: Mapping[str, Feature]  # empty if it is not a valid Example
+    image_key: str | None = keys.IMAGE_ENCODED  # None without an image
 
     @property
     def key(self) -> str:
@@ -85,32 +79,18 @@ class Content:
 
 @dataclass(frozen=True)
 class ContentCheck:
-    """The check that every record of a dataset must pass.
+    """The check that every record of a dataset must pass."""
 
-    Attributes:
-        schema: The schema of the records. None if it is unknown: then each must be an Example, and a value
-            that looks like an image must decode.
-        form: The form of the images.
-        label_names: The names of the classes.
-        decode: Whether to decode the images.
-        foreign: The facts about records that another program wrote; None for tfpipe's own.
-        image_key: The feature that holds the image; None if the records have none.
-    """
-
-    schema: Schema | None = None
+    schema: Schema | None = None  # None: any Example, and what looks like an image must decode
     form: ImageForm = field(default_factory=ImageForm)
     label_names: tuple[str, ...] = ()
-    decode: bool = True
+    decode: bool = True  # whether images are decoded
     foreign: Foreign | None = None
-    image_key: str | None = keys.IMAGE_ENCODED
+    image_key: str | None = keys.IMAGE_ENCODED  # None without images
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, decode: bool = True) -> "ContentCheck":
-        """Builds the check that a manifest asks for.
-
-        Raises:
-            FormatError: The manifest's image form is not valid.
-        """
+        """Builds the check that a manifest asks for."""
         form, image_key = ImageForm.recorded(manifest.image), manifest.image_key
         return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_key)
 

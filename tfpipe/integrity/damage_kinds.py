@@ -34,23 +34,14 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damage that was found.
+    """One damage that was found."""
 
-    Attributes:
-        file: The file's name in the dataset, or its path if there is no dataset.
-        kind: The kind of damage.
-        detail: A sentence about it, without its first capital and its full stop.
-        record: The record's number in the file, from 0; None for a damage of the file or the dataset.
-        offset: The offset in the file, in bytes, where the record begins or should begin.
-        key: The path of the record's image; empty if it cannot be read.
-    """
-
-    file: str
+    file: str  # in the dataset, or its path without one
     kind: Kind
-    detail: str
-    record: int | None = None
-    offset: int | None = None
-    key: str = ""
+    detail: str  # a sentence without its first capital and full stop
+    record: int | None = None  # from 0; None for damage of the file or the dataset
+    offset: int | None = None  # in bytes, where the record begins or should
+    key: str = ""  # the path of the record's image; empty if it cannot be read
 
     def to_json(self) -> dict[str, object]:
         """Returns the damage as JSON values."""

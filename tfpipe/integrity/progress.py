@@ -22,15 +22,9 @@ def run_on_files(
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> list[Result]:
-    """Calls `function(*shared, counters, job)` for each job and returns the results in the order of the jobs.
+    """Calls `function(*shared, counters, job)` for each job, given with its bytes; the results come in order.
 
-    Args:
-        pool: The worker processes.
-        function: The work on one file, a function at the top of a module.
-        jobs: The jobs, each with the bytes of its file.
-        shared: The first arguments of every call.
-        workers: The number of worker processes. None: one for each core. 0: this process does the work.
-        observer: The observer of the progress.
+    None: one worker process for each core. 0: this process does the work.
     """
     count = min(usable_cpus() if workers is None else workers, len(jobs))
     with _share_counters(sum(size for _, size in jobs), observer or Observer()) as counters:
@@ -48,12 +42,7 @@ def _run(function: Callable[..., Result], shared: tuple[object, ...], item: tupl
 
 @contextlib.contextmanager
 def _share_counters(num_bytes: int, observer: Observer) -> Iterator[Any]:
-    """Yields the counters that workers add to: bytes, records and damages.
-
-    Args:
-        num_bytes: The bytes of all files.
-        observer: The observer of the sums. It is called while the block runs, and once more at its end.
-    """
+    """Yields the counters that workers add to: bytes, records and damages. The observer sees their last state too."""
     counters: Any = process_pool.context().Array("q", 3)
 
     def read() -> Progress:

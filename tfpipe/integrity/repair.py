@@ -48,19 +48,12 @@ _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """The result of a repair.
-
-    Attributes:
-        records: The number of records that were written.
-        shards: The number of shards that were written.
-        lost: The damages of the source, by its file names.
-        inferred: Whether the manifest was made from the records, because the source's manifest cannot be used.
-    """
+    """The result of a repair."""
 
     records: int
     shards: int
-    lost: list[Damage]
-    inferred: bool
+    lost: list[Damage]  # by file names of the source
+    inferred: bool  # whether the manifest was made from the records
 
 
 def repair(
@@ -71,20 +64,7 @@ def repair(
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> RepairResult:
-    """Writes the undamaged records of a dataset as a new one.
-
-    Args:
-        source: The directory of the dataset, or its URL in a bucket. Behind an `@` may stand the number of a layer.
-        output: A directory or URL that does not exist yet, or is empty.
-        quick: Whether to skip decoding the images. A record then counts as undamaged if its checksums hold and it fits
-            the schema.
-        workers: The number of worker processes. None: one for each core. 0: this process does all the work.
-        observer: The observer of the job's progress.
-
-    Raises:
-        ConfigError: The output lies in the dataset, or holds something else.
-        DataError: There is no dataset or no undamaged record, or the output cannot be written.
-    """
+    """Writes the undamaged records of a dataset, or of a layer of it, as a new one; `quick` decodes no images."""
     file_io.check_stores([source, output])
     source, layer = split_address(source)
     listing = list_files(source)
@@ -138,12 +118,7 @@ def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
 
 
 def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
-    """Opens the layers up to the one asked for.
-
-    Raises:
-        ConfigError: A layer cannot be used, so that nobody knows which records are hidden.
-        DataError: There is no such layer.
-    """
+    """Opens the layers up to the one asked for."""
     try:
         base = replace(manifest, directory=source)
         history = History(base, Catalog()) if layer == "1" else History.read(base)
@@ -179,11 +154,7 @@ def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -
 
 
 def _finished(output: str, identity: str) -> RepairResult | None:
-    """Reads the result of a finished repair; None if there is no result yet.
-
-    Raises:
-        ConfigError: The output is the result of another repair.
-    """
+    """Reads the result of a finished repair; None if there is no result yet."""
     try:
         document = json.loads(file_io.read_whole(file_io.join(output, file_names.REPAIR)))
     except FileNotFoundError:

@@ -44,11 +44,7 @@ def repair_shard(
 ) -> FileReport:
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
-    Returns:
-        The report about the records that were read and lost.
-
-    Raises:
-        OSError: The output cannot be written. Damage in the source is reported and never raised.
+    Damage in the source is reported and never raised.
     """
     report = FileReport(job)
     written = staging.find_finished(get_staged_name(job))
@@ -120,10 +116,6 @@ class _NoValue(Exception):
 class _ColumnValues:
     """The values that columns have of the records of a shard, and which of these are hidden.
 
-    Args:
-        manifest: The manifest of the dataset with its columns.
-        job: The shard.
-
     Attributes:
         schema: The features of the records with those of the columns.
     """
@@ -145,17 +137,7 @@ class _ColumnValues:
         return number in self._hidden if is_sure else bool(self._hidden)
 
     def join(self, number: int, payload: bytes, record: Content, is_sure: bool) -> tuple[bytes, Content]:
-        """Returns the payload and the content of a record with the values of all columns.
-
-        Args:
-            number: The number of the record in the shard.
-            payload: Its payload.
-            record: Its content.
-            is_sure: Whether it has this number for sure, and not only among the records that were found.
-
-        Raises:
-            _NoValue: A column has no value for it.
-        """
+        """Returns payload and content of a record with the values of all columns, if its number can be told."""
         if not self._columns:
             return payload, record
         if not is_sure or number >= self._records:

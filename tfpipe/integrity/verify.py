@@ -62,34 +62,17 @@ class VerifyConfig:
 
 @dataclass
 class VerifyReport:
-    """The result of a verification.
-
-    Attributes:
-        files: The number of files.
-        records: The number of intact records, by the checks that were made.
-        bytes: The size of all files.
-        damaged: All damage that was found.
-        checked: The report of each shard, those of layers included.
-    """
+    """The result of a verification."""
 
     files: int = 0
-    records: int = 0
+    records: int = 0  # the intact ones, by the checks that were made
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
-    checked: list[FileReport] = field(default_factory=list, repr=False, compare=False)
+    checked: list[FileReport] = field(default_factory=list, repr=False, compare=False)  # of each shard, also of layers
 
 
 def verify(target: str, options: VerifyConfig, observer: Observer | None = None) -> VerifyReport:
-    """Checks a whole dataset, or the files that match a pattern.
-
-    Args:
-        target: The directory of a dataset, a file, or a pattern such as `/data/train-*`.
-        options: The checks to make.
-        observer: The observer of the job's progress.
-
-    Raises:
-        DataError: No file was found, a store cannot be reached, or a worker process died.
-    """
+    """Checks a whole dataset, a file, or the files that match a pattern such as `/data/train-*`."""
     file_io.check_stores([target])
     report = VerifyReport()
     listing = list_files(target)
@@ -158,13 +141,7 @@ def shard_files(listing: Mapping[str, int]) -> list[str]:
 
 
 def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] | None) -> list[tuple[FileJob, int]]:
-    """Returns the jobs, each with the bytes of its file, and 0 for one that cannot be read.
-
-    Args:
-        jobs: The jobs.
-        directory: The directory of the dataset.
-        listing: Its files.
-    """
+    """Returns the jobs, each with the bytes of its file, and 0 for one that cannot be read."""
     jobs = list(jobs)
     if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
         return [(job, listing.get(job.name, 0)) for job in jobs]
@@ -268,11 +245,7 @@ def _check_changes(
     report: VerifyReport,
     observer: Observer | None,
 ) -> History | None:
-    """Checks what the catalog names, and what it makes together, and adds what was found.
-
-    Returns:
-        The states of the dataset; None if they cannot be used, and then nothing that stands on them is checked.
-    """
+    """Checks what the catalog names, and what it makes together; None if its states cannot be used."""
     try:
         history = History.read(manifest)
     except (FormatError, DataError) as error:

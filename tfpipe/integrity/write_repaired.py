@@ -37,18 +37,7 @@ def write_repaired(
     document: Mapping[str, object],
     lost: Sequence[Damage] = (),
 ) -> None:
-    """Puts the dataset together in `staging/data`.
-
-    Args:
-        staging: The working folder, with all repaired shards.
-        manifest: The manifest of the source.
-        shards: The repaired shards of each split, one for each shard of the source, in the manifest's order.
-        document: The content of `repair.json`, with the directory of the source and without the list of losses.
-        lost: The losses beside those of the shards.
-
-    Raises:
-        DataError: No record is undamaged.
-    """
+    """Puts the dataset together in `staging/data` from the repaired shards, which stand in the manifest's order."""
     source = str(document["source"])
     splits = {split: named for split in shards if (named := renumber(split, shards[split]))}
     if not splits:

@@ -27,17 +27,11 @@ from tfpipe.writer.changes import hash_job, open_layers
 
 @dataclass(frozen=True)
 class Deleted:
-    """The result of a deletion.
+    """The result of a deletion."""
 
-    Attributes:
-        layer: The number of the newest layer.
-        records: The number of records of each split that are hidden now and were not before.
-        before: The number of records with one of the names that were hidden before.
-    """
-
-    layer: int
-    records: dict[str, int]
-    before: int
+    layer: int  # the newest
+    records: dict[str, int]  # of each split, hidden now and not before
+    before: int  # records with one of the names that were hidden before
 
 
 def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Deleted:

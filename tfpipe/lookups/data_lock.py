@@ -42,17 +42,11 @@ _HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # t
 
 @dataclass(frozen=True)
 class HeldLayer:
-    """The layer that a run holds.
+    """The layer that a run holds."""
 
-    Attributes:
-        begun: The records that it began with. Those that were deleted since are withheld.
-        manifest: The records that it reads from now on.
-        note: A sentence that says so.
-    """
-
-    begun: Manifest
-    manifest: Manifest
-    note: str
+    begun: Manifest  # what it began with; those deleted since are withheld
+    manifest: Manifest  # what it reads from now on
+    note: str  # a sentence that says so
 
     @property
     def has_changed(self) -> bool:
@@ -62,23 +56,14 @@ class HeldLayer:
 
 @dataclass(frozen=True)
 class DataLock:
-    """The data and the options that decide the batches of a training.
+    """The data and the options that decide the batches of a training."""
 
-    Attributes:
-        data: The dataset, and behind an `@` its view: a path or URL.
-        split: The name of the split.
-        fingerprint: The `SplitInfo.fingerprint` of the split.
-        config: The options.
-        order: The version of the order.
-        columns: The `SplitInfo.fingerprint` of each column whose features the batches hold, by its name.
-    """
-
-    data: str
+    data: str  # a path or URL, and behind an `@` the view
     split: str
-    fingerprint: str
+    fingerprint: str  # `SplitInfo.fingerprint`
     config: PipelineConfig
     order: int = ORDER_VERSION
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # the same of each column whose features the batches hold
 
     def to_json(self) -> dict[str, Any]:
         """Returns the lock as a table of plain values."""
@@ -97,10 +82,6 @@ class DataLock:
 
         If the dataset has grown, it is that of the layer that had the records of the lock, and a warning says so. So
         does one where a column has other values: the steps have the same records.
-
-        Raises:
-            ConfigError: The order is that of another version, or the dataset has no such split.
-            DataError: The dataset is not there, or its records are others.
         """
         check_version(self.order, f"The lock of {self.data}")
         manifest = load_manifest(self.data)
@@ -129,11 +110,7 @@ class DataLock:
 
 
 def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLock:
-    """Makes the lock of a training.
-
-    Raises:
-        ConfigError: The options or the data give no exact order.
-    """
+    """Makes the lock of a training."""
     if not config.training or config.order == "throughput":
         raise ConfigError("Steps are looked up in a training in exact order. Leave `order` and `training` out.")
     if manifest.compression:
@@ -154,16 +131,7 @@ def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, 
 
 
 def read_lock(path: str, step: int | None = None) -> DataLock:
-    """Reads the lock of a run from its `run.json`.
-
-    Args:
-        path: The file.
-        step: The step that is looked up. None: a step to come.
-
-    Raises:
-        DataError: There is no such file, or the run has no exact order.
-        FormatError: It is damaged.
-    """
+    """Reads the lock of a run from its `run.json`, as it held at a step; None: a step to come."""
     try:
         run = json.loads(file_io.read_bytes(path, _MAX_BYTES))
     except FileNotFoundError:
@@ -188,16 +156,7 @@ def _build(table: Mapping[str, Any], path: str) -> DataLock:
 
 
 def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | None:
-    """Finds the state of a dataset that a run began with; None if there is none.
-
-    Args:
-        address: The dataset or a view of it, without the number of a layer.
-        fits: A function that tells whether a state is the one.
-
-    Raises:
-        DataError: There is no dataset or no view.
-        FormatError: A layer, a column or the view is damaged.
-    """
+    """Finds the state of a dataset that a run began with; None if there is none, or a layer is named."""
     directory, name = split_address(address)
     if name.isdecimal():
         return None

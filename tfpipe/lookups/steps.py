@@ -30,56 +30,29 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class StepRow:
-    """A row of a batch.
-
-    Attributes:
-        row: The row, from 0.
-        number: The number of its record in the split, counted through all shards, whatever the view.
-        name: The file that the image came from; empty if the records do not say.
-        label: The class, from 0; None if there is none.
-        label_name: The name of the class; None if there is none.
-        box: The crop in the stored image: y, x, height and width, in pixels; None without images, or with several.
-        flip: Whether the crop is mirrored.
-        deleted: Whether the record was deleted since; nothing but its number is said then.
-    """
+    """A row of a batch."""
 
     row: int
-    number: int
-    name: str
-    label: int | None
+    number: int  # in the split, through all shards, whatever the view
+    name: str  # the file of the image; empty if unknown
+    label: int | None  # from 0
     label_name: str | None
-    box: Box | None
+    box: Box | None  # y, x, height and width in the stored image; None without images, or with several
     flip: bool
-    deleted: bool = False
+    deleted: bool = False  # since; then only the number is known
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A place where a training reads a record.
-
-    Attributes:
-        epoch: The epoch, from 0.
-        step: The step, counted since the start of the run.
-        row: The row of the batch.
-    """
+    """A place where a training reads a record."""
 
     epoch: int
-    step: int
+    step: int  # since the start of the run
     row: int
 
 
 def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
-    """Looks up the records of a step of a training.
-
-    Args:
-        plan: The training, from `DataLock.open`.
-        step: The step, counted since the start of the run.
-
-    Raises:
-        ConfigError: There is no such step.
-        FormatError: A record is damaged.
-        DataError: A file cannot be read.
-    """
+    """Looks up the records of a step of a training, counted since the start of the run."""
     check_count("step", step)
     needed = tuple(filter(None, (plan.source.schema.name_key,)))
     plan = replace(plan, config=replace(plan.config, extra_features=needed, as_supervised=False))
@@ -116,16 +89,7 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
 
 
 def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
-    """Finds the steps of some epochs at which a training reads a record.
-
-    Args:
-        plan: The training, from `DataLock.open`.
-        number: The number of the record in the split, counted through all shards, whatever the view.
-        epochs: The epochs, from 0.
-
-    Raises:
-        ConfigError: There is no such record in the split or the view.
-    """
+    """Finds the steps at which a training reads a record, numbered through all shards, whatever the view."""
     chosen = plan.source.chosen
     records = plan.source.num_records if chosen is None else chosen.stored_records
     if not 0 <= number < (records or 0):
@@ -142,11 +106,7 @@ def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
 
 
 def find_number(plan: BatchPlan, name: str) -> int:
-    """Returns the number of the first record of the split with a name, which reads the whole split once.
-
-    Raises:
-        ConfigError: No record has this name.
-    """
+    """Returns the number of the first record of the split with a name, which reads the whole split once."""
     manifest, split = locate_split(plan)
     reader = RecordReader(manifest.directory, manifest.choose(split, None), split)
     numbers = RecordLookup(reader, manifest.schema.name_key).find_name(name)

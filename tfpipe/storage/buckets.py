@@ -63,24 +63,14 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class Bucket:
-    """An open bucket.
+    """An open bucket."""
 
-    Attributes:
-        once: The client of obstore that makes each request once.
-        patient: The client of obstore that repeats requests itself, for what is sent or read in several requests.
-    """
-
-    once: Any
-    patient: Any
+    once: Any  # the client of obstore that makes each request once
+    patient: Any  # the one that repeats them, for what takes several requests
 
 
 def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryConfig = RETRIES) -> Bucket:
-    """Opens a bucket. Nothing is asked of the store yet.
-
-    Raises:
-        DataError: There are no credentials, or an option is not valid.
-        MissingDependencyError: obstore or a library for credentials is not installed.
-    """
+    """Opens a bucket. Nothing is asked of the store yet."""
     check_not_forked(f"{scheme}://{name}")
     with importing(f"{scheme}://", "obstore, boto3 and google-auth", REQUIREMENT):
         opener = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme]
@@ -243,11 +233,7 @@ def _get_first_process() -> int:
 
 
 def check_not_forked(url: str) -> None:
-    """Refuses a forked process: the threads of obstore do not live on in it, so a request would hang.
-
-    Raises:
-        DataError: An ancestor read from a store before it forked this process.
-    """
+    """Refuses a forked process: the threads of obstore do not live on in it, so a request would hang."""
     if _get_first_process() != os.getpid():
         raise DataError(
             f"A forked process cannot read {url}, because it has none of the threads that its parent reads with. Start "

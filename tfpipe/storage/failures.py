@@ -123,13 +123,7 @@ def make_first_error(url: str, error: BaseException) -> DataError:
 
 @contextlib.contextmanager
 def explain(url: str) -> Iterator[None]:
-    """Turns an error of obstore into one of the object or of the store.
-
-    Raises:
-        FileNotFoundError: There is no such object.
-        PermissionError: The credentials do not allow it.
-        DataError: The store fails, or a name is one that obstore does not take.
-    """
+    """Turns an error of obstore into one of the object or of the store."""
     from obstore.exceptions import BaseError, InvalidPathError
 
     try:
@@ -152,13 +146,7 @@ def shorten(reason: str) -> str:
 
 
 def repeat(call: Callable[[], Result], retries: RetryConfig, is_first: bool = False) -> Result:
-    """Calls a function again while it raises an error that may pass.
-
-    Args:
-        call: The function. It makes one request, which may be made twice.
-        retries: The limits.
-        is_first: Whether the limits of the first request of a job hold.
-    """
+    """Repeats one request while it fails in a way that may pass; the first one of a job has limits of its own."""
     attempts = retries.first_attempts if is_first else retries.attempts
     end = time.monotonic() + (retries.first_s if is_first else retries.retry_s)
     longest_pause = retries.first_pause_s

@@ -70,13 +70,6 @@ def refuse_links(folder: str, names: Iterable[str]) -> None:
     """Refuses to write below a local folder that came with links to other folders: the files would get there.
 
     The folder itself may be a link. So may its files be, because a new file takes the place of a link.
-
-    Args:
-        folder: The folder.
-        names: The names in it below which is written.
-
-    Raises:
-        DataError: One of them, or what lies below it, is a link to something else than a file.
     """
     if is_url(folder):
         return
@@ -98,22 +91,13 @@ def refuse_links(folder: str, names: Iterable[str]) -> None:
 
 
 def check_stores(paths: Iterable[str]) -> None:
-    """Asks every store among `paths` once, before anything costs time.
-
-    Raises:
-        DataError: A bucket does not exist, denies access or cannot be reached, or there are no credentials.
-    """
+    """Asks every store among `paths` once, before anything costs time."""
     for path in filter(is_url, paths):
         get_store(path).check(path)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading at any place, a local one unbuffered. Compressed files are not unpacked.
-
-    Raises:
-        OSError: The file cannot be opened.
-        FormatError: The path is a pipe or a device, which is not waited for.
-    """
+    """Opens a file for reading at any place, a local one unbuffered. Compressed files are not unpacked."""
     return get_store(path).open(path) if is_url(path) else local.open_file(path)
 
 
@@ -145,18 +129,7 @@ def read_range(path: str, offset: int, size: int) -> bytes:
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Reads a whole file that somebody else may have written.
-
-    Args:
-        path: A local path or a URL.
-        max_bytes: The largest size that is accepted. No more is read of a larger file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        DataError: The file cannot be read. The message says why.
-        FormatError: The file is too large, or it is not a regular file.
-        MissingDependencyError: The path is a URL, and the client of its store is not installed.
-    """
+    """Reads a whole file that somebody else may have written. Of a larger one no more than `max_bytes` is read."""
     try:
         if is_url(path):
             data = get_store(path).read(path, 0, max_bytes + 1)
@@ -197,11 +170,7 @@ def create(
 ) -> AbstractContextManager[IO[bytes]]:
     """Opens a new file that appears under `path` when the block ends well. Its bytes are then on the disk itself.
 
-    Args:
-        path: The final name.
-        temporary: The local name to write under until then, on the same disk; by default beside `path`.
-        expected_bytes: About the size of the file, if it is known and may be above 100 GB.
-        makes_folders: Whether local folders of both names are made.
+    `temporary` is its local name until then, on the same disk; `expected_bytes` counts for objects above 100 GB.
     """
     if is_url(path):
         return get_store(path).create(path, expected_bytes)
@@ -232,11 +201,7 @@ def write_new(path: str, data: bytes) -> bool:
 
 
 def get_replaceable(url: str) -> object:
-    """Returns what tells whether an object is still the same, for `replace_file`; None without one.
-
-    Raises:
-        DataError: The store does not write on a condition.
-    """
+    """Returns what tells whether an object is still the same, for `replace_file`; None without one."""
     return get_store(url).get_replaceable(url)
 
 
@@ -336,11 +301,7 @@ def list_names(base: str) -> list[str]:
 
 
 def find(pattern: str) -> list[str]:
-    """Returns the files that match a pattern with `*`, `?` or `[...]`, sorted by name; an empty list if none does.
-
-    Raises:
-        DataError: The object store does not answer.
-    """
+    """Returns the files that match a pattern with `*`, `?` or `[...]`, sorted by name; an empty list if none does."""
     if not is_url(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
     parts = pattern.split("/")
@@ -384,10 +345,6 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """Checks that files exist, can be opened, and have the sizes that the manifest gives.
 
     Local files are checked one by one. Files of an object store are listed in one request.
-
-    Raises:
-        FormatError: A file is missing or has another size.
-        DataError: A file cannot be opened, or the object store does not answer.
     """
     if paths and is_url(paths[0]):
         found: dict[str, int] = {}
@@ -422,16 +379,7 @@ def _check_found(path: str, expected: int, found: int | None) -> None:
 def explain_os_errors(
     action: str, if_full: str = "Free some and run the same command again.", otherwise: str = ""
 ) -> Iterator[None]:
-    """Turns a full disk, a missing permission and other errors of the system into a sentence or two.
-
-    Args:
-        action: The work of the block, as in "write to /data/out".
-        if_full: The advice where the disk is full.
-        otherwise: The advice for any other error.
-
-    Raises:
-        DataError: The block raised an `OSError`.
-    """
+    """Turns errors of the system into a `DataError` about an action, as in "write to /data/out", with an advice."""
     try:
         yield
     except OSError as error:

@@ -85,12 +85,7 @@ class FileStore:
         raise NotImplementedError
 
     def create(self, url: str, expected_bytes: int = 0) -> AbstractContextManager[IO[bytes]]:
-        """Opens a new file that appears when the block ends well, and otherwise never.
-
-        Args:
-            url: The file.
-            expected_bytes: About the size of the file, if it is known and may be above 100 GB.
-        """
+        """Opens a new file that appears when the block ends well, and otherwise never; its size counts above 100 GB."""
         raise NotImplementedError
 
     def make_folder(self, url: str) -> None:

@@ -25,15 +25,7 @@ _OF_THE_SITE = (".gitattributes", "README.md")  # a repository has them from its
 
 
 class HuggingFaceStore(FileStore):
-    """A `FileStore` for datasets on Hugging Face; `FileStore` describes the methods.
-
-    Args:
-        url: A URL of a dataset.
-
-    Raises:
-        DataError: The URL is of something else.
-        MissingDependencyError: huggingface_hub is not installed.
-    """
+    """A `FileStore` for datasets on Hugging Face; `FileStore` describes the methods."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith("hf://datasets/") or url.count("/") < 4:

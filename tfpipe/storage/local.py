@@ -56,12 +56,7 @@ def hash_file(path: str) -> str:
 
 
 def open_descriptor(path: str) -> int:
-    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait.
-
-    Raises:
-        OSError: The file cannot be opened.
-        FormatError: The path is not a regular file.
-    """
+    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -81,9 +76,6 @@ def read_regular(path: str) -> bytes | None:
     """Returns the whole of a local file, or None if it is not a regular one: nothing waits for a FIFO or a device.
 
     It takes four system calls, half as many as `open` and a look at the file before it.
-
-    Raises:
-        OSError: The file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -122,11 +114,7 @@ class _EarlySyncedFile(io.FileIO):
         return count
 
     def sync(self) -> None:
-        """Waits until all bytes are on the disk.
-
-        Raises:
-            OSError: The disk did not take them, now or earlier. The system reports such an error only once.
-        """
+        """Waits until all bytes are on the disk."""
         self._wait()
         if self._error is not None:
             raise self._error
@@ -150,17 +138,10 @@ class _EarlySyncedFile(io.FileIO):
 
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
-    """Opens a new local file that appears under `path` when the block ends without an error.
+    """Opens a new local file that appears under `path` when the block ends without an error, its bytes on disk.
 
-    The bytes are on disk by then, not only in the disk's cache.
-
-    Args:
-        path: The final name.
-        temporary: The name to write under until then, on the same disk. Default: a name beside `path` that no
-            other call takes, on any machine.
-
-    Raises:
-        OSError: The file cannot be written. Nothing is left of it, and a file that was at `path` before is still there.
+    Until then it has a name beside `path` that no other call takes, on any machine. After an error nothing is left of
+    it.
     """
     temporary = temporary or f"{path}.{uuid4().hex}.tmp"
     try:

@@ -27,47 +27,29 @@ _HELD_ANNOUNCEMENTS = 8  # an order uses what it asks for; what is left over at 
 
 
 class Range(NamedTuple):
-    """A part of an object.
+    """A part of an object."""
 
-    Attributes:
-        place: The place of the object in the reader's list.
-        begin: The first byte.
-        end: The byte behind the last one.
-        stop: The byte up to which the object is read at once, because what follows is needed soon; 0 for `end`.
-    """
-
-    place: int
-    begin: int
-    end: int
-    stop: int = 0
+    place: int  # of the object in the reader's list
+    begin: int  # the first byte
+    end: int  # behind the last one
+    stop: int = 0  # up to which it is read at once, as it is needed soon; 0 for `end`
 
 
 @dataclass(eq=False)
 class _Held:
-    """A part of an object that was asked for.
+    """A part of an object that was asked for."""
 
-    Attributes:
-        number: They were asked for after those of the smaller numbers.
-        begin: The first byte.
-        end: The byte behind the last one.
-        data: The bytes, as soon as they are there.
-        unread: The number of bytes that nobody took yet.
-    """
-
-    number: int
+    number: int  # of the request, in order
     begin: int
     end: int
     data: Future[memoryview]
-    unread: int
+    unread: int  # bytes that nobody took yet
 
 
 class RangeReader:
     """A reader of parts of objects. It holds what it asked for ahead until that is read, once. Threads may share it.
 
     A reader of another process opens its own connections, so a pickled one holds nothing.
-
-    Args:
-        urls: The objects.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -85,15 +67,7 @@ class RangeReader:
             self._drop_oldest(asked)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Reads parts of objects, all at once, with what follows them up to their `stop`.
-
-        Returns:
-            The bytes of each part; less where the object ends before.
-
-        Raises:
-            FileNotFoundError: There is no such object.
-            DataError: The store does not give it.
-        """
+        """Reads parts of objects, all at once, with what follows up to their `stop`; less at the end of an object."""
         self._check_process()
         with self._lock:
             held = [self._hold(one) for one in ranges]

@@ -129,14 +129,6 @@ class Store(FileStore):
 
     All methods raise a `FileNotFoundError` or `PermissionError` for an object that is missing or may not be read, and a
     `DataError` for a store that fails. Threads may share a store; a forked process may not.
-
-    Args:
-        scheme: "gs", "s3" or "az".
-        options: The options that the user gives for the store.
-        retries: The limits on time and attempts.
-
-    Raises:
-        MissingDependencyError: obstore is not installed.
     """
 
     def __init__(self, scheme: str, options: StoreOptions = StoreOptions(), retries: RetryConfig = RETRIES) -> None:  # noqa: B008
@@ -146,11 +138,7 @@ class Store(FileStore):
         self._opening = ForkLock()
 
     def check(self, url: str) -> None:
-        """Checks, with few retries, that the bucket can be reached.
-
-        Raises:
-            DataError: It cannot, or there are no credentials.
-        """
+        """Checks, with few retries, that the bucket can be reached."""
         import obstore
         from obstore.exceptions import BaseError
 
@@ -182,11 +170,7 @@ class Store(FileStore):
         return self._ask(url, ask)
 
     def open(self, url: str) -> BinaryIO:
-        """Opens an object for reading at any place.
-
-        Raises:
-            FileNotFoundError: There is no such object.
-        """
+        """Opens an object for reading at any place."""
         return open_seekable(partial(self.read, url), self._get_size(url))
 
     def write(self, url: str, data: bytes) -> None:

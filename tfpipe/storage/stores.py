@@ -26,15 +26,7 @@ Opener = Callable[[str, str], FileStore]
 
 
 class TensorFlowStore(FileStore):
-    """A `FileStore` by `tf.io.gfile`; `FileStore` describes the methods.
-
-    Args:
-        url: A URL of the file system.
-
-    Raises:
-        DataError: TensorFlow does not know the scheme.
-        MissingDependencyError: TensorFlow is not installed.
-    """
+    """A `FileStore` by `tf.io.gfile`; `FileStore` describes the methods."""
 
     def __init__(self, url: str) -> None:
         with importing(f"Reading {url}", "TensorFlow", "tfpipe[tensorflow]"):
@@ -137,12 +129,7 @@ def configure(opener: Opener | None = None) -> None:
 
 
 def get_store(url: str) -> FileStore:
-    """Returns the store of a URL: the clients take seconds to import, so none is opened before.
-
-    Raises:
-        DataError: No client knows the scheme.
-        MissingDependencyError: The client is not installed.
-    """
+    """Returns the store of a URL: the clients take seconds to import, so none is opened before."""
     global _stores_pid
     scheme = url.partition("://")[0]
     with _lock:  # a runner may work in threads, and one client serves them all

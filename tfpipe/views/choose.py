@@ -47,18 +47,7 @@ _ROWS_AT_ONCE = 256
 
 
 def make_view(manifest: Manifest, config: ViewConfig) -> View:
-    """Chooses the records of a view.
-
-    Args:
-        manifest: The manifest of a dataset on this machine, without a view.
-        config: The options.
-
-    Raises:
-        ConfigError: The condition, a column or a name in it cannot be used; or the dataset is elsewhere.
-        DataError: No record is chosen, or a shard cannot be read.
-        FormatError: A shard is damaged.
-        MissingDependencyError: DuckDB or PyArrow is not installed.
-    """
+    """Chooses the records of a view."""
     check_local(manifest.directory)
     config = replace(config, where=human_text(config.where), without=tuple(map(human_text, config.without)))
     if manifest.view:
@@ -75,12 +64,7 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
 
 
 def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
-    """Writes a view of a dataset, and returns its path. The same view once more is no error.
-
-    Raises:
-        ConfigError: There is another view of this name.
-        DataError: The file cannot be written, another process changes the dataset, or a link in it leads elsewhere.
-    """
+    """Writes a view of a dataset, and returns its path. The same view once more is no error."""
     data = view.encode()
     with open_change(manifest.directory) as change:
         entry = change.make_view(view, data)
@@ -96,17 +80,11 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The chosen records of a split.
+    """The chosen records of a split."""
 
-    Attributes:
-        numbers: The records, ascending: int64 [records].
-        labels: The class of each, or -1: int32 [records]; None without labels.
-        weights: The weight of each from a column: float64 [records]; None without one.
-    """
-
-    numbers: IntArray
-    labels: NDArray[np.int32] | None
-    weights: NDArray[np.float64] | None
+    numbers: IntArray  # ascending: int64 [records]
+    labels: NDArray[np.int32] | None  # -1 for none; None without labels
+    weights: NDArray[np.float64] | None  # from a column: [records]
 
     def keep(self, rows: IntArray) -> _Rows:
         """Returns some of the records."""
@@ -115,14 +93,7 @@ class _Rows:
 
 
 class FactsTable:
-    """The facts of all splits in DuckDB.
-
-    Args:
-        connection: The connection of DuckDB.
-        files: The files with the facts of each split, in the order of its shards.
-        manifest: The manifest of the dataset. Records that it does not choose are not there.
-        added: The facts of its columns: the names of each, and the files in the order of those of the records.
-    """
+    """The facts of all splits in DuckDB, in the order of the shards, without records that are not chosen."""
 
     def __init__(
         self,
@@ -171,11 +142,7 @@ class FactsTable:
         connection.execute(f"CREATE VIEW facts AS SELECT *, {duplicate} AS duplicate FROM numbered")
 
     def choose(self, split: str, config: ViewConfig) -> _Rows:
-        """Chooses the records of a split that fulfill the condition and are not to be left out.
-
-        Raises:
-            ConfigError: The condition or a column cannot be used.
-        """
+        """Chooses the records of a split that fulfill the condition and are not to be left out."""
         has_labels = facts.LABEL_ID in self.columns
         by_column = config.weights not in (None, CLASS_BALANCED)
         if by_column and config.weights not in self.columns:
@@ -229,11 +196,7 @@ class FactsTable:
 
 
 def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
-    """Refuses names that no record has.
-
-    Raises:
-        ConfigError: There is such a name, or the records have no names.
-    """
+    """Refuses names that no record has."""
     if not names:
         return
     if facts.NAME not in table.columns:
@@ -247,11 +210,7 @@ def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
 
 @contextmanager
 def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
-    """Opens the facts of all splits, and first makes those that are missing.
-
-    Raises:
-        DataError: A link in the dataset leads elsewhere.
-    """
+    """Opens the facts of all splits, and first makes those that are missing."""
     import duckdb
 
     check_links(manifest.directory)

@@ -19,15 +19,7 @@ Bytes = NDArray[np.uint8]
 
 
 class HashedReader:
-    """A file whose bytes are checked and hashed in one pass.
-
-    Args:
-        file: A seekable file that is open for reading. It should be unbuffered, because this class has a buffer.
-        hashed: Whether to compute the SHA-256 of the whole file.
-
-    Attributes:
-        size: The size of the file in bytes.
-    """
+    """A file whose bytes are checked and hashed in one pass. It should be unbuffered: this class has a buffer."""
 
     def __init__(self, file: BinaryIO, hashed: bool = False) -> None:
         self.size = file.seek(0, os.SEEK_END)
@@ -46,9 +38,6 @@ class HashedReader:
         """Returns `size` bytes, at most `BUFFER_BYTES`, from `offset`. They are valid until the next call.
 
         A step forward costs one copy of the bytes that overlap. A step back costs another read.
-
-        Raises:
-            FormatError: The file has become shorter since it was opened.
         """
         if offset < self._start:
             return np.frombuffer(self.peek(offset, size), np.uint8)

@@ -27,21 +27,13 @@ _ZERO_LENGTH_CRC = masked_crc32c(bytes(_LENGTH_BYTES))
 
 
 class Damage(NamedTuple):
-    """A place where an intact record should be and is not.
+    """A place where an intact record should be and is not."""
 
-    Attributes:
-        number: The number of the damaged record. If the bytes belong to no record, the number of the next one.
-        offset: The offset at which the record begins, or would have begun.
-        size: The number of bytes until reading resumes; 0 if nothing is left of the record.
-        kind: The kind of damage.
-        detail: The end of a sentence that says what is wrong.
-    """
-
-    number: int
-    offset: int
-    size: int
+    number: int  # the next one, if the bytes belong to no record
+    offset: int  # where the record begins, or would
+    size: int  # bytes until reading resumes; 0 if nothing is left
     kind: FrameDamage
-    detail: str
+    detail: str  # the end of a sentence
 
 
 class Search:

@@ -20,17 +20,11 @@ _TRIED = 64  # the number of records of one size whose neighbors are compared
 
 
 class Intact(NamedTuple):
-    """A record whose checksums hold.
+    """A record whose checksums hold."""
 
-    Attributes:
-        number: The record's number in its file, from 0. Without an index, each damage counts as one record.
-        offset: The offset of its frame in bytes.
-        size: The size in bytes, framing included.
-    """
-
-    number: int
-    offset: int
-    size: int
+    number: int  # from 0; without an index each damage counts as one record
+    offset: int  # of its frame in bytes
+    size: int  # in bytes, framing included
 
 
 Places = NDArray[np.int64]
@@ -40,15 +34,8 @@ Places = NDArray[np.int64]
 def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Damage]:
     """Yields every intact record of a file and every damage, in the order of their offsets.
 
-    `reader.payload` returns the payload of a record that was just yielded.
-
-    Args:
-        reader: The reader of the file.
-        places: The offsets and sizes from the file's index. An index that contradicts intact records is no longer
-            followed.
-
-    Raises:
-        FormatError: The file changes while it is read.
+    `reader.payload` returns the payload of a record that was just yielded. An index that contradicts intact records is
+    no longer followed.
     """
     at = number = 0
     search = Search(reader)

@@ -18,19 +18,12 @@ COUNTED_CLASSES = 256
 
 @dataclass(slots=True)
 class MaskStats:
-    """The numbers about masks, those of a shard or of a split.
-
-    Attributes:
-        records: The number of masks.
-        pixels: The number of pixels of each class from 0 to 255, up to the last class that occurs.
-        images: The number of masks in which each of these classes occurs.
-        higher: The number of pixels whose class is 256 or more.
-    """
+    """The numbers about masks, those of a shard or of a split."""
 
     records: int = 0
-    pixels: list[int] = field(default_factory=list)
-    images: list[int] = field(default_factory=list)
-    higher: int = 0
+    pixels: list[int] = field(default_factory=list)  # of each class from 0 to 255, up to the last that occurs
+    images: list[int] = field(default_factory=list)  # masks in which each of these occurs
+    higher: int = 0  # pixels whose class is 256 or more
 
     def add(self, classes: NDArray[np.integer[Any]]) -> None:
         """Adds a mask: uint8 or uint16 [height, width]."""
@@ -64,28 +57,16 @@ class MaskStats:
 
 @dataclass(slots=True)
 class TensorStats:
-    """The numbers about the tensors of one feature.
-
-    Attributes:
-        records: The number of tensors.
-        values: The number of values in all of them.
-        nan: The number of values that are NaN.
-        nan_records: The number of tensors with such a value.
-        infinite: The number of values that are infinite.
-        low: The smallest of the other values; None without one. false and true count as 0 and 1.
-        high: The largest of them.
-        min_sizes: The smallest size of each axis whose size is unknown.
-        max_sizes: The largest size of each such axis.
-    """
+    """The numbers about the tensors of one feature."""
 
     records: int = 0
-    values: int = 0
+    values: int = 0  # in all tensors
     nan: int = 0
-    nan_records: int = 0
+    nan_records: int = 0  # tensors with a NaN
     infinite: int = 0
-    low: float | None = None
+    low: float | None = None  # of the finite values; false and true count as 0 and 1
     high: float | None = None
-    min_sizes: tuple[int, ...] = ()
+    min_sizes: tuple[int, ...] = ()  # of each axis whose size is unknown
     max_sizes: tuple[int, ...] = ()
 
     def add(self, kind: TensorType, bits: NDArray[Any]) -> int:

@@ -49,17 +49,11 @@ _DTYPE_TAG = 8  # the first byte, by which nearly everything else is told apart
 
 
 class TensorProto(NamedTuple):
-    """A tensor in the bytes of its protocol buffer.
-
-    Attributes:
-        dtype: The type of its values.
-        shape: The size of each axis.
-        begin: The byte at which its values begin.
-    """
+    """A tensor in the bytes of its protocol buffer."""
 
     dtype: TensorDType
     shape: tuple[int, ...]
-    begin: int
+    begin: int  # the byte at which its values begin
 
 
 @dataclass(frozen=True)
@@ -73,9 +67,6 @@ class TensorType:
             `tf.io.serialize_tensor`, as other programs write them.
         sizes: The feature that holds the sizes of the axes that are None: int64, one value for each. The length of
             the bytes tells a single one, so it is None for up to one such axis, and for "proto".
-
-    Raises:
-        ConfigError: The dtype is unknown, or the shape cannot be stored.
     """
 
     dtype: TensorDType
@@ -97,11 +88,7 @@ class TensorType:
 
     @classmethod
     def parse(cls, text: str) -> "TensorType":
-        """Returns the type of a text such as "float16 [?, 4, 64]". It is the inverse of `str`.
-
-        Raises:
-            ConfigError: The text is not valid.
-        """
+        """Returns the type of a text such as "float16 [?, 4, 64]". It is the inverse of `str`."""
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         sizes = [size.strip() for size in match[2].split(",")] if match is not None and match[2].strip() else []
         if match is None or not all(size == "?" or (size.isdecimal() and len(size) <= 10) for size in sizes):
@@ -138,15 +125,7 @@ class TensorType:
         return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
 
     def to_array(self, value: Any) -> NDArray[Any]:
-        """Returns a value as an array in row order that has this type.
-
-        Args:
-            value: A NumPy array, or what becomes one: a tensor of TensorFlow or JAX, a list, or a number. Lists and
-                numbers have no dtype of their own; they are taken if no value changes.
-
-        Raises:
-            ConfigError: The dtype or the shape differ. The message says what was expected and what came.
-        """
+        """Returns a value of this dtype as an array in row order; lists and numbers are taken if no value changes."""
         if type(value) is np.ndarray and value.shape == self.shape and value.dtype == self._native:
             return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # as most come
         array = np.asarray(value)
@@ -182,15 +161,7 @@ class TensorType:
         return -1 if self.num_unknown else self.row_bytes
 
     def find_shape(self, num_bytes: int, sizes: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Returns the shape of a raw tensor.
-
-        Args:
-            num_bytes: The length of its bytes.
-            sizes: The sizes of the unknown axes, if the record holds them.
-
-        Raises:
-            FormatError: The bytes do not fit the type. The message is the end of a sentence.
-        """
+        """Returns the shape of a raw tensor from the length of its bytes and the stored sizes of its unknown axes."""
         if num_bytes == self._static_bytes:
             return self.shape  # type: ignore[return-value]  # no size is unknown
         known = tuple(size for size in self.shape if size is not None)
@@ -205,18 +176,7 @@ class TensorType:
         return leading + known
 
     def read_bits(self, data: bytes, sizes: Sequence[int] | None = None) -> NDArray[Any]:
-        """Reads a stored tensor without a copy; the array must not be written to.
-
-        Args:
-            data: The value of the feature.
-            sizes: The sizes of the unknown axes, if the record holds them.
-
-        Returns:
-            The values, or the bits of bfloat16 as uint16.
-
-        Raises:
-            FormatError: The bytes do not fit the type. The message is the end of a sentence.
-        """
+        """Reads a stored tensor without a copy, bfloat16 as uint16; the array must not be written to."""
         if self.encoding == "raw":
             shape = self.find_shape(len(data), sizes)
             return np.frombuffer(data, self.bits).reshape(shape)
@@ -237,11 +197,7 @@ class TensorType:
 
 
 def get_numpy_dtype(dtype: TensorDType) -> np.dtype[Any]:
-    """Returns the dtype of NumPy with this name.
-
-    Raises:
-        MissingDependencyError: It is bfloat16 and ml_dtypes is not installed.
-    """
+    """Returns the dtype of NumPy with this name."""
     if dtype == "bfloat16":
         with importing("bfloat16 in NumPy", "ml_dtypes", "ml_dtypes"):
             import ml_dtypes

@@ -21,15 +21,10 @@ _TFDS = re.compile(r"[a-z]\w*-(\w+)\.tfrecord-\d+-of-\d+", re.ASCII)
 
 @dataclass(frozen=True)
 class ForeignFiles:
-    """The files below one directory.
+    """The files below one directory."""
 
-    Attributes:
-        root: The directory, as an absolute path or a URL.
-        names: The names relative to `root`, sorted.
-    """
-
-    root: str
-    names: tuple[str, ...]
+    root: str  # an absolute path or a URL
+    names: tuple[str, ...]  # relative to `root`, sorted
 
     def path(self, name: str) -> str:
         """Returns the path of one of the files."""
@@ -37,12 +32,7 @@ class ForeignFiles:
 
 
 def find_files(target: str) -> ForeignFiles:
-    """Finds the files that match a pattern, one file, or the files of a directory that are named like TFRecords.
-
-    Raises:
-        DataError: No file was found.
-        FormatError: A manifest cannot hold the name of a file.
-    """
+    """Finds the files that match a pattern, one file, or the files of a directory that are named like TFRecords."""
     if file_io.is_folder(target):
         root = file_io.make_absolute(target)
         paths = _below(root)
@@ -69,13 +59,7 @@ def find_files(target: str) -> ForeignFiles:
 
 
 def group_by_split(files: ForeignFiles, listed_splits: dict[str, str], split: str | None) -> dict[str, tuple[str, ...]]:
-    """Returns the files of each split, in the order of their names. Train, validation and test come first.
-
-    Args:
-        files: All files.
-        listed_splits: The split of each file that some metadata file lists, by the file's base name.
-        split: The split of all files. None: the split follows from each file's name.
-    """
+    """Returns the files of each split: the one given, else the listed one, else that of its name; train first."""
     if split is not None:
         file_names.check_split_name(split)
     files_by_split: dict[str, list[str]] = {}

@@ -127,32 +127,17 @@ class IndexConfig:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """The result of `index`.
-
-    Attributes:
-        directory: The directory of the manifest.
-        manifest: The manifest.
-        notes: The sentences that the user should read.
-    """
+    """The result of `index`."""
 
     directory: str
     manifest: Manifest
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())  # sentences that the user should read
 
 
 def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport:
     """Describes foreign TFRecords by a manifest, and by an index of every file that is not compressed.
 
     Nothing is written unless everything can be, and the manifest is written last. It replaces one of an earlier call.
-
-    Args:
-        options: The files and their description.
-        observer: The observer of the job's progress.
-
-    Raises:
-        ConfigError: An option cannot be used, or tfpipe itself wrote the dataset.
-        DataError: There are no records, a file cannot be read, or the output cannot be written.
-        FormatError: A file is damaged. The message gives the record and the byte.
     """
     file_io.check_stores([options.target, options.output or options.target])
     files = find_files(options.target)

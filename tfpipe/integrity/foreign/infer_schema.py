@@ -25,30 +25,15 @@ _MAX_SHOWN = 12
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a dataset.
+    """The classes of a dataset."""
 
-    Attributes:
-        key: The feature that holds the class; None without labels that can be used.
-        base: The number that is stored for class 0.
-        names: The names of the classes, or their stored numbers if nothing names them.
-    """
-
-    key: str | None = None
-    base: int = 0
-    names: tuple[str, ...] = ()
+    key: str | None = None  # None without labels that can be used
+    base: int = 0  # what is stored for class 0
+    names: tuple[str, ...] = ()  # or stored numbers if nothing names them
 
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
-    """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes.
-
-    Args:
-        first: The first record.
-        named: The features that the user named; an empty name for a feature that is to be inferred.
-        metadata: The facts from the files beside the shards.
-
-    Raises:
-        ConfigError: A feature that the user named does not exist, or no image is found.
-    """
+    """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes."""
     image = named.image or _choose_image(first, metadata)  # None: the records hold tensors
     label = named.label or next((key for key in (*metadata.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
     for key, option, kind in ((image, "image_key", bytes), (label, "label_key", int)):
@@ -140,11 +125,7 @@ def _find_tensor(stats: FeatureStats) -> TensorType | None:
 
 
 def check_images(schema: Schema, key: str, records: int) -> None:
-    """Checks that every record has exactly one image.
-
-    Raises:
-        DataError: A record has no image, or several.
-    """
+    """Checks that every record has exactly one image."""
     if key not in schema or schema[key].dtype != "bytes" or schema[key].shape != ():
         why = schema[key].doc if key in schema else "of several kinds"
         raise DataError(f"Each of the {records:,} records must have one image under {key!r}; it is {why}.")

@@ -21,25 +21,15 @@ _LABEL_FILES = ("labels.txt",)  # written by TF-Slim's converters, a line like `
 
 @dataclass
 class Metadata:
-    """The facts that the files beside the shards give.
-
-    Attributes:
-        name: The name of the dataset.
-        file_splits: The split of each file.
-        file_records: The number of records that each file should hold.
-        images: The features that are images.
-        classes: The features that are classes, counted from 0, with the names of the classes; empty without names.
-        listed: The label names of a file that does not name their feature.
-        notes: The sentences about files that cannot be used.
-    """
+    """The facts that the files beside the shards give."""
 
     name: str = ""
-    file_splits: dict[str, str] = field(default_factory=dict)
-    file_records: dict[str, int] = field(default_factory=dict)
-    images: list[str] = field(default_factory=list)
-    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    listed: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    file_splits: dict[str, str] = field(default_factory=dict)  # the split of each file
+    file_records: dict[str, int] = field(default_factory=dict)  # the records that each file should hold
+    images: list[str] = field(default_factory=list)  # features
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # features that are classes, with their names
+    listed: tuple[str, ...] = ()  # label names of no known feature
+    notes: list[str] = field(default_factory=list)  # sentences about files that cannot be used
 
 
 def read_metadata(root: str) -> Metadata:

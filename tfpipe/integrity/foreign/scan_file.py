@@ -33,39 +33,23 @@ _MAX_RECORD_BYTES = 2**28  # a larger record is not an image
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The features that hold the image, the class and the class name.
+    """The features that hold the image, the class and the class name."""
 
-    Attributes:
-        image: The feature with the bytes of the image file; None without images.
-        label: The feature with the class; None without labels.
-        text: The feature with the name of the class; None without one.
-    """
-
-    image: str | None
-    label: str | None = None
-    text: str | None = None
+    image: str | None  # the feature with the bytes of the image file
+    label: str | None = None  # with the class
+    text: str | None = None  # with the name of the class
 
 
 @dataclass(slots=True)
 class FeatureStats:
-    """The values of one feature in the records of a file.
+    """The values of one feature in the records of a file."""
 
-    Attributes:
-        records: The number of records that have the feature.
-        kinds: The kinds of its values: bytes, int64, float. It is empty if no record has a value.
-        min_values: The smallest number of values in a record that has the feature.
-        max_values: The largest number of values.
-        holds_tensors: Whether every value is a tensor of one dtype and rank, as `tf.io.serialize_tensor` writes it.
-        tensor: The type of these tensors, with unknown sizes only; None before the first.
-        tensor_stats: The numbers about these tensors.
-    """
-
-    records: int = 0
-    kinds: set[str] = field(default_factory=set)
+    records: int = 0  # that have the feature
+    kinds: set[str] = field(default_factory=set)  # bytes, int64, float; empty without a value
     min_values: int = 2**62
     max_values: int = 0
-    holds_tensors: bool = True
-    tensor: TensorType | None = None
+    holds_tensors: bool = True  # whether every value is one of one dtype and rank
+    tensor: TensorType | None = None  # with unknown sizes only; None before the first
     tensor_stats: TensorStats = field(default_factory=TensorStats)
 
     def add(self, value: Feature) -> None:
@@ -104,32 +88,18 @@ class FeatureStats:
 
 @dataclass(slots=True)
 class FileScan:
-    """The content of a file, or after `merge` of several files.
-
-    Attributes:
-        records: The number of records.
-        file_bytes: The size of the files.
-        sha256: The SHA-256 of the file; without meaning after `merge`.
-        index: The index of the file, empty for a compressed one; without meaning after `merge`.
-        features: The values of each feature.
-        stats: The counts of images and labels.
-        texts: The class names that come with each label, at most two of them.
-    """
+    """The content of a file, or after `merge` of several files."""
 
     records: int = 0
     file_bytes: int = 0
-    sha256: str = ""
-    index: bytes = b""
+    sha256: str = ""  # without meaning after `merge`
+    index: bytes = b""  # empty for a compressed file, without meaning after `merge`
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
-    texts: dict[int, set[bytes]] = field(default_factory=dict)
+    texts: dict[int, set[bytes]] = field(default_factory=dict)  # the class names with each label, at most two
 
     def add(self, keys: Keys, features: Mapping[str, Feature], name: str) -> None:
-        """Adds a record, which an error calls `name`.
-
-        Raises:
-            FormatError: The records have too many features of different names.
-        """
+        """Adds a record, which an error calls `name`."""
         self.records += 1
         for key, value in features.items():
             feature_stats = self.features.get(key)
@@ -163,17 +133,7 @@ class FileScan:
 
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
-    """Reads one file.
-
-    Args:
-        keys: The features of image and label.
-        counters: The sums of `integrity.progress.shared_counters`.
-        job: The file.
-
-    Raises:
-        FormatError: The file is damaged, or a record is not an Example. The message names file, record and byte.
-        DataError: The file cannot be read.
-    """
+    """Reads one file."""
     scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
@@ -204,11 +164,7 @@ def describe_failure(path: str, reason: str) -> str:
 
 
 def iterate_payloads(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes]]:
-    """Yields the name of every record for messages, and its payload, after a check of its checksums.
-
-    Raises:
-        FormatError: A record is damaged, or larger than any image.
-    """
+    """Yields the name of every record for messages, and its payload, after a check of its checksums."""
     if compression:
         for number, payload in enumerate(scan_compressed(reader.as_file(), compression)):
             yield f"record {number}", payload
@@ -235,12 +191,7 @@ def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
 
 
 def decode_foreign(payload: bytes, path: str, name: str) -> dict[str, Feature]:
-    """Decodes a record of a file.
-
-    Raises:
-        FormatError: It is not a `tf.train.Example`.
-        DataError: It is a `tf.train.SequenceExample`, whose context would pass for an Example without its lists.
-    """
+    """Decodes a record, and refuses a `tf.train.SequenceExample`: its context would pass for an Example."""
     if has_feature_lists(payload):
         raise DataError(
             f"{path} holds tf.train.SequenceExample ({name} has lists of features), which tfpipe does not read. Write "
