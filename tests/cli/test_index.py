@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfpipe.profiler.measure import alone, simulated_accelerator, turns
+from tfpipe.profiler.measure import clocks, simulated_accelerator, textbook
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,8 @@ def test_doctor_runs_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None
 def test_profile_runs_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)
-    monkeypatch.setattr(turns, "_SECONDS", 0.01)
-    monkeypatch.setattr(alone, "SECONDS", 0.01)
+    monkeypatch.setattr(clocks, "_SECONDS", 0.01)
+    monkeypatch.setattr(textbook, "SECONDS", 0.01)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
     options = ("--batch-size", 8, "--image-size", 32, "--step-ms", 5, "--seconds", 0.5, "--json")
     code, out, err = tfpipe("profile", folder, *options)

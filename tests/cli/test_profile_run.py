@@ -71,7 +71,7 @@ def test_a_file_that_something_else_wrote_stays(small_dataset: Path, tmp_path: P
 
 
 def test_without_a_step_the_rate_is_told(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
-    monkeypatch.setattr("tfpipe.profiler.measure.host_usage._read_machine_s", lambda: None)  # other tests run
+    monkeypatch.setattr("tfpipe.profiler.measure.clocks._read_machine_s", lambda: None)  # other tests run
     done = tfpipe("profile", small_dataset, "--batch-size", 4, "--image-size", 16, "--seconds", 0.3)
     assert done.code == 0, done.err
     assert re.fullmatch(r"\S.* limits? this pipeline: [\d,]+ images/s\.", done.lines[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tfpipe.cli.profile_run import run
+from tfpipe.cli.profile_run import run, run_loader
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import (
     Percent,
@@ -127,17 +127,14 @@ def profile(**given: Any) -> None:
     """
     args = SimpleNamespace(**given)
     if args.loader is not None:
-        from tfpipe.cli.profile_loader import run_loader as run_it
-
         _check_goes_with_loader()
         _check_loader(args)
     else:
-        run_it = run
         _check_pipeline(args)
     if args.html is not None:  # before anything is measured
         check_installed("jinja2", "`tfpipe profile --html`", "Jinja2", "tfpipe[report]")
         check_target(args.html)
-    output = run_it(args)
+    output = run_loader(args) if args.loader is not None else run(args)
     click.echo(json.dumps(output.document, allow_nan=False) if args.as_json else output.text, nl=args.as_json)
     if args.apply is not None:
         echo(f"Wrote {args.apply}.", err=True)
@@ -163,11 +160,7 @@ def _check_goes_with_loader() -> None:
 
 
 def _check_pipeline(args: SimpleNamespace) -> None:
-    """Checks the arguments of a run of a pipeline.
-
-    Raises:
-        ConfigError: An argument is missing, or two do not go together.
-    """
+    """Checks the arguments of a run of a pipeline."""
     if args.train is not None:
         raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
     if args.dataset is None:
@@ -186,11 +179,7 @@ def _check_pipeline(args: SimpleNamespace) -> None:
 
 
 def _check_loader(args: SimpleNamespace) -> None:
-    """Checks what gives the step behind a loader.
-
-    Raises:
-        ConfigError: There are two of the options, none where one is needed, or a value is not above 0.
-    """
+    """Checks what gives the step behind a loader."""
     given = [value for value in (args.train, args.step_ms, args.images_per_second) if value is not None]
     if len(given) > 1:
         raise ConfigError("A loader has one trainer. Give one of --step-ms, --images-per-second and --train.")

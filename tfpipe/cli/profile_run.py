@@ -1,6 +1,8 @@
-"""The run behind `tfpipe profile`: measure the pipeline, and try the fixes."""
+"""The runs behind `tfpipe profile`: measure the pipeline or a loader as its user made it, and try the fixes."""
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,6 +10,7 @@ from tfpipe.cli.shared.command import require_tensorflow
 from tfpipe.cli.shared.console import status_line
 from tfpipe.cli.shared.inputs import load_function, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target
+from tfpipe.engine.config import toml_json
 
 if TYPE_CHECKING:
     from tfpipe.profiler.types import Report
@@ -23,12 +26,7 @@ class Output(NamedTuple):
 
 
 def run(args: SimpleNamespace) -> Output:
-    """Measures the pipeline, and tries the fixes if a file for them is named. `args` has the options of the command.
-
-    Raises:
-        ConfigError: The pipeline cannot be built, or the file for the options cannot be written.
-        DataError: The data cannot be read.
-    """
+    """Measures the pipeline, and tries the fixes if a file for them is named. `args` has the options of the command."""
     report = make_report(args)
     from tfpipe.profiler.report.text_json import to_json, to_text
 
@@ -41,7 +39,7 @@ def run(args: SimpleNamespace) -> Output:
 
 
 def make_report(args: SimpleNamespace) -> "Report":
-    """Returns the report; errors as with `run`."""
+    """Returns the report on a pipeline."""
     asked = {"image_size": args.image_size, "cpu_budget": args.cpu_budget}
     config = read_config(args.config, args.batch_size, given=asked)
     batch = config.batch_size
@@ -49,7 +47,6 @@ def make_report(args: SimpleNamespace) -> "Report":
     require_tensorflow("profile")
     data, split = open_data(args.dataset or "", args.split)
     if args.apply is not None:
-        from tfpipe.engine.config import toml_json
         from tfpipe.profiler import tuned_file
         from tfpipe.system.options import list_changes
 
@@ -80,3 +77,28 @@ def make_report(args: SimpleNamespace) -> "Report":
     given |= {name: value for name, value in asked.items() if value is not None} | {"batch_size": batch}
     tuned_file.write(args.apply, given, list_changes(config, best), place, rates)
     return report
+
+
+def run_loader(args: SimpleNamespace) -> Output:
+    """Profiles a loader, and writes the options that were kept. The idle share is that after the fixes."""
+    if args.apply is not None:
+        check_target(args.apply)
+        toml_json.check_suffix(args.apply)
+    strangers = threading.enumerate()
+    make = load_function(args.loader or "", "--loader")
+    with status_line("Making the loader") as observer:
+        from tfpipe.profiler.diagnose.diagnosis import HOURS_PER_DAY
+        from tfpipe.profiler.loader.loaders import LoaderSource
+        from tfpipe.profiler.loader.measure import Trainer, profile_loader
+        from tfpipe.profiler.loader.report import to_json, to_text
+
+        train = None if args.train is None else load_function(args.train, "--train")
+        trainer = Trainer(None if args.step_ms is None else args.step_ms / 1e3, args.images_per_second, train)
+        source, applies = LoaderSource(make, args.loader or "", strangers), args.apply is not None
+        report, kept = profile_loader(source, trainer, args.seconds, applies, observer)
+        if args.price_per_hour is not None:
+            price = args.price_per_hour * HOURS_PER_DAY * report.profile.idle_fraction
+            report = replace(report, price_per_day=price)
+    if args.apply is not None:
+        toml_json.write(args.apply, kept)
+    return Output(to_text(report), to_json(report), str, report.idle_after_fixes)

@@ -22,15 +22,10 @@ Run = Callable[[Changes], float]
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one change.
+    """The result of one change."""
 
-    Attributes:
-        gains: The rate with the change, divided by that without it, of each pair of turns.
-        rate: The median rate with the change.
-    """
-
-    gains: tuple[float, ...]
-    rate: float
+    gains: tuple[float, ...]  # the rate with the change by that without it, of each pair of turns
+    rate: float  # the median with the change
 
     @property
     def gain(self) -> float:
@@ -46,16 +41,9 @@ class Trial:
 def try_changes(
     run: Run, candidates: Iterable[tuple[str, Changes]], observer: Observer, enough: float = float("inf")
 ) -> tuple[list[Trial | None], dict[str, Any]]:
-    """Tries changes one after another, each on top of those that were kept, if these left its options alone.
+    """Tries named changes one after another, each on top of those that were kept, if these left its options alone.
 
-    Args:
-        run: A run with some options changed.
-        candidates: The changes, the most useful first, each behind its name; empty ones are not tried.
-        observer: An object that is told what is tried.
-        enough: The rate with which nothing more is tried.
-
-    Returns:
-        The result of each, which is None if it was not tried, and the options that were kept.
+    None stands for one that was not tried: it is empty, or the rate is `enough` already.
     """
     kept: dict[str, Any] = {}
     rate = 0.0
@@ -75,11 +63,7 @@ def try_changes(
 
 
 def compare(run: Run, best: Changes, changed: Changes) -> Trial:
-    """Runs in turns with two sets of changes.
-
-    Raises:
-        DataError: Nothing can run with one of them.
-    """
+    """Runs in turns with two sets of changes."""
     befores, afters = list[float](), list[float]()
     for number in range(ROUNDS):
         turns = [(changed, afters), (best, befores)]

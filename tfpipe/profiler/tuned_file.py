@@ -26,12 +26,9 @@ _KEY_DIGITS = 8
 
 
 def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]:
-    """Describes this host and these data: elsewhere other options may be the best.
+    """Returns the values for the table `tuned`, whose `key` differs if the host or the data do.
 
-    Returns:
-        The values for the table `tuned`. The `key` differs if the host or the data differ; the path of the data is not
-        in it, nor the memory, of which the kernel takes more or less for itself. The `fingerprint` is a digest of the
-        split's files: names, sizes, and checksums if there are any.
+    The path of the data is not in it, nor the memory, of which the kernel takes more or less for itself.
     """
     source = get_source(data, split)
     processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
@@ -49,11 +46,7 @@ def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]
 
 
 def check_path(path: str, place: Mapping[str, Any]) -> None:
-    """Refuses a file that was tuned elsewhere, before anything is measured.
-
-    Raises:
-        ConfigError: The name ends in neither .toml nor .json, or the file is not one of this host and data.
-    """
+    """Refuses a file that was tuned elsewhere, before anything is measured."""
     if Path(path).suffix not in (".toml", ".json"):
         raise ConfigError(f"The file for the options must end in .toml or .json, got {path!r}.")
     if not os.path.lexists(path):
@@ -68,18 +61,7 @@ def check_path(path: str, place: Mapping[str, Any]) -> None:
 def write(
     path: str, given: Mapping[str, Any], changes: Mapping[str, Any], place: Mapping[str, Any], result: Mapping[str, Any]
 ) -> None:
-    """Writes the options and the table `tuned` in one step: those that the user gave, as the fixes changed them.
-
-    Args:
-        path: A name that ends in .toml or .json.
-        given: The user's options, as in a file.
-        changes: The options that fixes changed, with their new values and names such as "tf_data.cycle_length".
-        place: The host and the data they were tried on, from `describe_place`.
-        result: The figures for the table, plain values.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Writes the options and the table `tuned` in one step: those that the user gave, as the fixes changed them."""
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
     table = copy.deepcopy(dict(given))

@@ -27,14 +27,11 @@ batches are taken as fast as they come."""
 IdleMethod = Literal["loop", "fit", "none", "monitor"]
 """The ways to measure idle time: with a simulated accelerator that a trainer feeds, or live in a training."""
 
-SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
-"""The ways with a simulated accelerator."""
+SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")  # the ways with a simulated accelerator
 
-_CROWDED = 0.1
-"""The share of the cores from which on a report begins with what other programs take."""
+_CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
 
-_MIN_CORES = 0.1
-"""The cores that a process can have at least, however many others run."""
+_MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
 
 FixAction = Literal[
     "set_option",
@@ -45,8 +42,7 @@ FixAction = Literal[
     "cache_before_stage",
     "write_data",
     "add_machines",
-]
-"""The parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines."""
+]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
 """A value that a fix gives to an option of `PipelineConfig`."""
@@ -54,27 +50,15 @@ OptionValue = bool | int | float | str | tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure and its variation over the parts of a run.
+    """A figure and its variation over the parts of a run."""
 
-    Attributes:
-        median: The figure. For stages and a simulated accelerator it is that of the whole run, since waits and images
-            come in bursts, which the median of the parts would miss.
-        low: The 10th percentile of the parts, or the figure, if a few parts pull it below.
-        high: The 90th percentile of the parts, or the figure, if a few parts pull it above.
-    """
-
-    median: float
-    low: float
-    high: float
+    median: float  # of a run in parts it is that of the whole run: waits come in bursts, which a median would miss
+    low: float  # the 10th percentile of the parts, or the figure if that is lower
+    high: float  # the 90th percentile of the parts, or the figure if that is higher
 
     @classmethod
     def from_values(cls, values: Sequence[float], whole: float | None = None) -> Spread:
-        """Computes the median and the percentiles of at least one value, by linear interpolation.
-
-        Args:
-            values: The figures of the parts of a run.
-            whole: The figure of the whole run, which replaces the median.
-        """
+        """Computes the median, which `whole` replaces, and the percentiles of values, by linear interpolation."""
         ordered = sorted(values)
 
         def percentile(share: float) -> float:
@@ -89,33 +73,17 @@ class Spread:
 
 @dataclass(frozen=True)
 class StageTiming:
-    """One named stage.
-
-    Attributes:
-        name: The stage's name.
-        cpu_us_per_image: The processor time in this stage alone for an image that leaves the pipeline, in microseconds.
-        wait_us_per_image: The time of a call for each image in which it neither runs nor waits for a core, in
-            microseconds: for storage, for a lock, or for somebody else.
-        parallelism: The most calls that work at once.
-        bytes_in_per_image: The bytes that the stage takes for an image.
-        bytes_out_per_image: The bytes that the stage gives for an image.
-        hold_us_per_image: The time from one call to the next for each image, in microseconds, if a lock lets one call
-            run at a time whatever the threads: found by running the function alone with 1 and 2 threads. None without
-            such a lock.
-        holds_python_lock: Whether this lock is Python's own.
-        elements_out_per_in: The elements that it gave for each that it took: 0.25 for a filter that drops three of
-            four, 1/64 where batches of 64 are made. It is 1 up to `read`, which takes files.
-    """
+    """One named stage."""
 
     name: str
-    cpu_us_per_image: Spread
-    wait_us_per_image: float = 0.0
-    parallelism: int = 1
+    cpu_us_per_image: Spread  # in this stage alone, for an image that leaves the pipeline
+    wait_us_per_image: float = 0.0  # in which a call neither runs nor waits for a core
+    parallelism: int = 1  # the most calls that work at once
     bytes_in_per_image: float = 0.0
     bytes_out_per_image: float = 0.0
-    hold_us_per_image: float | None = None
-    holds_python_lock: bool = False
-    elements_out_per_in: float = 1.0
+    hold_us_per_image: float | None = None  # from call to call, if a lock lets one run at a time whatever the threads
+    holds_python_lock: bool = False  # whether this lock is Python's own
+    elements_out_per_in: float = 1.0  # 0.25 for a filter that drops three of four, 1/64 for batches of 64
 
     @property
     def waits(self) -> bool:
@@ -125,59 +93,35 @@ class StageTiming:
 
 @dataclass(frozen=True)
 class Held:
-    """The memory that a stage holds.
-
-    Attributes:
-        stage: The stage's name.
-        what: The things that it holds, such as "records".
-        number: The number of these.
-        num_bytes: The bytes of all of them.
-        fill_s: The seconds of work on them before the first batch can come.
-    """
+    """The memory that a stage holds."""
 
     stage: str
-    what: str
+    what: str  # such as "records"
     number: int
     num_bytes: float
-    fill_s: float = 0.0
+    fill_s: float = 0.0  # of work on them before the first batch can come
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step, in seconds of the accelerator's clock.
+    """One step, in seconds of the accelerator's clock."""
 
-    Attributes:
-        begins_s: The time at which the device began to work on the step's batch.
-        idle_s: The time before the step in which the device had nothing to work on.
-        wait_s: The time in which the host waited for the batch. The device may have been busy for up to one step of it.
-    """
-
-    begins_s: float
-    idle_s: float
-    wait_s: float
+    begins_s: float  # when the device began with the step's batch
+    idle_s: float  # before the step, in which the device had nothing to work on
+    wait_s: float  # of the host for the batch; the device may have been busy for up to one step of it
 
 
 @dataclass(frozen=True)
 class StepTiming:
-    """The accelerator's side in steady state.
+    """The accelerator's side in steady state."""
 
-    Attributes:
-        method: The way in which the idle time was measured.
-        steps: The number of measured steps.
-        images_per_step: The number of images in the batch of a step.
-        step_s: The compute time of a step without its input, in seconds.
-        wall_s: The duration of all steps together, in seconds.
-        idle_fraction: The share of wall time in which the accelerator had no batch to work on.
-        input_wait_fraction: The share of wall time in which the trainer waited for a batch.
-    """
-
-    method: IdleMethod
+    method: IdleMethod  # how the idle time was measured
     steps: int
     images_per_step: int
-    step_s: Spread
-    wall_s: float
-    idle_fraction: Spread
-    input_wait_fraction: Spread
+    step_s: Spread  # compute time without input
+    wall_s: float  # of all steps together
+    idle_fraction: Spread  # of wall time, in which the accelerator had no batch
+    input_wait_fraction: Spread  # of wall time, in which the trainer waited for a batch
 
     @property
     def idle(self) -> float:
@@ -207,31 +151,17 @@ class StepTiming:
 
 @dataclass(frozen=True)
 class HostUse:
-    """The machine while the pipeline ran.
+    """The machine while the pipeline ran."""
 
-    Attributes:
-        cores: The number of cores that this process may use.
-        cpu_fraction: The processor time of this process, as a share of all cores' time.
-        peak_memory_bytes: The most memory that this process has held while the pipeline ran.
-        memory_limit_bytes: The memory that this process may hold.
-        storage_bytes_per_second: The bytes that the pipeline read.
-        storage_limit_bytes_per_second: The bytes that the storage gave while nothing else ran; None if that was not
-            measured.
-        trainer_us_per_step: The processor time of the thread that takes the batches, in microseconds. It is the price
-            of taking a batch, without making it.
-        other_cpu_fraction: The share of the cores that other processes took; 0 if that is unknown, as in a container.
-        budget_cores: The number of cores that `cpu_budget` leaves the pipeline; None without a budget.
-    """
-
-    cores: int
-    cpu_fraction: float
-    peak_memory_bytes: int
+    cores: int  # that this process may use
+    cpu_fraction: float  # of all cores' time, by this process
+    peak_memory_bytes: int  # of this process while the pipeline ran
     memory_limit_bytes: int
-    storage_bytes_per_second: float
-    storage_limit_bytes_per_second: float | None = None
-    trainer_us_per_step: float = 0.0
-    other_cpu_fraction: float = 0.0
-    budget_cores: int | None = None
+    storage_bytes_per_second: float  # that the pipeline read
+    storage_limit_bytes_per_second: float | None = None  # while nothing else ran; None if not measured
+    trainer_us_per_step: float = 0.0  # processor time of the thread that takes the batches: the price of a batch
+    other_cpu_fraction: float = 0.0  # by other processes; 0 if unknown, as in a container
+    budget_cores: int | None = None  # that `cpu_budget` leaves the pipeline
 
     @property
     def is_crowded(self) -> bool:
@@ -251,82 +181,43 @@ class HostUse:
 
 @dataclass(frozen=True)
 class OwnStage:
-    """The facts that a stage of the user's own declares, see `tfpipe.Stage`; None where it says nothing.
+    """The facts that a stage of the user's own declares, see `tfpipe.Stage`; None where it says nothing."""
 
-    Attributes:
-        random: Whether it draws anew in each epoch.
-        per_image: Whether it treats each image for itself.
-    """
-
-    random: bool | None = None
-    per_image: bool | None = None
+    random: bool | None = None  # whether it draws anew in each epoch
+    per_image: bool | None = None  # whether it treats each image for itself
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """The facts about the data and its stages that the diagnosis needs.
+    """The facts about the data and its stages that the diagnosis needs."""
 
-    Attributes:
-        name: The dataset's name, as messages show it.
-        records: The number of records in all files; None if nobody counted them.
-        files: The number of files.
-        record_bytes: The mean size of a record in its file.
-        formats: The image formats in the files, sorted; empty if they are unknown.
-        stored_size: The height and width of every image; None if images differ.
-        mean_size: The mean height and width; None if they are unknown, or if `stored_size` says more.
-        short_side: The short side with which images could be stored, in pixels; None if they are hardly larger than the
-            model needs.
-        decoded_size: The height and width of whole decoded images.
-        cycle_length: The number of files that are read side by side; of batches, if the engine reads them.
-        exact: Whether training reads in the exact order of `tfpipe.engine.order`.
-        by_engine: Whether the engine makes the batches, each from records that one call reads from their places. If
-            not, stages of TensorFlow's operations do.
-        shuffled_records: The number of records that are held in memory to be shuffled.
-        own_stages: The names of the stages that the user has put in.
-        late_caches: The names of the user's stages that cache augmented images, the last one first.
-        filters: The names of the user's stages that can drop single images.
-        unread_features: The features that take up bytes and are not read, the largest one first; only those that
-            `tfpipe reshard --drop-feature` can leave out.
-        unread_share: The share of the bytes read that these features take.
-        foreign: Whether another program wrote the files.
-        described: Whether there is a manifest.
-        compression: The compression of every file; empty for none.
-        counted_records: The number of records in files without a manifest, counted for the profile; None if it is not
-            known.
-        unpacked_record_bytes: The mean size of a record in memory.
-        stage_moves: The moves of the user's stages that are allowed and leave less to do, see `Stages.list_moves`.
-        declared: The facts that each of the user's stages declares, by name.
-        unit: The word for what a batch has many of: "images", or "records" where records have no image.
-        address: The text that opens the dataset again, or the pattern of files without a manifest.
-    """
-
-    name: str
-    records: int | None
+    name: str  # as messages show it
+    records: int | None  # None if nobody counted them
     files: int
-    record_bytes: float
-    formats: tuple[str, ...]
-    stored_size: tuple[int, int] | None
-    mean_size: tuple[float, float] | None
-    short_side: int | None
-    decoded_size: tuple[int, int]
-    cycle_length: int
-    exact: bool
-    by_engine: bool
-    shuffled_records: int
+    record_bytes: float  # the mean size in its file
+    formats: tuple[str, ...]  # sorted; empty if unknown
+    stored_size: tuple[int, int] | None  # height and width of every image; None if they differ
+    mean_size: tuple[float, float] | None  # None if unknown, or if `stored_size` says more
+    short_side: int | None  # that images could be stored with; None if they are hardly larger
+    decoded_size: tuple[int, int]  # height and width of whole decoded images
+    cycle_length: int  # files that are read side by side; of batches, if the engine reads them
+    exact: bool  # whether training reads in the order of `tfpipe.engine.order`
+    by_engine: bool  # not by stages of TensorFlow's operations
+    shuffled_records: int  # held in memory to be shuffled
     own_stages: tuple[str, ...] = ()
-    late_caches: tuple[str, ...] = ()
-    filters: tuple[str, ...] = ()
-    unread_features: tuple[str, ...] = ()
-    unread_share: float = 0.0
-    foreign: bool = False
-    described: bool = True
-    compression: str = ""
-    counted_records: int | None = None
-    unpacked_record_bytes: float = 0.0
-    stage_moves: tuple[str, ...] = ()
-    declared: Mapping[str, OwnStage] = field(default_factory=dict)
-    unit: str = "images"
-    address: str = ""
+    late_caches: tuple[str, ...] = ()  # own stages that cache augmented images, the last one first
+    filters: tuple[str, ...] = ()  # own stages that can drop single images
+    unread_features: tuple[str, ...] = ()  # those that `tfpipe reshard --drop-feature` can leave out, largest first
+    unread_share: float = 0.0  # of the bytes read
+    foreign: bool = False  # whether another program wrote the files
+    described: bool = True  # whether there is a manifest
+    compression: str = ""  # of every file; empty for none
+    counted_records: int | None = None  # in files without a manifest, counted for the profile
+    unpacked_record_bytes: float = 0.0  # the mean size in memory
+    stage_moves: tuple[str, ...] = ()  # that are allowed and leave less to do, see `Stages.list_moves`
+    declared: Mapping[str, OwnStage] = field(default_factory=dict)  # by the name of the user's stage
+    unit: str = "images"  # or "records" where records have no image
+    address: str = ""  # to open the dataset again, or the pattern of files
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
@@ -349,61 +240,38 @@ TriedChange: TypeAlias = str
                      `LARGE_BATCH` images
 """
 
-MOST_THREADS = 64
-"""The threads that a fix lets wait at once, at most: with as many the storage is measured."""
+MOST_THREADS = 64  # the threads that a fix lets wait at once, at most: with as many the storage is measured
 
-LARGE_BATCH = 64
-"""The number of images in a batch that is tried beside a small one."""
+LARGE_BATCH = 64  # the number of images in a batch that is tried beside a small one
 
 
 @dataclass(frozen=True)
 class CallCosts:
-    """The processor time of an image in a stage of the user's own, by the images that a call of its function gets.
+    """The processor time of an image in a stage of the user's own, by the images that a call of its function gets."""
 
-    Attributes:
-        one_us: The time with a call for each image, in microseconds.
-        many_us: The time with a call for `IMAGES_PER_CALL` images, in microseconds for each image.
-        entry: The argument of `Stages.vectorize` that makes such calls.
-        same_values: Whether both gave exactly the same for the images of the sample.
-    """
-
-    one_us: float
-    many_us: float
-    entry: str
-    same_values: bool
+    one_us: float  # a call for each image
+    many_us: float  # for each image, in calls for `IMAGES_PER_CALL`
+    entry: str  # for `Stages.vectorize`, to make such calls
+    same_values: bool  # whether both gave exactly the same for the sample
 
 
 @dataclass(frozen=True)
 class WorkerTiming:
-    """A worker of a service while all workers make as many batches as they can.
+    """A worker of a service while all workers make as many batches as they can."""
 
-    Attributes:
-        address: The address, host:port.
-        images_per_second: The images that it gives in a second.
-        busy_fraction: The share of the time in which it makes batches; the rest it waits for the network or the
-            trainer.
-    """
-
-    address: str
+    address: str  # host:port
     images_per_second: float
-    busy_fraction: float
+    busy_fraction: float  # the rest it waits for the network or the trainer
 
 
 @dataclass(frozen=True)
 class ServiceUse:
-    """The service that made the batches.
-
-    Attributes:
-        workers: The workers.
-        local_fraction: The share of the batches that the trainer made itself (the service's `share`).
-        batch_bytes: The mean size of a batch, in bytes.
-        wire_bytes_per_second: The bytes of batches that came from workers during the run.
-    """
+    """The service that made the batches."""
 
     workers: tuple[WorkerTiming, ...]
-    local_fraction: float
-    batch_bytes: float
-    wire_bytes_per_second: float
+    local_fraction: float  # of the batches, which the trainer made itself (the service's `share`)
+    batch_bytes: float  # the mean size
+    wire_bytes_per_second: float  # from workers during the run
 
     @property
     def images_per_second(self) -> float:
@@ -414,31 +282,17 @@ class ServiceUse:
 
 @dataclass(frozen=True)
 class ServiceDemand:
-    """The time that an image needs at each station: the cores, each stage's threads, the storage.
+    """The time that an image needs at each station: the cores, each stage's threads, the storage."""
 
-    Attributes:
-        cores: The number of cores that this process can have; other processes may take some.
-        cpu_s: The processor time of an image by stage, in seconds. "other" is the time that no stage accounts for.
-        wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
-            It waits for files, or inside a user's function.
-        threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
-        passes: The stages that the threads of a stage pass through before it with the same image, by its name.
-        lock_bound: The stages in which a lock lets one call run at a time.
-        storage_limit: The images per second that the storage gives; None if it is not a limit.
-        take_batch_s: The part of `cpu_s["other"]` in which the trainer's thread takes batches. It is the price of a
-            batch, not of the images in it.
-        handover_s: The part of `cpu_s["other"]` that is the same for every image, however cheap the stages are.
-    """
-
-    cores: float
-    cpu_s: Mapping[str, float]
+    cores: float  # that this process can have; others may take some
+    cpu_s: Mapping[str, float]  # by stage; "other" is the time that no stage accounts for
     wait_s: Mapping[str, float] = field(default_factory=dict)
-    threads: Mapping[str, float] = field(default_factory=dict)
-    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lock_bound: frozenset[str] = frozenset()
-    storage_limit: float | None = None
-    take_batch_s: float = 0.0
-    handover_s: float = 0.0
+    threads: Mapping[str, float] = field(default_factory=dict)  # at most; a stage that is left out is not a limit
+    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stages that its threads pass through before
+    lock_bound: frozenset[str] = frozenset()  # in which a lock lets one call run at a time
+    storage_limit: float | None = None  # images per second; None if it is not a limit
+    take_batch_s: float = 0.0  # of "other": taking batches, the price of a batch and not of its images
+    handover_s: float = 0.0  # of "other": the same for every image, however cheap the stages are
 
     @property
     def cpu_limit(self) -> float:
@@ -472,15 +326,24 @@ class ServiceDemand:
         return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
 
     def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> ServiceDemand:
-        """Returns the demand with a factor for the times of some stages.
-
-        Args:
-            cpu: The factors of processor times by stage.
-            wait: The factors of waits by stage; None if these stay.
-        """
+        """Returns the demand with factors for the processor times and the waits of some stages."""
         cpu_s = {name: seconds * cpu.get(name, 1.0) for name, seconds in self.cpu_s.items()}
         wait_s = {name: seconds * (wait or {}).get(name, 1.0) for name, seconds in self.wait_s.items()}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s)
+
+    def scale_other(self, before: ServiceDemand) -> ServiceDemand:
+        """Returns the demand with the time that no stage accounts for, after the stages of `before` have changed.
+
+        Handing over stays the same for every image. The rest, such as allocations, grows with the time of the stages.
+        """
+        if self.cpu_s["other"] != before.cpu_s["other"]:
+            return self  # the fix knows what it saves there
+        before_s, after_s = (sum(each.cpu_s.values()) - each.cpu_s["other"] for each in (before, self))
+        if before_s <= 0:
+            return self
+        grows_s = before.cpu_s["other"] - before.handover_s
+        handover_s = before.handover_s - before.take_batch_s + self.take_batch_s
+        return replace(self, cpu_s={**self.cpu_s, "other": grows_s * after_s / before_s + handover_s})
 
     def widen(self, name: str, threads: float) -> ServiceDemand:
         """Returns the demand with at least this number of threads for a stage."""
@@ -503,12 +366,6 @@ def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float
 
     It is the mean value analysis of a closed network (M. Reiser and S. S. Lavenberg, Journal of the ACM 27(2), 1980),
     with the cores as one core that is as fast as all and a delay (A. Seidmann et al., Large Scale Systems 12, 1987).
-
-    Args:
-        threads: The number of threads.
-        wait_s: The seconds that an image waits.
-        cpu_s: The seconds that it computes.
-        cores: The cores that the threads share.
     """
     share_s, rate, queue = cpu_s / cores, 0.0, 0.0
     for count in range(1, max(threads, 1) + 1):
@@ -520,48 +377,24 @@ def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float
 
 @dataclass(frozen=True)
 class Profile:
-    """All figures that one run measured.
-
-    Attributes:
-        step: The accelerator's side.
-        stages: The stages in the order of the pipeline.
-        host: The machine during the run.
-        images_per_second: The images that the pipeline gave.
-        first_batch_s: The seconds from the start until the first batch.
-        warm_up_s: The seconds of warming up, which no figure above includes.
-        config: The options that the pipeline ran with.
-        dataset: The data that was read.
-        option_costs: The costs of the changes that were tried. One that the config has already is not among them.
-        call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
-        held: The memory that stages hold, the most bytes first.
-        handover_us: The processor time of handing elements from stage to stage for an image, in microseconds: the
-            part of the time that no stage accounts for which no cheaper stage saves. None: all of it.
-        timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
-            one by one.
-        fill_s: The seconds until the cache is full, if the figures are of the epoch that fills it. 0: it was
-            full, or there is none.
-        records_per_image: The records that are taken for an image that leaves the pipeline; 4 if a filter drops three
-            of four.
-        service: The service that made the batches; None if this host did. With a service `stages` has what this
-            host does: it takes the batches.
-    """
+    """All figures that one run measured."""
 
     step: StepTiming
-    stages: tuple[StageTiming, ...]
+    stages: tuple[StageTiming, ...]  # in the order of the pipeline
     host: HostUse
     images_per_second: float
-    first_batch_s: float
-    warm_up_s: float
+    first_batch_s: float  # from the start
+    warm_up_s: float  # which no other figure includes
     config: PipelineConfig
     dataset: DatasetFacts
-    option_costs: Mapping[TriedChange, float] = field(default_factory=dict)
-    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
-    held: tuple[Held, ...] = ()
-    handover_us: float | None = None
-    timeline: tuple[Step, ...] = ()
-    fill_s: float = 0.0
-    records_per_image: float = 1.0
-    service: ServiceUse | None = None
+    option_costs: Mapping[TriedChange, float] = field(default_factory=dict)  # without what the config has already
+    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)  # by the user's stages that declare `per_image`
+    held: tuple[Held, ...] = ()  # the most bytes first
+    handover_us: float | None = None  # for an image, however cheap the stages are; None: all that no stage accounts for
+    timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
+    fill_s: float = 0.0  # until the cache is full, if the figures are of the epoch that fills it
+    records_per_image: float = 1.0  # 4 if a filter drops three of four
+    service: ServiceUse | None = None  # with one, `stages` has only the taking of batches
 
     @property
     def cpu_limit(self) -> float:
@@ -631,79 +464,43 @@ class Profile:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The part of the pipeline, or of the machine, that limits the rate.
+    """The part of the pipeline, or of the machine, that limits the rate."""
 
-    Attributes:
-        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator"; with a service
-            also "service" or "wire".
-        reason: A sentence with the numbers that prove it.
-        limit_images_per_second: The rate that it allows.
-    """
-
-    stage: str
-    reason: str
+    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", "service" or "wire"
+    reason: str  # the numbers that prove it
     limit_images_per_second: float
 
 
 class Effort(IntEnum):
-    """The effort that a fix takes.
+    """The effort that a fix takes."""
 
-    Attributes:
-        WASTE: The user's own stages change places, so that work for nothing is left out, and the trainer sees no
-            difference.
-        OPTION: The config changes, and the trainer sees no difference.
-        VISIBLE_OPTION: The config changes, which affects the trainer, its memory or a line of the user's code.
-        NEW_SHARDS: The shards are written again.
-        REWRITE: The user makes a stage of their own cheaper, by how much nobody knows.
-        MORE_MACHINES: Further machines make batches.
-    """
-
-    WASTE = -1
-    OPTION = 0
-    VISIBLE_OPTION = 1
+    WASTE = -1  # stages change places, so that work for nothing is left out
+    OPTION = 0  # the trainer sees no difference
+    VISIBLE_OPTION = 1  # it affects the trainer, its memory or a line of the user's code
     NEW_SHARDS = 2
-    REWRITE = 3
+    REWRITE = 3  # the user makes a stage of their own cheaper, by how much nobody knows
     MORE_MACHINES = 4
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A change, and the rate that it gives.
-
-    Attributes:
-        effort: The effort that it takes.
-        reason: A sentence that says why it helps.
-        demand: The demand of the pipeline that has it; None if it does not raise the rate.
-        changes: The options of `PipelineConfig` and their new values; empty where the data or the machine must change.
-        instruction: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
-        action: The kind of the change.
-        stage: The stage of the user's own that changes; None if there is none.
-        keeps_values: Whether the trainer's input stays the same by what was measured. `--apply` does not try a fix with
-            which a stage's values were found to differ.
-        max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
-        efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
-        predicted_images_per_second: The predicted rate.
-        predicted_idle_fraction: The predicted share of idle time; None without steps that take time.
-        measured_images_per_second: The rate in turns, on top of the fixes kept before; None if it was not tried.
-        measured_gain: The factor by which the rate grew from turn to turn; None if it was not tried.
-        kept: Whether the gain was above the noise; None if it was not tried.
-    """
+    """A change, and the rate that it gives."""
 
     effort: Effort
     reason: str
-    demand: ServiceDemand | None = None
-    changes: Mapping[str, OptionValue] = field(default_factory=dict)
-    instruction: str = ""
+    demand: ServiceDemand | None = None  # of the pipeline that has it; None if it does not raise the rate
+    changes: Mapping[str, OptionValue] = field(default_factory=dict)  # empty where data or machines must change
+    instruction: str = ""  # a command or a sentence, alone or besides the changes
     action: FixAction = "set_option"
-    stage: str | None = None
-    keeps_values: bool = True
-    max_images_per_second: float = float("inf")
-    efficiency: float | None = None
+    stage: str | None = None  # of the user's own that changes
+    keeps_values: bool = True  # by what was measured; `--apply` does not try a fix that does not
+    max_images_per_second: float = float("inf")  # if `demand` does not say so
+    efficiency: float | None = None  # of its bound; None: as the measured pipeline
     predicted_images_per_second: float = 0.0
-    predicted_idle_fraction: float | None = 0.0
-    measured_images_per_second: float | None = None
-    measured_gain: Spread | None = None
-    kept: bool | None = None
+    predicted_idle_fraction: float | None = 0.0  # None without steps that take time
+    measured_images_per_second: float | None = None  # in turns, on top of the fixes kept before
+    measured_gain: Spread | None = None  # the factor from turn to turn
+    kept: bool | None = None  # whether the gain was above the noise
 
     @property
     def is_sure(self) -> bool:
@@ -714,68 +511,38 @@ class Fix:
 
 @dataclass(frozen=True)
 class Combination:
-    """Several fixes together.
+    """Several fixes together."""
 
-    Attributes:
-        fixes: The numbers of the fixes in the report, from 1.
-        predicted_images_per_second: The predicted rate with all of them.
-        predicted_idle_fraction: The predicted share of idle time with all of them; None without steps that take time.
-    """
-
-    fixes: tuple[int, ...]
+    fixes: tuple[int, ...]  # their numbers in the report, from 1
     predicted_images_per_second: float
-    predicted_idle_fraction: float | None
+    predicted_idle_fraction: float | None  # None without steps that take time
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The needs of an accelerator that no fix on this host satisfies.
+    """The needs of an accelerator that no fix on this host satisfies."""
 
-    Attributes:
-        best_images_per_second: The predicted rate with the best fixes of this host, or the measured one without any.
-        stage: The stage that is too slow however many cores there are; None if there is none.
-        machines: The number of machines like this one that would make the images with `tfpipe serve`, with the best
-            fixes but without a cache; None if the pipeline cannot be served.
-        cores: The number of cores that would do on this host, with the best fixes; None if these are enough, or if a
-            stage is too slow whatever the cores.
-        storage_bytes_per_second: The rate that the storage would need; None if it is fast enough, or not measured.
-        cpu_us_per_image: The processor time of an image with the best fixes, in microseconds.
-        affordable_cpu_us_per_image: The processor time of an image that these cores could afford.
-        raw_images: Whether raw pixels in the shards would do, without any fix.
-    """
-
-    best_images_per_second: float
-    stage: str | None
-    machines: int | None
-    cores: int | None
-    storage_bytes_per_second: float | None
-    cpu_us_per_image: float
+    best_images_per_second: float  # predicted with the best fixes, or measured without any
+    stage: str | None  # too slow however many cores there are
+    machines: int | None  # for `tfpipe serve`, with the best fixes but a cache; None if it cannot be served
+    cores: int | None  # that would do; None if these are enough or a stage is too slow
+    storage_bytes_per_second: float | None  # that it would need; None if it is fast enough, or not measured
+    cpu_us_per_image: float  # with the best fixes
     affordable_cpu_us_per_image: float
-    raw_images: bool
+    raw_images: bool  # whether raw pixels in the shards would do, without any fix
 
 
 @dataclass(frozen=True)
 class Report:
-    """A profile and the conclusions from it.
-
-    Attributes:
-        profile: The measured figures.
-        bottleneck: The part that limits the rate.
-        fixes: The changes that help, the best one first.
-        combination: The fixes that give most together; None if one alone gives as much.
-        shortfall: The needs of the accelerator if no fix on this host satisfies them; None if one does.
-        after_images_per_second: The rate with every fix that was kept, when the last of them was tried; None if
-            no fix was tried.
-        price_per_day: The price of a day's idle time; None if no price per hour was given.
-    """
+    """A profile and the conclusions from it."""
 
     profile: Profile
     bottleneck: Bottleneck
-    fixes: tuple[Fix, ...] = ()
-    combination: Combination | None = None
-    shortfall: Shortfall | None = None
-    after_images_per_second: float | None = None
-    price_per_day: float | None = None
+    fixes: tuple[Fix, ...] = ()  # the best one first
+    combination: Combination | None = None  # None if one fix alone gives as much
+    shortfall: Shortfall | None = None  # None if some fix satisfies the accelerator
+    after_images_per_second: float | None = None  # with every fix that was kept; None if none was tried
+    price_per_day: float | None = None  # of idle time
 
     @property
     def idle_after_fixes(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_spread, make_stage, make_step
 from tfpipe.profiler.diagnose.bottleneck import find_bottleneck
-from tfpipe.profiler.diagnose.fixes import find_fixes
+from tfpipe.profiler.diagnose.diagnosis import find_fixes
 from tfpipe.profiler.types import CallCosts, Effort, Fix, Held, OptionValue, OwnStage, Profile, StageTiming
 from tfpipe.system.options import get_value, replace_options
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import SERVICE, make_profile, make_step
+from tfpipe.profiler.diagnose.bottleneck import count_needed_workers, explain_needed_workers, explain_wire
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.diagnose.service import count_needed_workers, explain_needed_workers, explain_wire
 from tfpipe.profiler.types import Profile, ServiceUse, WorkerTiming
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.diagnose.predict import can_combine, combine, predict_rate
+from tfpipe.profiler.diagnose.diagnosis import can_combine, combine, make_report, predict_rate
 from tfpipe.profiler.report.text_json import format_combination, format_shortfall
 from tfpipe.profiler.types import Combination, Effort, Fix, ServiceDemand, Shortfall
 

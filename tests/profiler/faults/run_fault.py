@@ -25,7 +25,7 @@ from tests.profiler.faults.data import index_files, make_files, make_shards
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.pipelines import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.profiler.faults.loader_cases import FAULTS
-from tfpipe.profiler.loader.diagnose import find_wall
-from tfpipe.profiler.loader.files import find_files, measure_draft_s
-from tfpipe.profiler.loader.fixes import list_fixes
+from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
-from tfpipe.profiler.loader.measure import Trainer, measure_loader
+from tfpipe.profiler.loader.measure import Trainer, find_files, measure_draft_s, measure_loader, run_turn
 from tfpipe.profiler.loader.report import to_text
-from tfpipe.profiler.loader.run import run_turn
 from tfpipe.profiler.loader.types import LoaderReport
 from tfpipe.profiler.trials import compare
 

@@ -48,7 +48,7 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch) -> Non
     for setting, value in (("SECONDS", 1.5), ("MAX_WARM_UP_S", 1.5), ("TRIES", 1), ("CALM_S", 0.0)):
         monkeypatch.setattr(run_fault, setting, value)
     monkeypatch.setattr("tfpipe.profiler.measure.profile.measure_option_costs", lambda *_: {})
-    monkeypatch.setattr("tfpipe.profiler.measure.host_usage._read_machine_s", lambda: None)
+    monkeypatch.setattr("tfpipe.profiler.measure.clocks._read_machine_s", lambda: None)
     check(run_fault.diagnose_fault(name, tmp_path, follow=False))
 
 

@@ -4,8 +4,8 @@ import sysconfig
 
 import pytest
 
-from tfpipe.profiler.loader import classify as module
-from tfpipe.profiler.loader.classify import Doing, Frame, classify, is_clock
+from tfpipe.profiler.loader import windows as module
+from tfpipe.profiler.loader.windows import Doing, Frame, classify, is_clock
 
 STDLIB, SITE = sysconfig.get_path("stdlib"), "/venv/lib/python3/site-packages"
 USER = Frame("/home/me/train.py", "Photos.load", 31, "image = image.convert('RGB')")
@@ -14,8 +14,8 @@ WORKER = Frame(f"{SITE}/torch/utils/data/_utils/worker.py", "_worker_loop", 320,
 OURS = Frame(module.__file__, "ProbedTarget.__call__", 9, "return self._target()")
 PARENT = Frame("/home/me/train.py", "<module>", 99, "main()")
 
-CLOCK = Frame(module.__file__.replace("classify", "probe"), "Probe._note_collection", 8, "now = time.perf_counter()")
-TAKES = Frame(module.__file__.replace("classify", "measure"), "drive", 7, "batch, is_new = batches.fetch()")
+CLOCK = Frame(module.__file__.replace("windows", "probe"), "Probe._note_collection", 8, "now = time.perf_counter()")
+TAKES = Frame(module.__file__.replace("windows", "measure"), "drive", 7, "batch, is_new = batches.fetch()")
 
 STACKS = {
     "garbage is collected while the user computes": ([CLOCK, USER, FETCH, WORKER], "functions", True),

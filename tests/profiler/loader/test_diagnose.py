@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from tests.profiler.loader.profiles import BATCH, OPTIONS, make_profile, make_use
-from tfpipe.profiler.loader.diagnose import find_wall
-from tfpipe.profiler.loader.fixes import list_fixes
-from tfpipe.profiler.loader.model import compute_costs
+from tfpipe.profiler.loader.diagnose import compute_costs, find_wall, list_fixes
 from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
 
 IDLE = make_use(2, cpu_s=1.0, seconds={"functions": 1.0, "idle": 9.0}, record_s=(0.02,) * 50)

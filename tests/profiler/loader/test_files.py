@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfpipe.profiler.loader.files import measure_draft_s
+from tfpipe.profiler.loader.measure import measure_draft_s
 
 
 @pytest.mark.parametrize(

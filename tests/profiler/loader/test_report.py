@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.profiler.loader.profiles import OPTIONS, make_profile, make_use
-from tfpipe.profiler.loader.diagnose import find_wall
-from tfpipe.profiler.loader.fixes import list_fixes
+from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
 from tfpipe.profiler.loader.report import to_json, to_text
 from tfpipe.profiler.loader.types import Drive, LoaderProfile, LoaderReport, ProcessUse
 

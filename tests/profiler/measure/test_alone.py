@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.profiler.measure import alone
+from tfpipe.profiler.measure import textbook
 from tfpipe.profiler.measure.datasets import BuiltStage, find_late_caches
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -16,24 +16,24 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch) -> None:
-    monkeypatch.setattr(alone, "SECONDS", 0.02)
+    monkeypatch.setattr(textbook, "SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")
 def elements() -> list[Any]:
     numbers = tf.data.Dataset.range(100).map(lambda i: {"image": tf.constant(IMAGE), "label": i, "text": "four"})
-    return alone.record(numbers)
+    return textbook.record(numbers)
 
 
 def test_the_first_elements_are_recorded_and_played_again_and_again(elements: list[Any]) -> None:
     assert len(elements) == 32
-    assert [int(element["label"]) for element in alone.play(elements).take(64)] == [*range(32), *range(32)]
-    assert alone.count_bytes(elements[0]) == 8 * 8 * 3 + 8 + 4
+    assert [int(element["label"]) for element in textbook.play(elements).take(64)] == [*range(32), *range(32)]
+    assert textbook.count_bytes(elements[0]) == 8 * 8 * 3 + 8 + 4
 
 
 def test_images_of_several_sizes_are_played() -> None:
     sizes = tf.data.Dataset.range(1, 5).map(lambda i: tf.zeros([i, 2], tf.uint8))
-    assert [element.shape[0] for element in alone.play(alone.record(sizes)).take(5)] == [1, 2, 3, 4, 1]
+    assert [element.shape[0] for element in textbook.play(textbook.record(sizes)).take(5)] == [1, 2, 3, 4, 1]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_images_of_several_sizes_are_played() -> None:
     ],
 )
 def test_a_stage_gives_so_many_elements(elements: list[Any], build: Any, group: int, ratio: float) -> None:
-    assert alone.count_given(build, elements, group)[0] == pytest.approx(ratio, rel=0.15)
+    assert textbook.count_given(build, elements, group)[0] == pytest.approx(ratio, rel=0.15)
 
 
 def compute(image: Any, times: int) -> Any:
@@ -57,7 +57,7 @@ def compute(image: Any, times: int) -> Any:
 
 
 def test_a_chain_tells_what_each_of_its_stages_costs(elements: list[Any]) -> None:
-    chain = alone.Chain(elements)
+    chain = textbook.Chain(elements)
     images = chain.add("grow", lambda dataset: dataset.map(lambda x: tf.ones([50, 1000]) * 0.1), 1.0)
     assert (len(images), images[0].shape) == (32, [50, 1000])
     assert len(chain.add("cheap", lambda dataset: dataset.map(lambda x: compute(x, 2)), 1.0)) == 32
@@ -70,7 +70,7 @@ def test_a_chain_tells_what_each_of_its_stages_costs(elements: list[Any]) -> Non
 
 
 def test_a_stage_that_gives_nothing_is_not_in_the_chain(elements: list[Any]) -> None:
-    chain = alone.Chain(elements)
+    chain = textbook.Chain(elements)
     assert chain.add("none", lambda dataset: dataset.filter(lambda x: x["label"] < 0), 1.0) == []
     assert chain.measure() == {}
 
@@ -91,11 +91,11 @@ def ask(label: Any) -> Any:
 
 @pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
 def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements: list[Any], function: Any, locked: bool) -> None:
-    played = alone.play(elements)
+    played = textbook.play(elements)
     mapped = played.map(lambda x: tf.numpy_function(function, [x["label"]], tf.int64), num_parallel_calls=-1)
     call = BuiltStage("ask", played, mapped).get_map()
     assert call is not None
-    times = alone.run_map(call, elements)
+    times = textbook.run_map(call, elements)
     assert times.wait_s > times.cpu_s
     assert (times.hold_s is not None) is locked
 

@@ -12,7 +12,7 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
+from tfpipe.profiler.measure.facts import get_dataset_facts
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8)
 

@@ -14,8 +14,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, write_sample
-from tfpipe.profiler.measure.record_sample import sample_records
+from tfpipe.profiler.measure.samples import make_decoder, make_reader, sample_records, write_sample
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
 

@@ -4,9 +4,9 @@ import pytest
 
 from tests.profiler.profiles import make_profile, make_stage
 from tfpipe.engine.clocks import PhaseTime
-from tfpipe.profiler.measure.engine_stages import Reading, Shape, time_phases
-from tfpipe.profiler.measure.held import find_held
-from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.clocks import HostTime
+from tfpipe.profiler.measure.facts import find_held
+from tfpipe.profiler.measure.profile import Reading, Shape, time_phases
 from tfpipe.profiler.types import Held, Spread
 
 SHAPE = Shape(images_per_second=1000.0, reads=2, threads=4, calls=8, record_bytes=60e3, image_bytes=150e3)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.profiler.profiles import make_profile
 from tfpipe.profiler.measure.datasets import BuiltStage
-from tfpipe.profiler.measure.held import find_held
+from tfpipe.profiler.measure.facts import find_held
 
 
 @pytest.mark.parametrize(("training", "number"), [(True, 2000), (False, 400)])

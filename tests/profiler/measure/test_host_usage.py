@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.profiler.measure import host_usage
-from tfpipe.profiler.measure.host_usage import HostTime, read_queue_s, read_threads
+from tfpipe.profiler.measure import clocks
+from tfpipe.profiler.measure.clocks import HostTime, read_queue_s, read_threads
 
 
 def test_processor_time_is_shared_with_other_processes() -> None:
@@ -35,8 +35,8 @@ def test_a_thread_that_waits_for_a_core_is_ready(states: str, ready: bool, tmp_p
     own.mkdir(parents=True)
     (own / "stat").write_text("7 (python) R 1 2 3")
     (tmp_path / "task/9").mkdir()  # it has ended
-    assert host_usage.has_ready_thread(str(tmp_path)) is ready
-    assert not host_usage.has_ready_thread(str(tmp_path / "none"))
+    assert clocks.has_ready_thread(str(tmp_path)) is ready
+    assert not clocks.has_ready_thread(str(tmp_path / "none"))
 
 
 def test_the_machine_counts_only_where_all_its_cores_are_usable(tmp_path: Path, monkeypatch):
@@ -44,19 +44,19 @@ def test_the_machine_counts_only_where_all_its_cores_are_usable(tmp_path: Path, 
     stat.write_text("cpu  100 10 40 500 50 0 0 50 7 0\ncpu0 1 2 3\n")
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 3)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert host_usage._read_machine_s(stat) == pytest.approx(200 / host_usage.os.sysconf("SC_CLK_TCK"))
-    assert host_usage._read_machine_s(tmp_path / "none") is None
+    assert clocks._read_machine_s(stat) == pytest.approx(200 / clocks.os.sysconf("SC_CLK_TCK"))
+    assert clocks._read_machine_s(tmp_path / "none") is None
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    assert host_usage._read_machine_s(stat) is None
+    assert clocks._read_machine_s(stat) is None
 
 
 def test_the_storage_rate_needs_enough_local_bytes(tmp_path: Path) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_bytes(bytes(2**20))
     large.write_bytes(bytes(17 * 2**20))
-    assert host_usage.measure_storage_rate([str(small)]) is None
-    assert (host_usage.measure_storage_rate([str(small), str(large)]) or 0) > 10**6
-    assert host_usage.measure_storage_rate(["gs://bucket/file"]) is None
+    assert clocks.measure_storage_rate([str(small)]) is None
+    assert (clocks.measure_storage_rate([str(small), str(large)]) or 0) > 10**6
+    assert clocks.measure_storage_rate(["gs://bucket/file"]) is None
 
 
 def test_thread_seconds_leave_out_threads_that_ended(tmp_path: Path) -> None:

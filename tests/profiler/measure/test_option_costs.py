@@ -19,9 +19,9 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure import option_costs, turns
+from tfpipe.profiler.measure import clocks, option_costs
 from tfpipe.profiler.measure.option_costs import measure_option_costs
-from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
+from tfpipe.profiler.measure.samples import RECORDS, sample_records
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
@@ -33,7 +33,7 @@ def source(small_dataset: Path) -> Source:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch) -> None:
-    monkeypatch.setattr(turns, "_SECONDS", 0.01)
+    monkeypatch.setattr(clocks, "_SECONDS", 0.01)
 
 
 def compute(us: float) -> None:
@@ -82,7 +82,7 @@ def test_what_reading_costs_is_that_of_the_records_which_are_read(source: Source
     """Large records take longer to read than smaller ones: their time must not count for both."""
     known = {"now": 1000.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
     known |= {"reading smaller": 50.0, "engine": 250.0}
-    monkeypatch.setattr(turns, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
+    monkeypatch.setattr(option_costs, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
     costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
     del costs["smaller_bytes"]
     assert costs == {"now": 400.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}

@@ -24,7 +24,7 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.pipeline.stage import Customize, Stage, Stages
-from tfpipe.profiler.measure import alone, functions, simulated_accelerator, turns
+from tfpipe.profiler.measure import clocks, functions, simulated_accelerator, textbook
 from tfpipe.profiler.measure.pipelines import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
@@ -39,10 +39,10 @@ CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_f
 @pytest.fixture(autouse=True)
 def _short(monkeypatch) -> None:
     """Warms up briefly and tries stages and options briefly, so that half a second of a pipeline is enough."""
-    monkeypatch.setattr(alone, "SECONDS", 0.01)
+    monkeypatch.setattr(textbook, "SECONDS", 0.01)
     monkeypatch.setattr(functions, "SECONDS", 0.05)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
-    monkeypatch.setattr(turns, "_SECONDS", 0.01)
+    monkeypatch.setattr(clocks, "_SECONDS", 0.01)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure import turns
-from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
-from tfpipe.profiler.measure.read_costs import measure_read_costs
+from tfpipe.profiler.measure import clocks
+from tfpipe.profiler.measure.facts import get_dataset_facts
+from tfpipe.profiler.measure.option_costs import measure_read_costs
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
@@ -23,7 +23,7 @@ CONFIG = PipelineConfig(batch_size=4, image_size=16)
 @pytest.fixture(autouse=True)
 def _short(monkeypatch) -> None:
     """Measures briefly, and ends what earlier tests left: the clock of stock operations counts all threads."""
-    monkeypatch.setattr(turns, "_SECONDS", 0.1)
+    monkeypatch.setattr(clocks, "_SECONDS", 0.1)
     gc.collect()
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.profiler.measure.record_sample import RECORDS, RecordCount, count_records, leave_out, measure_unread
-from tfpipe.profiler.measure.record_sample import sample_records as sample
+from tfpipe.profiler.measure.samples import RECORDS, RecordCount, count_records, leave_out, measure_unread
+from tfpipe.profiler.measure.samples import sample_records as sample
 
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])

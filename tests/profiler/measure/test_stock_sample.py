@@ -10,9 +10,8 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.format.example import decode_example
-from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
-from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, write_file
-from tfpipe.profiler.measure.turns import Rest, measure_costs_us
+from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
+from tfpipe.profiler.measure.samples import RECORDS, list_sizes, make_batches, sample_records, write_file
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 
@@ -48,7 +47,7 @@ def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path
 
 
 def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("tfpipe.profiler.measure.turns._SECONDS", 0.01)
+    monkeypatch.setattr("tfpipe.profiler.measure.clocks._SECONDS", 0.01)
     file = write_file(str(tmp_path / "few"), source, sample_records(source))
     datasets = {"read": list_sizes(file, CONFIG), "made": make_batches(file, CONFIG)}
     batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfpipe.profiler.measure import turns
-from tfpipe.profiler.measure.turns import Rest, measure_costs_us
+from tfpipe.profiler.measure import clocks
+from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
 
 
 def test_the_median_turn_of_each_way_counts(monkeypatch) -> None:
@@ -18,7 +18,7 @@ def test_the_median_turn_of_each_way_counts(monkeypatch) -> None:
         now_s += 0.4 if len(made) == 15 else seconds
         made.append(name)
 
-    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: now_s))
     ways = {"one": lambda: make("one", 0.008), "other": lambda: make("other", 0.02)}
     assert measure_costs_us(ways, 4, lambda: now_s) == pytest.approx({"one": 2_000.0, "other": 5_000.0})
     assert made[:6] == 2 * ["one", "one", "other"]  # the first turn of each is not counted
@@ -44,13 +44,13 @@ def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch) -> None:
         now_s += seconds
 
     clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s, sleep=sleep)
-    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(clocks, "time", clock)
     rest, waited_s = Rest(), []
     for _ in range(3):
         began_s = now_s
         rest.wait()
         waited_s.append(now_s - began_s)
-    assert waited_s == pytest.approx([turns._MAX_REST_S, *2 * [turns._SHORT_REST_S]], abs=turns._REST_S)
+    assert waited_s == pytest.approx([clocks._MAX_REST_S, *2 * [clocks._SHORT_REST_S]], abs=clocks._REST_S)
 
 
 def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch) -> None:
@@ -64,9 +64,9 @@ def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch) ->
     clock = SimpleNamespace(
         perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: 0.0, sleep=sleep
     )
-    monkeypatch.setattr(turns, "time", clock)
-    monkeypatch.setattr(turns, "has_ready_thread", lambda: waits.pop(0))
-    assert Rest().wait() == pytest.approx(turns._REST_S)
+    monkeypatch.setattr(clocks, "time", clock)
+    monkeypatch.setattr(clocks, "has_ready_thread", lambda: waits.pop(0))
+    assert Rest().wait() == pytest.approx(clocks._REST_S)
     assert (computes, waits) == ([0], [False])
 
 
@@ -86,7 +86,7 @@ def test_looking_at_threads_is_never_counted(monkeypatch) -> None:
     clock = SimpleNamespace(
         perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: spent_s, sleep=sleep
     )
-    monkeypatch.setattr(turns, "time", clock)
-    monkeypatch.setattr(turns, "has_ready_thread", look)
+    monkeypatch.setattr(clocks, "time", clock)
+    monkeypatch.setattr(clocks, "has_ready_thread", look)
     rest = Rest()
     assert [rest.wait() for _ in range(3)] == pytest.approx([0.0, 0.0, 0.0])

@@ -35,12 +35,7 @@ def is_synchronous(framework: str, result: Any) -> bool:
 
 
 def block_until_done(framework: str, result: Any) -> None:
-    """Waits until the devices have finished the work that they were given.
-
-    Args:
-        framework: The framework of the work.
-        result: Values that the last step computed, in any structure. Without them nobody can wait for a TPU.
-    """
+    """Waits until the devices have computed `result`. Without it nobody can wait for a TPU."""
     library: Any = sys.modules.get(framework)
     if framework == "jax":
         library.block_until_ready(result)

@@ -18,19 +18,12 @@ _MIN_STEPS_TO_INFER = 8  # a replica takes a batch or two ahead, which must not 
 
 
 class Delivery(NamedTuple):
-    """One element that a watched dataset gave.
+    """One element that a watched dataset gave."""
 
-    Attributes:
-        number: The batch's number in its iterator; 0 marks the beginning of an iterator.
-        asked_at: The time at which the consumer asked for it.
-        got_at: The time at which the consumer got it.
-        images: The length of its first tensor.
-    """
-
-    number: int
+    number: int  # in its iterator; 0 marks the beginning of one
     asked_at: float
     got_at: float
-    images: int
+    images: int  # the length of its first tensor
 
 
 class GraphClock:
@@ -61,13 +54,7 @@ class GraphClock:
         return tf.data.Dataset.zip((stamps, dataset)).map(self._record).with_options(options)
 
     def read(self, steps: int, replicas: int) -> None:
-        """Reads the deliveries since the last call, and finds out how many a step takes.
-
-        Args:
-            steps: The number of steps that have ended and have not taken their deliveries.
-            replicas: The number of replicas of this process. A step takes a batch for each, or one global batch: the
-                better fit counts.
-        """
+        """Reads the deliveries since the last call, and finds whether a step takes one, or one for each replica."""
         rows = self._rows.numpy()
         rows = rows[rows[:, 2] > self._last_got]
         for number, asked_at, got_at, images in rows[rows[:, 2].argsort(kind="stable")]:
@@ -79,13 +66,7 @@ class GraphClock:
             self._elements_per_step = 1 if delivered < steps * (1 + replicas) / 2 else replicas
 
     def take(self, steps: int, resumed_at: float | None) -> list[Delivery] | None:
-        """Takes the deliveries of the next steps, in their order; None if they are not there yet.
-
-        Args:
-            steps: The number of steps.
-            resumed_at: The time at which training went on, if these are the first steps after a pause. A new epoch has
-                either a new iterator, or goes on with the old one.
-        """
+        """Takes the deliveries of the next steps, after a pause those since then; None if they are not there yet."""
         if resumed_at is not None:
             begun = [k for k, one in enumerate(self._deliveries) if one.number == 0 and one.asked_at >= resumed_at]
             self._drop(begun[-1] if begun else 0)

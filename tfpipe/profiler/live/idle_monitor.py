@@ -93,29 +93,17 @@ class StepHandle:
 
 @dataclass
 class _Call:
-    """One call of a train function, which makes one step or several. Times are those of `time.time()`.
+    """One call of a train function, which makes one step or several. Times are those of `time.time()`."""
 
-    Attributes:
-        begin: The earliest time at which the trainer can have asked for the batch.
-        steps: The number of steps in the call.
-        resumed_at: The time at which training went on, for the first call after a pause.
-        end: The time at which the call ended; None while it runs.
-        wait_s: The time that the trainer waited for its batches; None until their deliveries are known.
-        images: The number of images in its batches.
-        probe: The times between which the device worked on this call alone; None without a probe.
-        probe_wait_s: The part of this time in which the trainer waited.
-        counts: Whether the time of the end is known. Otherwise the sums leave the call out.
-    """
-
-    begin: float
+    begin: float  # the earliest time at which the trainer can have asked for the batch
     steps: int
-    resumed_at: float | None
-    end: float | None = None
-    wait_s: float | None = None
+    resumed_at: float | None  # when training went on, for the first call after a pause
+    end: float | None = None  # None while it runs
+    wait_s: float | None = None  # None until the deliveries of its batches are known
     images: int = 0
-    probe: tuple[float, float] | None = None
-    probe_wait_s: float = 0.0
-    counts: bool = True
+    probe: tuple[float, float] | None = None  # between these times the device worked on this call alone
+    probe_wait_s: float = 0.0  # the wait within `probe`
+    counts: bool = True  # whether the time of the end is known; else the sums leave the call out
 
     def receive(self, deliveries: list[Delivery]) -> None:
         """Computes the waits from the clock inside the graph.

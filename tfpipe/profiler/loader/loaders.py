@@ -30,48 +30,25 @@ _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_conte
 
 @dataclass(frozen=True)
 class Loader:
-    """A loader as its user's function made it.
-
-    Attributes:
-        kind: The kind in plain words.
-        open_epoch: A function that begins an epoch and returns its batches.
-        options: The options that `LoaderSource.make` can change, with their values.
-        dataset: The dataset of PyTorch in it; None if there is none.
-        collate: The name of the user's function that makes a batch of records; empty if it is not theirs.
-        length: The batches of an epoch; None if the loader does not say.
-        strangers: The threads of this process that were there before the code of the loader.
-    """
+    """A loader as its user's function made it."""
 
     kind: str
     open_epoch: Callable[[], Iterator[Any]]
-    options: Changes = field(default_factory=dict)
-    dataset: Any = None
-    collate: str = ""
-    length: int | None = None
-    strangers: Collection[threading.Thread] = ()
+    options: Changes = field(default_factory=dict)  # those that `LoaderSource.make` can change
+    dataset: Any = None  # of PyTorch
+    collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
+    length: int | None = None  # batches of an epoch, if it says so
+    strangers: Collection[threading.Thread] = ()  # threads that were there before the code of the loader
 
 
 class LoaderSource:
-    """A user's function that returns a loader.
-
-    Args:
-        make: The function, without arguments.
-        name: Its name, for messages.
-        strangers: The threads of this process that were there before the function's module.
-    """
+    """A user's function that returns a loader. `strangers` are the threads that were there before its module."""
 
     def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:
         self._make, self._name, self._strangers = make, name, strangers
 
     def make(self, changes: Changes | None = None) -> Loader:
-        """Makes the loader.
-
-        Args:
-            changes: Options of the DataLoader, PyDataset or Grain loader in it that get other values.
-
-        Raises:
-            ConfigError: The function raises an error, or returns something else; or nothing in it has these options.
-        """
+        """Makes the loader, with other values for options of the DataLoader, PyDataset or Grain loader in it."""
         changes, made = changes or {}, list[Any]()
         with _overriding(changes, made):
             try:
@@ -200,12 +177,7 @@ def _is_a(loader: Any, module: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
-    """Gives options other values in every loader that is made meanwhile.
-
-    Args:
-        changes: The options.
-        made: A list that gets each DataLoader of PyTorch, and the number of workers of each loader of Grain.
-    """
+    """Gives options other values in every loader made meanwhile; `made` gets each DataLoader, and workers of Grain."""
 
     def change_torch(bound: inspect.BoundArguments) -> None:
         made.append(bound.arguments["self"])

@@ -1,9 +1,6 @@
-"""Runs a loader with and without a trainer behind it, and measures what it and its processes do.
+"""Runs a loader as fast as batches come, watched, and then with a step behind each; diagnoses it, and tries the fixes.
 
-    first batch ─▶ queues run empty ─▶ free: as fast as batches come, watched ─▶ paced: a step behind each, not watched
-
-A step sleeps, or is the user's own. The loop is a plain one: fetch, step, fetch. So its idle time is that of a training
-whose step is waited for; a framework that runs steps ahead of the host hides a part of it.
+The loop is a plain one: fetch, step, fetch. A framework that runs steps ahead of the host hides some idle time.
 """
 
 from __future__ import annotations
@@ -14,43 +11,81 @@ import mmap
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.loader.loaders import Loader, describe_batch
-from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, timing_records, watching_processes
-from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
+from tfpipe.images import jpeg
+from tfpipe.images.errors import BadImage
+from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
+from tfpipe.profiler.loader.loaders import Loader, LoaderSource, describe_batch
+from tfpipe.profiler.loader.probe import FLUSH_S, IMAGE_ENDINGS, Probe, end_probes, timing_records, watching_processes
+from tfpipe.profiler.loader.types import Drive, LoaderProfile, LoaderReport, ProcessUse
 from tfpipe.profiler.loader.windows import read_uses
-from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.clocks import HostTime
+from tfpipe.profiler.trials import try_changes
 from tfpipe.system import host_limits
+from tfpipe.system.progress import Observer
 
+_LISTS = ("samples", "imgs", "files", "paths", "filenames", "image_paths", "images")
+_DEPTH = 4
+_DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
 _OBJECT_BYTES = 8  # of a number in an array
 
 
+def find_files(profile: LoaderProfile, dataset: Any) -> list[str]:
+    """Returns image files of the loader: those that its processes opened, or those in a list of its dataset."""
+    files = {file: None for use in (*profile.workers, profile.main) for file in use.files}
+    for _ in range(_DEPTH if len(files) < _DRAFTS else 0):
+        for name in _LISTS:
+            entries = getattr(dataset, name, None)
+            for entry in entries[:_DRAFTS] if isinstance(entries, (list, tuple)) else ():
+                first = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
+                if isinstance(first, (str, Path)) and str(first).lower().endswith(IMAGE_ENDINGS):
+                    files[str(Path(first).absolute())] = None
+        dataset = getattr(dataset, "dataset", None)
+    return [file for file in files if Path(file).is_file()]
+
+
+def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
+    """Measures how long Pillow reads, decodes and converts a JPEG in the smallest size that libjpeg has above `size`.
+
+    It is None if no size is known, or the first JPEG is not larger. Whole images are measured in the workers.
+    """
+    if size is None:
+        return None
+    times = list[float]()
+    for file in files[:_DRAFTS]:
+        with contextlib.suppress(BadImage, OSError):
+            started = time.thread_time()
+            header = jpeg.read_header(Path(file).read_bytes(), _MAX_PIXELS)
+            image, scale = jpeg.decode_jpeg(header, size[::-1])
+            if scale == 1 and not times:
+                return None
+            image.convert("RGB")
+            times.append(time.thread_time() - started)
+    return statistics.fmean(times) if times else None
+
+
 @dataclass(frozen=True)
 class Trainer:
-    """A consumer of the batches, with one step behind each.
+    """A consumer of the batches, with one step behind each."""
 
-    Attributes:
-        step_s: The seconds that a step sleeps; None if it takes `images_per_second`, or trains.
-        images_per_second: The rate that the accelerator takes; None if it is not known.
-        train: The user's own step, which takes a batch; None if none is run.
-    """
-
-    step_s: float | None = None
+    step_s: float | None = None  # None if it takes `images_per_second`, or trains
     images_per_second: float | None = None
-    train: Callable[[Any], Any] | None = None
+    train: Callable[[Any], Any] | None = None  # the user's own step
 
     @property
     def method(self) -> Literal["sleeps", "trains", "none"]:
@@ -60,11 +95,7 @@ class Trainer:
         return "none" if self.step_s is None and self.images_per_second is None else "sleeps"
 
     def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float]:
-        """Returns the step, and its time with one batch that is given again and again, in seconds.
-
-        Raises:
-            ConfigError: The user's step raises an error.
-        """
+        """Returns the step, and its time with one batch that is given again and again, in seconds."""
         if self.train is None:
             rate = self.images_per_second
             step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
@@ -99,11 +130,7 @@ class Batches:
         self._loader, self._epoch = loader, iter(())
 
     def fetch(self) -> tuple[Any, bool]:
-        """Returns the next batch, and whether an epoch began with it.
-
-        Raises:
-            DataError: The loader gives nothing, or raises an error.
-        """
+        """Returns the next batch, and whether an epoch began with it."""
         try:
             with contextlib.suppress(StopIteration):
                 return next(self._epoch), False
@@ -132,18 +159,7 @@ class Batches:
 
 
 def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Path) -> LoaderProfile:
-    """Measures a loader.
-
-    Args:
-        loader: The loader, which has given nothing yet.
-        trainer: The consumer of the batches.
-        seconds: The length of each of the two loops, at least.
-        folder: An empty folder for the files of the probes.
-
-    Raises:
-        DataError: The loader gives nothing, or raises an error.
-        ConfigError: The user's step raises an error.
-    """
+    """Measures a loader that has given nothing yet. The empty folder gets the files of the probes."""
     num_cores, pid = host_limits.usable_cpus(), os.getpid()
     cores = measure_cores(num_cores)
     batches, probe = Batches(loader), Probe(folder, loader.strangers)
@@ -192,13 +208,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
 
 
 def drive(batches: Batches, step: Callable[[Any], Any], seconds: float) -> Drive:
-    """Takes batches in a plain loop for some time, with a step behind each.
-
-    Args:
-        batches: The batches.
-        step: The step.
-        seconds: The duration, at least; there are at least two batches.
-    """
+    """Takes batches in a plain loop for some time, two at least, with a step behind each."""
     wait_s = restart_s = 0.0
     count = epochs = 0
     started = time.perf_counter()
@@ -262,3 +272,38 @@ def _time(function: Callable[[], Any], clock: Callable[[], float]) -> float:
         function()
         times.append(clock() - started)
     return statistics.median(times)
+
+
+def profile_loader(
+    source: LoaderSource, trainer: Trainer, seconds: float, applies: bool, observer: Observer
+) -> tuple[LoaderReport, dict[str, Any]]:
+    """Profiles a loader, and returns the options that were kept if fixes are tried."""
+    loader = source.make()
+    observer.phase("Measuring the loader")
+    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+        profile = measure_loader(loader, trainer, seconds, Path(folder))
+    wall = find_wall(profile)
+    files = find_files(profile, loader.dataset)
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    has_cuda = cuda is not None and cuda.is_available()
+    fixes = list_fixes(profile, wall, has_cuda, measure_draft_s(files, profile.batch.image_size))
+    kept: dict[str, Any] = {}
+    if applies:
+        run = partial(run_turn, source, trainer, seconds / 2)
+        trials, kept = try_changes(run, [(fix.name, fix.changes) for fix in fixes], observer)
+        fixes = tuple(
+            fix if trial is None else replace(fix, measured_gain=trial.gain, kept=trial.kept)
+            for fix, trial in zip(fixes, trials, strict=True)
+        )
+    return LoaderReport(profile, wall, fixes), kept
+
+
+def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
+    """Returns the batches per second of the loader with some options changed, after its queues ran empty."""
+    batches = Batches(source.make(changes))
+    try:
+        step, _ = trainer.make_step(batches.warm_up())
+        done = drive(batches, step, seconds)
+    finally:
+        batches.close()
+    return done.batches / done.wall_s

@@ -30,8 +30,7 @@ _DEPTH, _MAX_FILES = 40, 1000
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 Stack = tuple[tuple[CodeType, int], ...]
-_END = "end"
-"""The name of the file that ends all probes of a folder."""
+_END = "end"  # the name of the file that ends all probes of a folder
 
 
 def end_probes(folder: Path) -> None:
@@ -41,12 +40,7 @@ def end_probes(folder: Path) -> None:
 
 
 class Probe:
-    """A sampler of this process's threads.
-
-    Args:
-        folder: The folder that gets the file.
-        strangers: The threads that do not work for the loader.
-    """
+    """A sampler of this process's threads but strangers, which do not work for the loader."""
 
     def __init__(self, folder: Path, strangers: Iterable[threading.Thread] = ()) -> None:
         self._path, self._end = folder / f"{os.getpid()}.jsonl", folder / _END
@@ -182,8 +176,7 @@ class Probe:
                 self._files[os.path.abspath(name)] = None
 
 
-_LISTENING: list[Probe] = []
-"""The probes of this process that note what it opens."""
+_LISTENING: list[Probe] = []  # the probes of this process that note what it opens
 
 
 @functools.cache
@@ -199,12 +192,7 @@ def _add_audit_hook() -> None:
 
 
 class ProbedTarget:
-    """The target of a worker process, with a probe around it. It can be pickled if the target can.
-
-    Args:
-        target: The function that the process runs.
-        folder: The folder that gets the probe's file.
-    """
+    """The target of a worker process, with a probe around it. It can be pickled if the target can."""
 
     def __init__(self, target: Callable[..., Any], folder: Path) -> None:
         self._target, self._folder = target, folder
@@ -241,12 +229,7 @@ def watching_processes(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
-    """Measures each record that a dataset of PyTorch gives in this process, until the block ends.
-
-    Args:
-        dataset: The dataset, or None. Of a `Subset` it is the dataset below.
-        probe: The probe of this process.
-    """
+    """Measures each record that a dataset of PyTorch gives in this process, until the block ends."""
     while type(dataset).__name__ == "Subset" and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     kind: Any = type(dataset)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tfpipe.profiler.loader.model import compute_costs
+from tfpipe.profiler.loader.diagnose import compute_costs
 from tfpipe.profiler.loader.types import ACTIVITIES, LoaderProfile, LoaderReport
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 

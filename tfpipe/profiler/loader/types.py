@@ -17,27 +17,18 @@ ACTIVITIES: tuple[Activity, ...] = (
 )
 """The activities of a thread: `functions` are the user's, `waiting` happens in them; the last four are waits for a
 file, for Python's lock, for a core, and for work."""
-_CROWDED = 0.25
-"""The share of the cores from which on other programs change what a loader gives."""
+_CROWDED = 0.25  # the share of the cores from which on other programs change what a loader gives
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """A batch of the loader.
+    """A batch of the loader."""
 
-    Attributes:
-        images: The images, or other records, in it.
-        bytes: The bytes of its arrays.
-        dtype: The type of its largest array; empty if it has none.
-        shape: The shape of its largest array. The equal arrays of a list of records count as one array.
-        objects: The Python objects in it that are not arrays.
-    """
-
-    images: int
-    bytes: int
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    objects: int = 0
+    images: int  # or other records
+    bytes: int  # of its arrays
+    dtype: str = ""  # of its largest array; empty if it has none
+    shape: tuple[int, ...] = ()  # of its largest array; equal arrays of a list of records count as one
+    objects: int = 0  # Python objects that are not arrays
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -49,33 +40,19 @@ class BatchFacts:
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """The work of one process in a window of time.
-
-    Attributes:
-        pid: The number of the process.
-        wall_s: The length of the window, in seconds.
-        cpu_s: The processor time.
-        pool_s: The processor time of threads that know no Python, such as those of OpenCV.
-        seconds: The time of all threads in each activity. "idle" is the time in which none of them had work.
-        functions: The lines of the user's code, the most expensive first: place, activity, seconds.
-        bytes: The bytes that it read.
-        record_s: The time of each record, in seconds; empty if nobody knows.
-        slowest: The name of the record that took longest.
-        files: Some of the image files that it opened.
-        collecting_s: The part of these times in which Python looked for garbage among its objects.
-    """
+    """The work of one process in a window of time."""
 
     pid: int
-    wall_s: float
+    wall_s: float  # the length of the window
     cpu_s: float = 0.0
-    pool_s: float = 0.0
-    seconds: Mapping[Activity, float] = field(default_factory=dict)
-    functions: tuple[tuple[str, Activity, float], ...] = ()
-    bytes: int = 0
-    record_s: tuple[float, ...] = ()
-    slowest: str = ""
-    files: tuple[str, ...] = ()
-    collecting_s: float = 0.0
+    pool_s: float = 0.0  # processor time of threads that know no Python, such as OpenCV's
+    seconds: Mapping[Activity, float] = field(default_factory=dict)  # of all threads; in "idle" none had work
+    functions: tuple[tuple[str, Activity, float], ...] = ()  # place, activity, seconds, most first
+    bytes: int = 0  # that it read
+    record_s: tuple[float, ...] = ()  # the time of each record, where known
+    slowest: str = ""  # the name of the record that took longest
+    files: tuple[str, ...] = ()  # some of the image files that it opened
+    collecting_s: float = 0.0  # in which Python looked for garbage
 
     def sum(self, *activities: Activity) -> float:
         """Returns the seconds of some activities."""
@@ -100,68 +77,38 @@ class ProcessUse:
 
 @dataclass(frozen=True)
 class Drive:
-    """A loop over the loader's batches, with a step behind each.
-
-    Attributes:
-        batches: The number of batches.
-        wall_s: The duration, in seconds.
-        wait_s: The time in which the loop waited for a batch.
-        restart_s: The part of `wait_s` before the first batch of a further epoch.
-        epochs: The number of further epochs that began.
-    """
+    """A loop over the loader's batches, with a step behind each."""
 
     batches: int
     wall_s: float
     wait_s: float
-    restart_s: float = 0.0
-    epochs: int = 0
+    restart_s: float = 0.0  # the part of `wait_s` before the first batch of a further epoch
+    epochs: int = 0  # further ones that began
 
 
 @dataclass(frozen=True)
 class LoaderProfile:
-    """The measurements of a loader.
+    """The measurements of a loader."""
 
-    Attributes:
-        kind: The loader in plain words, such as "PyTorch DataLoader".
-        options: The options that a fix can change, by name.
-        batch: A batch of it.
-        step_s: The time of a step when it need not wait for its batch, in seconds; 0 for a trainer without limit.
-        step_method: The kind of step: "sleeps", "trains", or "none".
-        first_batch_s: The time until the first batch, in seconds.
-        paced: The loop with steps. Without a step it is `free`.
-        free: The loop that takes batches as fast as they come.
-        workers: The work of the worker processes in `free`.
-        main: The work of this process in `free`, while it fetched batches.
-        steps_per_epoch: The batches of an epoch; None if the loader does not say.
-        cores: The cores that threads get, measured: 1.3 where two threads share one core.
-        num_cores: The cores that this process may use.
-        others_cores: The cores that other programs took.
-        copy_s: The time to copy a batch once, in seconds.
-        hop_s: The processor time to hand a batch from process to process if it is arrays only, in seconds.
-        records: The records in the dataset; None if nobody knows.
-        free_memory_bytes: The memory that could be taken.
-        torch_threads: The threads in which PyTorch computes where this process makes the batches; else 1.
-    """
-
-    kind: str
-    options: Mapping[str, Any]
+    kind: str  # such as "PyTorch DataLoader"
+    options: Mapping[str, Any]  # those that a fix can change
     batch: BatchFacts
-    step_s: float
+    step_s: float  # of a step that need not wait for its batch; 0 for a trainer without limit
     step_method: Literal["sleeps", "trains", "none"]
     first_batch_s: float
-    paced: Drive
-    free: Drive
-    workers: tuple[ProcessUse, ...]
-    main: ProcessUse
+    paced: Drive  # with a step behind each batch; without a step it is `free`
+    free: Drive  # as fast as batches come
+    workers: tuple[ProcessUse, ...]  # in `free`
+    main: ProcessUse  # in `free`, while it fetched batches
     steps_per_epoch: int | None = None
-    cores: float = 1.0
-    num_cores: int = 1
-    others_cores: float = 0.0
-    copy_s: float = 0.0
-    hop_s: float = 0.0
-    records: int | None = None
+    cores: float = 1.0  # that threads get, measured: 1.3 where two threads share one core
+    num_cores: int = 1  # that this process may use
+    others_cores: float = 0.0  # taken by other programs
+    copy_s: float = 0.0  # to copy a batch once
+    hop_s: float = 0.0  # processor time to hand a batch of arrays from process to process
+    records: int | None = None  # in the dataset
     free_memory_bytes: int = 0
-    torch_threads: int = 1
+    torch_threads: int = 1  # where this process makes the batches; else 1
 
     @property
     def makers(self) -> tuple[ProcessUse, ...]:
@@ -218,40 +165,23 @@ class LoaderProfile:
 
 @dataclass(frozen=True)
 class Wall:
-    """A resource or mistake that holds the loader.
-
-    Attributes:
-        kind: The resource or mistake: "accelerator", "starving threads", "cores", "lock", "hand-over", "main process",
-            "storage latency", "storage bytes", "slow record", "slow worker", "too few workers", "too many workers",
-            "restarts", "waits", or "unknown".
-        reason: The proof in a sentence or two.
-        where: The user's line, the activity, or the record that it comes from; empty if none.
-    """
+    """A resource or mistake that holds the loader."""
 
     kind: str
-    reason: str
-    where: str = ""
+    reason: str  # the proof
+    where: str = ""  # the user's line, the activity, or the record that it comes from
 
 
 @dataclass(frozen=True)
 class LoaderFix:
-    """A change that makes the loader faster.
-
-    Attributes:
-        changes: The options to change with their new values; empty if code must change.
-        instruction: The change of code; empty if options say it all.
-        reason: The reason why it helps.
-        predicted_gain: The predicted rate of the loop with steps, divided by that without the fix.
-        measured_gain: The gain in turns with the loader as it is; None if it was not tried.
-        kept: Whether the gain was above the noise.
-    """
+    """A change that makes the loader faster."""
 
     changes: Mapping[str, Any]
-    instruction: str
+    instruction: str  # if code must change
     reason: str
-    predicted_gain: float
-    measured_gain: float | None = None
-    kept: bool = False
+    predicted_gain: float  # the factor of the rate with steps
+    measured_gain: float | None = None  # in turns; None if it was not tried
+    kept: bool = False  # whether the gain was above the noise
 
     @property
     def name(self) -> str:
@@ -261,19 +191,12 @@ class LoaderFix:
 
 @dataclass(frozen=True)
 class LoaderReport:
-    """A profile with what follows from it.
-
-    Attributes:
-        profile: The profile.
-        wall: The wall that holds the loader.
-        fixes: The fixes, the most useful first.
-        price_per_day: The price of a day's idle time; None if the accelerator's is not known.
-    """
+    """A profile with what follows from it."""
 
     profile: LoaderProfile
     wall: Wall
-    fixes: tuple[LoaderFix, ...]
-    price_per_day: float | None = None
+    fixes: tuple[LoaderFix, ...]  # the most useful first
+    price_per_day: float | None = None  # of idle time
 
     @property
     def idle_after_fixes(self) -> float:

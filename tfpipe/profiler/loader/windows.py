@@ -1,35 +1,146 @@
-"""Reads the files of the probes, and sums up what each process did in a window of time.
-
-uses = read_uses(folder, begin, end, collate)   # by the number of the process
-"""
+"""Reads the files of the probes, tells what threads do by their stacks, and sums up each process in a window."""
 
 from __future__ import annotations
 
 import json
+import linecache
+import os
+import re
+import sysconfig
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.classify import Doing, classify, is_clock, read_frame
 from tfpipe.profiler.loader.types import Activity, ProcessUse
 
 _LIVELY = 0.1  # a thread with work for a larger share of the time counts as one that can hold Python's lock
 _MAX_FUNCTIONS = 20
 _INTERRUPTED: tuple[Activity, ...] = ("reading", "decoding", "functions", "collating", "handing over", "other")
 """The activities that a thread is in while it waits for the lock or for a core."""
+_OWN = os.path.dirname(__file__) + os.sep
+_LIBRARIES = (
+    str(Path(__file__).parents[2]) + os.sep,  # tfpipe, also from a checkout
+    *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+_OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
+_PROBE, _TAKES = _OWN + "probe.py", _OWN + "measure.py"
+"""The clock of collecting garbage, which counts as what it interrupts; and the loop that takes batches, in which only
+the memory of the last one is freed."""
+_CLOCK = re.compile(r"\b(read_clock|note_record)$")
+_WAITS = re.compile(
+    r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
+    r"|/concurrent/futures/\w+|/subprocess)\.py$"
+)
+_PIPES = re.compile(r"/multiprocessing/(connection|reductions?|resource_sharer|queues)\.py$")
+_LISTENS = re.compile(r"\b_?accept\(")
+_MOVES = re.compile(r"\b(loads|dumps|dump|load|_?send(_bytes)?|_?recv(_bytes)?|write|_write|read)\(")
+_BLOCKS = re.compile(r"\b(sleep|acquire|wait|join|result)\(|^\s*with [\w.]*lock\w*:", re.IGNORECASE)
+_READS = re.compile(r"\b(open|read|readinto|read_bytes|readline|recv|recv_into|pread|get_object|fromfile|memmap)\(")
+_DECODES = re.compile(r"\b(imdecode|imread|decode_(jpeg|png|image|webp|gif)|read_image|Image\.open|decode)\(")
+_FILES: tuple[tuple[Activity, re.Pattern[str]], ...] = (
+    (
+        "handing over",
+        re.compile(
+            r"/(multiprocessing/heap|shared_memory|shared_memory_array|pin_memory|spawn|ring_queue|variable_size_queue)\.py$"
+        ),
+    ),
+    ("collating", re.compile(r"/torch/utils/data/_utils/collate\.py$|/transformations/batch\.py$")),
+    (
+        "decoding",
+        re.compile(r"/PIL/(ImageFile|\w+ImagePlugin)\.py$|/torchvision/io/|/(cv2|imageio|simplejpeg|turbojpeg)\b"),
+    ),
+    (
+        "reading",
+        re.compile(
+            r"/(zipfile|tarfile|gzip|pathlib|socket|ssl|mmap)(/\w+)?\.py$"
+            r"|/(fsspec|s3fs|gcsfs|h5py|lmdb|urllib|urllib3|requests|http|botocore|boto3|pyarrow|array_record)/"
+        ),
+    ),
+)
+_LOADERS = re.compile(r"/torch/utils/data/|/grain/|/multiprocessing/|/keras/src/trainers/data_adapters/")
+
+
+class Frame(NamedTuple):
+    """A frame of a stack: its file, its function, and the number and the text of its line."""
+
+    file: str
+    function: str
+    line: int
+    text: str
+
+
+class Doing(NamedTuple):
+    """The activity of a thread, and the user's line that made it do so; empty if there is none."""
+
+    activity: Activity
+    place: str
+
+
+def read_frame(file: str, function: str, line: int) -> Frame:
+    """Returns a frame with the text of its line, where its file can be read."""
+    return Frame(file, function, line, linecache.getline(file, line).strip())
+
+
+def is_clock(stack: Sequence[Frame]) -> bool:
+    """Returns whether a thread reads the clock of a record.
+
+    Python hands its lock on there, so it is where those are often seen that never give it away in between.
+    """
+    return bool(stack) and stack[0].file == _PROBE and _CLOCK.search(stack[0].function) is not None
+
+
+def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
+    """Says what a thread does, by its stack, innermost first, and its state: S and D wait, empty if nobody knows."""
+    doing = _classify(stack, collate)
+    pipes = [number for number, frame in enumerate(stack) if _PIPES.search(frame.file)]
+    if state == "S" and pipes and (pipes[0] == 0 or not doing.place):  # the other end has nothing, or takes nothing
+        return Doing("idle", "")
+    if state == "D" or (state == "S" and doing.activity == "reading"):
+        return Doing("storage", doing.place)
+    return doing
+
+
+def _classify(stack: Sequence[Frame], collate: str) -> Doing:
+    stack = list(dropwhile(lambda frame: frame.file == _PROBE, stack))
+    own = next((number for number, frame in enumerate(stack) if frame.file.startswith(_OWN)), len(stack))
+    if own == 0:
+        return Doing("handing over" if stack and stack[0].file == _TAKES else "other", "")
+    stack = stack[:own]
+    library = list(takewhile(lambda frame: not is_users(frame.file), stack))
+    user = stack[len(library)] if len(library) < len(stack) else None
+    place = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
+    leaf = stack[0]
+    if _LISTENS.search(leaf.text) or (_WAITS.search(leaf.file) and not _MOVES.search(leaf.text)):
+        return Doing("idle" if user is None else "waiting", place)
+    if leaf is user and _BLOCKS.search(leaf.text):
+        return Doing("waiting", place)
+    if any(_PIPES.search(frame.file) for frame in library):  # also where it reads a socket for it
+        return Doing("handing over", place)
+    if not _LOADERS.search(leaf.file) and _READS.search(leaf.text) and "Image.open" not in leaf.text:
+        return Doing("reading", place)
+    if leaf is user and _DECODES.search(leaf.text):
+        return Doing("decoding", place)
+    for number, frame in enumerate(stack):
+        if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
+            return Doing("collating", place)
+        for activity, files in _FILES if number < len(library) else ():
+            if files.search(frame.file):
+                return Doing(activity, place)
+        if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):
+            return Doing("decoding", place)
+    return Doing("other" if user is None else "functions", place)
+
+
+def is_users(file: str) -> bool:
+    """Returns whether a file belongs to the user, not to Python, a library or this profiler."""
+    return not file.startswith(("<", *_LIBRARIES)) and not any(part in file for part in _OUTSIDE)
 
 
 def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict[int, ProcessUse]:
-    """Returns what each process with a probe did, by its number.
-
-    Args:
-        folder: The folder with the probes' files.
-        begin: The beginning of the window, by `time.perf_counter`.
-        end: Its end.
-        collate: The name of the user's function that makes a batch of records; empty if it is not theirs.
-    """
+    """Returns what each process with a probe did, by its number."""
     uses = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = []
@@ -89,15 +200,7 @@ def _sum_threads(
     ran_s: Mapping[int, tuple[float, float]],
     unread_s: float,
 ) -> tuple[dict[Activity, float], tuple[tuple[str, Activity, float], ...], float]:
-    """Returns the seconds of all threads in each activity, at each line of the user, and of threads without Python.
-
-    Args:
-        threads: The samples of each thread; None while it reads the clock of a record.
-        main: The main thread.
-        wall_s: The length of the window, in seconds.
-        ran_s: The seconds in which a thread ran, and in which it waited for a core.
-        unread_s: The seconds in which the process ran beside that: in threads that know no Python, or live shortly.
-    """
+    """Returns the seconds of all threads in each activity, at each line of the user, and of threads without Python."""
     seconds: dict[Activity, float] = defaultdict(float)
     places: dict[tuple[str, Activity], float] = defaultdict(float)
     owns: defaultdict[int, dict[Activity, float]] = defaultdict(lambda: defaultdict(float))

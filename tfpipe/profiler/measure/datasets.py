@@ -22,21 +22,13 @@ _PYTHON_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 @dataclass(frozen=True)
 class BuiltStage:
-    """A stage with its datasets.
-
-    Attributes:
-        name: The stage's name.
-        before: The dataset that the stage took; None for the first stage.
-        dataset: The dataset that it returned.
-        random: Whether it draws anew in each epoch, as `Stage.random` says.
-        per_image: Whether it treats each image for itself, as `Stage.per_image` says.
-    """
+    """A stage with its datasets."""
 
     name: str
-    before: Any
-    dataset: Any
-    random: bool | None = None
-    per_image: bool | None = None
+    before: Any  # the dataset that it took; None for the first stage
+    dataset: Any  # the dataset that it returned
+    random: bool | None = None  # as `Stage.random`
+    per_image: bool | None = None  # as `Stage.per_image`
 
     @property
     def is_own(self) -> bool:
@@ -100,13 +92,7 @@ class BuiltStage:
         return plain
 
     def count_threads(self, most: int, autotunes: bool) -> int:
-        """Counts the calls of its functions that run at once at most.
-
-        Args:
-            most: The calls where tf.data chooses the number.
-            autotunes: Whether tf.data gives threads to a map without any. It gives none to one whose operations keep
-                a state, such as random numbers or a Python function.
-        """
+        """Counts the calls that run at once: `most` where tf.data chooses, but 1 of a map that keeps a state."""
         counts = [1]
         for dataset in self.list_datasets():
             asked = getattr(dataset, "_num_parallel_calls", None)

@@ -15,11 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.measure.host_usage import HostTime, read_own_queue_s
+from tfpipe.profiler.measure.clocks import HostTime, read_own_queue_s
 from tfpipe.system import host_limits
 
-SECONDS, TURNS = 0.1, 3
-"""The seconds of a turn with a number of threads, and the turns of each."""
+SECONDS, TURNS = 0.1, 3  # the seconds of a turn with a number of threads, and the turns of each
 _TIMES = ("wall_s", "cpu_s", "queue_s")
 _HELPS = 1.4
 """The factor by which 2 threads must do more than one where a call waits; else a lock keeps the second one out."""
@@ -39,19 +38,12 @@ _WAITS = 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a function, or of a dataset.
+    """A run of a function, or of a dataset."""
 
-    Attributes:
-        calls: The number of calls, or of elements.
-        wall_s: The seconds by the clock for one of them.
-        cpu_s: The processor time for one of them, in seconds.
-        queue_s: The seconds for one of them in which threads waited for a core.
-    """
-
-    calls: int
-    wall_s: float
+    calls: int  # or elements
+    wall_s: float  # for one of them
     cpu_s: float
-    queue_s: float
+    queue_s: float  # in which threads waited for a core
 
     @classmethod
     def since(cls, before: HostTime, calls: int, earlier: int = 0) -> Run:
@@ -62,29 +54,16 @@ class Run:
 
 
 class CallTimes(NamedTuple):
-    """The time of a call of a function.
-
-    Attributes:
-        cpu_s: The processor time, in seconds.
-        wait_s: The seconds in which it neither runs nor waits for a core.
-        hold_s: The seconds from one call to the next, if a lock lets one run at a time whatever the threads; None
-            without such a lock.
-        is_pythons: Whether this lock is Python's own.
-    """
+    """The time of a call of a function."""
 
     cpu_s: float
-    wait_s: float
-    hold_s: float | None
-    is_pythons: bool = False
+    wait_s: float  # in which it neither runs nor waits for a core
+    hold_s: float | None  # from one call to the next, if a lock lets one run at a time
+    is_pythons: bool = False  # whether this lock is Python's own
 
 
 class PythonLockWatch:
-    """A thread that wakes up while a block runs, and notes how late it gets Python's lock.
-
-    Attributes:
-        late_s: The median, in seconds, without the waits for a core.
-        counts: Whether what it notes counts at the moment.
-    """
+    """A thread that wakes up while a block runs, and notes how late it gets Python's lock."""
 
     def __enter__(self) -> PythonLockWatch:
         self.late_s, self.counts = 0.0, True
@@ -110,11 +89,7 @@ class PythonLockWatch:
 
 
 def run_function(call: Callable[[int], Any]) -> CallTimes:
-    """Runs a function alone.
-
-    Args:
-        call: The function, which gets the number of the call. It must be possible to call it from several threads.
-    """
+    """Runs a function alone; it gets the number of the call, possibly in several threads."""
     call(0)  # which imports and allocates
     with PythonLockWatch() as watch:
         turns = [(_run(call, 1), _run(call, 2)) for _ in range(TURNS)]
@@ -122,16 +97,10 @@ def run_function(call: Callable[[int], Any]) -> CallTimes:
 
 
 def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
-    """Tells waiting, computing and a lock apart. Pure.
+    """Tells waiting, computing and a lock apart, by runs with one thread and with two in turns. Pure.
 
-    A second thread makes a function nearly twice as fast, and a third faster where another program takes a core, unless
-    a lock stands in its way: then it neither runs nor waits for a core. Where the kernel does not count the waits for a
-    core, turns beside many programs differ too much, and no lock is seen.
-
-    Args:
-        turns: Runs with one thread and with two, which took turns because machines drift.
-        cores: The number of cores.
-        late_s: The seconds that another thread waited for Python's lock meanwhile.
+    A second thread makes a function nearly twice as fast, unless a lock stands in its way: then it neither runs nor
+    waits for a core. Where the kernel does not count the waits for a core, no lock is seen beside many programs.
     """
     ones = [one for one, _ in turns]
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)

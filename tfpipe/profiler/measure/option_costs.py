@@ -1,14 +1,11 @@
-"""The cost of an image from `parse` to `batch`, as it is and with an option or the stored images changed.
+"""The cost of an image or of reading a record, as it is and with an option or the data changed.
 
-A profile shows the costs of a pipeline's stages, not those with other options. Floats in place of bytes, smaller
-images, whole images for the device: their costs depend on the images and on the machine. So each change is tried with a
-few of the records, from memory, beside the options as they are. Whatever makes the batches of the pipeline makes these:
-the engine, or the stages of the textbook pipeline, beside which the engine is tried, too. Each change takes about a
-third of a second.
+Each change is tried with a few of the records, from memory, beside the options as they are.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
@@ -28,10 +26,20 @@ from tfpipe.images.decode import make_image
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.measure import turns
-from tfpipe.profiler.measure.engine_sample import make_decoder, write_sample
-from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
-from tfpipe.profiler.types import TriedChange
+from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
+from tfpipe.profiler.measure.samples import (
+    RECORDS,
+    leave_out,
+    list_sizes,
+    make_batches,
+    make_decoder,
+    make_reader,
+    sample_records,
+    write_file,
+    write_sample,
+)
+from tfpipe.profiler.types import DatasetFacts, TriedChange
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.options import replace_options
 
 _FROM_CACHE = ("cached", "cached_device")  # which come without their records
@@ -39,13 +47,7 @@ _OWN_RECORDS = ("now", "smaller")  # whose reading is measured, too; the others 
 
 
 class _Trial(NamedTuple):
-    """A change that is tried.
-
-    Attributes:
-        config: The options with the change.
-        payloads: The records with the change.
-        source: The data that the records are of.
-    """
+    """A change that is tried."""
 
     config: PipelineConfig
     payloads: list[bytes]
@@ -61,18 +63,8 @@ def measure_option_costs(
 ) -> dict[TriedChange, float]:
     """Measures the processor time of an image with the config as it is, and with each possible change.
 
-    Args:
-        source: The data; a few of its records are taken.
-        config: The pipeline's options.
-        short_side: The short side that images could be stored with; None if that would not make them smaller.
-        late_cache: Whether one of the user's stages keeps augmented images. Then augmentation of cached images on the
-            device is tried, too, if the engine makes the batches.
-        unread: The features that nobody reads. They are left out: nothing that is tried concerns them, and where they
-            are large, reading them would outweigh it.
-
-    Returns:
-        The costs. There are none without images or with several in a record, if nothing is decoded in each epoch, or if
-        a record is damaged.
+    There are no costs without images or with several in a record, if nothing is decoded in each epoch, or if a record
+    is damaged. Features that nobody reads are left out, since reading large ones would outweigh all else.
     """
     one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
@@ -115,7 +107,7 @@ def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float
     """Measures the engine, in the calling thread; there is no cost if a record is damaged."""
     try:
         decoders = {name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()}
-        costs_us = turns.measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
+        costs_us = measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
         return {name: max(cost, 1.0) for name, cost in costs_us.items()}
     except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
@@ -125,22 +117,17 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
     import tensorflow as tf
 
-    from tfpipe.profiler.measure import stock_sample
-
     unpacked = replace(source, compression="")
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            files = {
-                name: stock_sample.write_file(f"{folder}/{name}", unpacked, trial.payloads)
-                for name, trial in trials.items()
-            }
-            datasets = {name: stock_sample.make_batches(files[name], trial.config) for name, trial in trials.items()}
+            files = {name: write_file(f"{folder}/{name}", unpacked, trial.payloads) for name, trial in trials.items()}
+            datasets = {name: make_batches(files[name], trial.config) for name, trial in trials.items()}
             for name in (name for name in _OWN_RECORDS if name in trials):
-                datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
+                datasets[f"reading {name}"] = list_sizes(files[name], trials[name].config)
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             if take := _open_engine(f"{folder}/engine", trials["now"]):
                 batches["engine"] = take
-            costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
+            costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
@@ -168,11 +155,7 @@ def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
-    """Returns the records as `tfpipe shard` with `--resize-short` or `--square` would write them.
-
-    Returns:
-        The records; none if an image cannot be read.
-    """
+    """Returns the records as `tfpipe shard --resize-short` or `--square` writes them; none if an image is bad."""
     is_square, is_raw = source.images.size is not None, "RAW" in source.images.formats
     form = ImageForm(square=short_side) if is_square else ImageForm(resize_short=short_side)
     smaller = []
@@ -218,3 +201,45 @@ def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:
     except BadImage:
         return []
     return seekable
+
+
+def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[TriedChange, float]:
+    """Measures the processor time of reading a record: as it is, without unread features, and not compressed.
+
+    None are measured of files that are not local, or where records are not read in each epoch.
+    """
+    changes: dict[TriedChange, tuple[str, ...]] = {}
+    if facts.unread_features:
+        changes["read_without_unread"] = facts.unread_features
+    if source.compression:
+        changes["read_unpacked"] = ()
+    if config.cache != "none" or config.service.workers or is_url(source.files[0]):
+        return {}
+    payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
+    if not payloads:
+        return {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+            by_engine = is_by_engine(source, config)
+            read = _read_dataset if by_engine else _read_file
+            readers = {"read": read(f"{folder}/read", source, config, payloads)}
+            for name, features in changes.items():
+                readers[name] = _read_dataset(f"{folder}/{name}", source, config, leave_out(payloads, features))
+            return measure_costs_us(readers, RECORDS, time.thread_time if by_engine else Rest().wait)
+    except (OSError, FormatError, DataError, tf.errors.OpError):
+        return {}
+
+
+def _read_dataset(folder: str, source: Source, config: PipelineConfig, payloads: list[bytes]) -> Callable[[], Any]:
+    """Returns a function that reads a batch of records from a new dataset, as the pipeline would read it."""
+    sample = write_sample(folder, source, payloads)
+    if is_by_engine(sample, config):
+        return make_reader(sample, config)
+    return _read_file(os.path.join(folder, "file"), sample, config, payloads)
+
+
+def _read_file(path: str, source: Source, config: PipelineConfig, payloads: list[bytes]) -> Callable[[], Any]:
+    """Returns a function that reads a batch of records from a new file, as the textbook pipeline would read it."""
+    batches = list_sizes(write_file(path, source, payloads), config)
+    read: Callable[[], Any] = iter(batches).__next__
+    return read

@@ -21,9 +21,9 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stages
 from tfpipe.profiler.measure.datasets import BuiltStage
-from tfpipe.profiler.measure.engine_sample import load_images
 from tfpipe.profiler.measure.functions import run_function
-from tfpipe.profiler.measure.textbook_stages import TriedStages, try_larger_batches, try_stages
+from tfpipe.profiler.measure.samples import load_images
+from tfpipe.profiler.measure.textbook import TriedStages, try_larger_batches, try_stages
 from tfpipe.profiler.types import LARGE_BATCH, StageTiming, TriedChange
 from tfpipe.readers.finish import BatchTransform, ImageTransform, seed_transform
 from tfpipe.readers.numpy import NumpyBatches
@@ -33,15 +33,10 @@ _EXAMPLES = 16
 
 @dataclass(frozen=True)
 class Functions:
-    """The Python functions in the engine, as the readers without TensorFlow take them.
-
-    Attributes:
-        transform: The function of an image and a `numpy.random.Generator`; None for crop, resize and flip.
-        batch_transform: The function of a finished batch; None for none.
-    """
+    """The Python functions in the engine, as the readers without TensorFlow take them."""
 
     transform: ImageTransform | None = None
-    batch_transform: BatchTransform | None = None
+    batch_transform: BatchTransform | None = None  # of a finished batch
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,18 +46,7 @@ class Functions:
 
 
 class TensorFlowPipeline:
-    """A pipeline of `build_stages`.
-
-    Args:
-        stages: The stages.
-        config: The options that they were built with.
-
-    Attributes:
-        stages: The stages.
-        built: The stages with their datasets.
-        own_stages: The names of the parts that are the user's own.
-        clocks: The clocks of the engine; None if it does not make the batches.
-    """
+    """A pipeline of `build_stages`."""
 
     def __init__(self, stages: Stages, config: PipelineConfig) -> None:
         self.stages, self.built = stages, tuple(_build_each(stages))
@@ -88,20 +72,7 @@ class TensorFlowPipeline:
 
 
 class NumpyPipeline:
-    """The batches of `NumpyBatches`, with functions of the user's.
-
-    Args:
-        data: The dataset.
-        split: The name of a split.
-        config: The options.
-        functions: The user's functions.
-
-    Attributes:
-        stages: None of tf.data.
-        built: None either.
-        own_stages: The names of the functions.
-        clocks: The clocks of the engine.
-    """
+    """The batches of `NumpyBatches`, with functions of the user's."""
 
     stages, built = Stages(()), ()
 
@@ -148,8 +119,7 @@ class NumpyPipeline:
         return None
 
 
-AnyPipeline: TypeAlias = TensorFlowPipeline | NumpyPipeline
-"""A pipeline that can be run and measured."""
+AnyPipeline: TypeAlias = TensorFlowPipeline | NumpyPipeline  # a pipeline that can be run and measured
 
 
 def _copy(batch: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Runs a pipeline against a simulated accelerator and measures both.
-
-profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, images_per_step=128))
-"""
+"""Runs a pipeline against a simulated accelerator and measures both."""
 
 from __future__ import annotations
 
@@ -9,15 +6,16 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.cache_file import is_filled
-from tfpipe.engine.clocks import Clocks
+from tfpipe.engine.clocks import Clocks, Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
@@ -29,13 +27,10 @@ from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_te
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
-from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
-from tfpipe.profiler.measure.engine_stages import Reading, Shape, time_phases
-from tfpipe.profiler.measure.held import find_held
-from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
-from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate
+from tfpipe.profiler.measure.facts import find_held, get_dataset_facts
+from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
 from tfpipe.profiler.measure.pipelines import AnyPipeline, Functions, NumpyPipeline, TensorFlowPipeline
-from tfpipe.profiler.measure.read_costs import measure_read_costs
 from tfpipe.profiler.measure.service_use import measure_service, time_taking
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
@@ -45,17 +40,79 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.textbook_stages import leave_out_cached
-from tfpipe.profiler.types import LARGE_BATCH, DatasetFacts, HostUse, Profile, StageTiming, Step, StepTiming
+from tfpipe.profiler.measure.textbook import leave_out_cached
+from tfpipe.profiler.types import LARGE_BATCH, DatasetFacts, HostUse, Profile, Spread, StageTiming, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
+_PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
+PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # the phases that are functions of the user's own
+_MOST_PARTS = 10
 _READINGS = 10  # of the engine's clocks in a run
-_SMALL_BATCH = 16
-"""The number of images in a batch up to which a larger one is tried, too."""
+_SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
-_DROP_S = 1.0
-"""The seconds in which all threads of a pipeline end but that of AUTOTUNE."""
+_DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of AUTOTUNE
+
+
+class Reading(NamedTuple):
+    """The clocks of the engine at a moment."""
+
+    at: float  # by `time.perf_counter`
+    times: Mapping[Phase, PhaseTime]  # until then
+
+    @classmethod
+    def now(cls, times: Mapping[Phase, PhaseTime]) -> Reading:
+        """Returns the times with this moment."""
+        return cls(time.perf_counter(), times)
+
+
+class Shape(NamedTuple):
+    """The facts about a run that its clocks do not know."""
+
+    images_per_second: float  # that left the pipeline
+    reads: int  # batches that are read at once
+    threads: int  # that decode at most
+    calls: int  # of the user's `transform` at once, at most
+    record_bytes: float
+    image_bytes: float  # of a finished image
+
+
+def time_phases(
+    readings: Sequence[Reading], before: HostTime, after: HostTime, shape: Shape
+) -> tuple[StageTiming, ...]:
+    """Returns the figures of the phases that were passed, in their order."""
+    size = max(-(-(len(readings) - 1) // _MOST_PARTS), 1)
+    chosen = [*readings[:-1:size], readings[-1]]
+    used_s = after.process - before.process
+    # A thread that waits for a core waits for nothing else.
+    stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
+    timings = []
+    for phase in _PHASES:
+        costs_us = [_compute_us(phase, *pair, shape) for pair in pairwise(chosen)]
+        cpu_us, wall_us = _compute_us(phase, chosen[0], chosen[-1], shape)
+        if not wall_us:
+            continue
+        is_read = phase == "read"
+        waits = max(wall_us - stretch * cpu_us, 0.0) if is_read or phase in PYTHON_PHASES else 0.0
+        timings.append(
+            StageTiming(
+                name=phase,
+                cpu_us_per_image=Spread.from_values([cpu for cpu, _ in costs_us], cpu_us),
+                wait_us_per_image=waits,
+                parallelism={"read": shape.reads, "parse": shape.reads, "transform": shape.calls}.get(
+                    phase, shape.threads
+                ),
+                bytes_out_per_image=shape.record_bytes if phase in ("read", "parse") else shape.image_bytes,
+            )
+        )
+    return tuple(timings)
+
+
+def _compute_us(phase: Phase, before: Reading, after: Reading, shape: Shape) -> tuple[float, float]:
+    """Returns the processor time and the time by the clock of a phase between two readings, for an image."""
+    images = shape.images_per_second * (after.at - before.at)
+    then, now = before.times.get(phase, PhaseTime()), after.times.get(phase, PhaseTime())
+    return 1e6 * (now.cpu_s - then.cpu_s) / images, 1e6 * (now.wall_s - then.wall_s) / images
 
 
 @dataclass(frozen=True)
@@ -65,8 +122,7 @@ class ProfileConfig:
     Attributes:
         seconds: The seconds to measure; at least two steps in any case.
         max_warm_up_s: The seconds after which the rate counts as settled.
-        max_fill_s: The seconds in which a cache may be filled first. If it takes longer, the first epoch is
-            measured, which fills it.
+        max_fill_s: The seconds for filling a cache first; if it takes longer, the epoch that fills it is measured.
     """
 
     seconds: float = 3.0
@@ -102,30 +158,8 @@ def profile_pipeline(
 ) -> Profile:
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
-    The time before the rate has settled is left out, see `is_settled`, and the time in which a cache is
-    filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again.
-
-    The engine's own clocks say where its time goes. Stages of tf.data's operations are run alone afterwards, and so are
-    Python functions: some 3 s for a textbook pipeline, if the accelerator waits at all.
-
-    With a `service` the batches come from its workers. The stages then run there, so the profile has only what this
-    host does, and the figures of the service. These take about 4 s more.
-
-    Args:
-        data: The data, from `load_manifest` or `tfrecord_files`.
-        split: Name of a split; None for foreign files.
-        config: The pipeline's options.
-        accelerator: The consumer of the batches.
-        run_config: The duration of the run.
-        observer: An object that gets the progress of the run.
-        customize: A function that changes the stages first, for a trainer that adds stages.
-        functions: Functions for the engine's images and batches, as readers without TensorFlow take them. The batches
-            are then those of `NumpyBatches`.
-
-    Raises:
-        ConfigError: The pipeline cannot be built, or no worker of its service answers.
-        DataError: A record is damaged, or a file cannot be read.
-        TfpipeError: Its service gives no batch in time.
+    The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are run alone
+    afterwards, if the accelerator waits at all. With a `service` the profile has what this host does, and its workers.
     """
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
@@ -188,11 +222,7 @@ def measure_rate(
     customize: Customize | None = None,
     functions: Functions | None = None,
 ) -> tuple[float, float]:
-    """Runs the pipeline as `profile_pipeline` does, with the same arguments and errors, and measures only its rate.
-
-    Returns:
-        The images per second, and the seconds until a cache is full; 0 if it is full, or there is none.
-    """
+    """Runs the pipeline as `profile_pipeline` does, and returns its rate and the seconds until a cache is full."""
     config = prefer_textbook(config, customize)
     with explain_customize_errors(customize):
         pipeline = _open(data, split, config, customize, functions)
@@ -259,25 +289,15 @@ def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTim
 
 @dataclass(frozen=True)
 class _Run:
-    """A run of the pipeline in steady state.
+    """A run of the pipeline in steady state."""
 
-    Attributes:
-        first: The first step of all.
-        steps: The steps, beginning with the last one of the warm-up.
-        readings: The clocks of the engine, from the begin to the end.
-        before: The processor time at the begin.
-        after: The processor time at the end.
-        missing_steps: The number of steps after the run that would still fill the cache.
-        peak_memory_bytes: The most memory that the process has held since the pipeline began.
-    """
-
-    first: Step
-    steps: list[Step]
-    readings: list[Reading]
+    first: Step  # the first step of all
+    steps: list[Step]  # beginning with the last one of the warm-up
+    readings: list[Reading]  # from the begin to the end
     before: HostTime
     after: HostTime
-    missing_steps: int
-    peak_memory_bytes: int
+    missing_steps: int  # that would still fill the cache
+    peak_memory_bytes: int  # since the pipeline began
 
 
 def _run(

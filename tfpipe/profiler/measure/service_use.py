@@ -13,7 +13,7 @@ from tfpipe.engine.ahead import list_positions, make_ahead
 from tfpipe.engine.open_maker import open_maker
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position
-from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
 from tfpipe.service.remote import RemoteMaker
 
@@ -26,53 +26,30 @@ _AT_ONCE = 2  # batches that a worker makes
 
 @dataclass(frozen=True)
 class WorkerRate:
-    """The rate of one worker while all of them work.
+    """The rate of one worker while all of them work."""
 
-    Attributes:
-        address: The address, host:port.
-        batches_per_second: The batches that came from it in a second.
-        busy_fraction: The share of the time in which it made batches; the rest it waited for requests or the network.
-    """
-
-    address: str
+    address: str  # host:port
     batches_per_second: float
-    busy_fraction: float
+    busy_fraction: float  # the rest it waited for requests or the network
 
 
 @dataclass(frozen=True)
 class ServiceRates:
-    """The rates of a service.
-
-    Attributes:
-        workers: The rate of each worker.
-        batches_per_second: The batches of all workers and of this host in a second.
-        batch_bytes: The mean size of a batch on the wire; 0 if none came.
-    """
+    """The rates of a service."""
 
     workers: tuple[WorkerRate, ...]
-    batches_per_second: float
-    batch_bytes: float
+    batches_per_second: float  # of all workers and of this host
+    batch_bytes: float  # on the wire; 0 if none came
 
 
 def measure_service(plan: BatchPlan, timing: StepTiming) -> ServiceUse:
-    """Measures the service after a run.
-
-    Raises:
-        ConfigError: No worker answers.
-        TfpipeError: No worker gave a batch in time.
-    """
+    """Measures the service after a run."""
     rates = measure_rates(RemoteMaker(open_maker(plan)), _MEASURE_S)
     return describe_service(rates, timing, plan.config.service.share)
 
 
 def describe_service(rates: ServiceRates, timing: StepTiming, local_share: float | Literal["auto"]) -> ServiceUse:
-    """Puts together what was measured. Pure.
-
-    Args:
-        rates: The rates of the service, asked for as much as it gives.
-        timing: The figures of the run.
-        local_share: The option `share` of the service. Only the share of "auto" must be measured.
-    """
+    """Puts together what was measured. Pure."""
     images = timing.images_per_step
     remote = sum(worker.batches_per_second for worker in rates.workers)
     local = max(1 - remote / rates.batches_per_second, 0.0) if local_share == "auto" else local_share
@@ -99,12 +76,7 @@ def time_taking(before: HostTime, after: HostTime, timing: StepTiming, use: Serv
 
 
 def measure_rates(maker: RemoteMaker, seconds: float) -> ServiceRates:
-    """Takes batches as fast as they come, for some seconds after the first ones.
-
-    Raises:
-        DataError: No worker gives a batch within the service's `timeout_s`.
-        TfpipeError: A batch cannot be made.
-    """
+    """Takes batches as fast as they come, for some seconds after the first ones."""
     batches = make_ahead(maker, _repeat_positions(maker), maker.plan.config.max_threads)
     with closing(batches):
         for _ in range(maker.steps_ahead + 1):

@@ -23,24 +23,17 @@ from tfpipe.profiler.types import Spread, Step, StepTiming, Trainer
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
-SETTLED = 0.1
-"""The difference up to which two rates count as the same, as a share."""
+SETTLED = 0.1  # the difference up to which two rates count as the same, as a share
 _PARTS = 10  # of a run, for its spread
 _TIMELINE_STEPS = 200  # as many as a chart can show side by side
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """The consumer of the batches.
+    """The consumer of the batches."""
 
-    Attributes:
-        step_s: The compute time of one step, in seconds; above 0, but for the trainer "none".
-        images_per_step: The number of images in a step of all replicas together.
-        trainer: The trainer that feeds it.
-    """
-
-    step_s: float
-    images_per_step: int
+    step_s: float  # above 0, but for the trainer "none"
+    images_per_step: int  # of all replicas together
     trainer: Trainer = "loop"
 
     def __post_init__(self) -> None:
@@ -59,17 +52,7 @@ def drive(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Feeds batches to the accelerator, one step after another, for as long as there are batches.
-
-    Args:
-        batches: The batches; their values are not looked at.
-        accelerator: The consumer.
-        clock: A function that returns the time in seconds.
-        sleep: A function that waits for some seconds.
-
-    Yields:
-        Each step when the device begins with it.
-    """
+    """Feeds batches to the accelerator for as long as there are any, and yields each step when the device begins it."""
     free_at: float | None = None
     while True:
         if accelerator.trainer == "loop" and free_at is not None:
@@ -89,13 +72,9 @@ def drive(
 
 
 def is_settled(begins: Sequence[float]) -> bool:
-    """Returns whether the warm-up is over, because the rate no longer changes.
+    """Returns whether the rate no longer changes, by the times in seconds at which the steps began.
 
-    That is after at least 1.5 s and 8 steps, as soon as the last quarter of all steps took as long as the quarter
-    before, within a tenth.
-
-    Args:
-        begins: The times in seconds at which the steps began.
+    That is after at least 1.5 s and 8 steps, once the last quarter of the steps took as long as the one before.
     """
     if len(begins) <= MIN_WARM_UP_STEPS or begins[-1] - begins[0] < MIN_WARM_UP_S:
         return False
@@ -105,11 +84,7 @@ def is_settled(begins: Sequence[float]) -> bool:
 
 
 def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
-    """Returns the figures of a run, from the beginning of its first step to that of its last.
-
-    Raises:
-        ConfigError: There are fewer than two steps.
-    """
+    """Returns the figures of a run, from the beginning of its first step to that of its last."""
     if len(steps) < 2:
         raise ConfigError("The run was too short for two steps. Give more `seconds`, or a shorter step.")
     num_parts = min(_PARTS, len(steps) - 1)

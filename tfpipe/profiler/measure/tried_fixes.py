@@ -19,8 +19,7 @@ from tfpipe.profiler.types import Fix, Report, Spread
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer
 
-_MAX_FILL_S = 40.0
-"""The seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns."""
+_MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
 
 
 def try_fixes(
@@ -33,22 +32,9 @@ def try_fixes(
     observer: Observer,
     customize: Customize | None = None,
 ) -> tuple[Report, PipelineConfig]:
-    """Tries the fixes that change options, one after another, each on top of those that were kept.
+    """Tries the fixes that change options on top of those kept, and returns the options with all that were kept.
 
-    A fix of the data or the machine is not tried, nor one with which a stage's values were found to differ.
-
-    Args:
-        report: The report on the pipeline.
-        data: The data that it reads.
-        split: The name of a split; None for foreign files.
-        config: Its options.
-        accelerator: The consumer of its batches.
-        seconds: The length of a turn, at least, without its warm-up.
-        observer: An object that is told which fix is tried, and why one is not.
-        customize: A function that changes the stages first.
-
-    Returns:
-        The report with what was measured, and the options with those that were kept.
+    A turn takes `seconds` without its warm-up. A fix with which a stage's values were found to differ is not tried.
     """
     run_config = ProfileConfig(seconds, max_fill_s=_MAX_FILL_S)
 

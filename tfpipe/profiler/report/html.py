@@ -74,11 +74,7 @@ class _Row(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """Returns the page of a report; the same report gives the same text.
-
-    Args:
-        report: The report, from `make_report`. Every optional part may be empty.
-    """
+    """Returns the page of a report; the same report gives the same text."""
     profile, step = report.profile, report.profile.step
     rows, headline = _list_rows(report), format_headline(report)
     options = {name: get_value(profile.config, name) for name in get_names(profile.config)}

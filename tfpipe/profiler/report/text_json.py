@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfpipe.profiler.diagnose.service import (
+from tfpipe.profiler.diagnose.bottleneck import (
     count_needed_workers,
     explain_needed_workers,
     explain_wire,
@@ -45,8 +45,7 @@ EFFORTS = {
     Effort.NEW_SHARDS: "new shards",
     Effort.REWRITE: "your code",
     Effort.MORE_MACHINES: "more machines",
-}
-"""The kinds of effort, in their order."""
+}  # the kinds of effort, in their order
 _MOST_NAME = 20  # characters of a stage in the first line
 _RECORDS = {
     "images/s": "records/s",

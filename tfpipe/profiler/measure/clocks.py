@@ -1,41 +1,39 @@
-"""The use of the machine while a pipeline runs, and the rate of its storage when nothing else happens."""
+"""The processor time of this process and its threads, the rate of the storage, and ways to make a batch in turns."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
 _MIN_READ_BYTES, _MAX_READ_BYTES, _MAX_READ_S = 16 * 2**20, 256 * 2**20, 1.0
 _PIECE_BYTES = 2**20
+_SECONDS, _TURN_S, _MIN_TURNS = 0.12, 0.015, 4
+_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
+"""A process counts as idle when it used less than a tenth of `_REST_S`, and no thread waits for a core. After
+`_MAX_REST_S` nobody waits any longer, since a process may have other threads that never rest; from then on a turn is
+followed by `_SHORT_REST_S`. Buffers of 800 records of 3 MB took more than one second to fill for the first time."""
 
 
 @dataclass(frozen=True)
 class HostTime:
-    """The processor time up to a moment, in seconds.
+    """The processor time up to a moment, in seconds."""
 
-    Attributes:
-        at: The moment, by `time.perf_counter`.
-        process: The processor time of this process.
-        machine: The processor time of every process on this machine and of its hypervisor. None if that says nothing
-            about this process's cores.
-        thread: The processor time of the calling thread.
-        queue: The time in which threads of this process waited for a core.
-    """
-
-    at: float
+    at: float  # by `time.perf_counter`
     process: float
-    machine: float | None
-    thread: float = 0.0
-    queue: float = 0.0
+    machine: float | None  # of every process and the hypervisor; None in a container
+    thread: float = 0.0  # of the calling thread
+    queue: float = 0.0  # in which threads of this process waited for a core
 
     @classmethod
     def now(cls) -> HostTime:
@@ -101,14 +99,9 @@ def has_ready_thread(process: str = "/proc/self") -> bool:
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:
-    """Reads local files by many threads, from the last file on, and returns the bytes per second.
+    """Reads local files by many threads, and returns the bytes per second; None of less than 16 MiB, too few to tell.
 
-    Storage that answers late gives more to many readers than to one. No file is dropped from the system's cache first:
-    a dataset that fits there is read from there in training too. The last files are the least likely to be there
-    because the pipeline has just read them.
-
-    Returns:
-        None if there are less than 16 MiB, too few to tell, or if the files cannot be read as local ones.
+    It begins with the last files: the pipeline has not just read them into the system's cache.
     """
     pieces, lock, started = _list_pieces(paths), threading.Lock(), time.perf_counter()
 
@@ -155,3 +148,55 @@ def _read_machine_s(stat: Path = Path("/proc/stat")) -> float | None:
         return None
     idle = fields[3] + fields[4]  # idle, and idle while files are waited for
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_costs_us(
+    make_batch: Mapping[str, Callable[[], Any]], images: int, spent_s: Callable[[], float]
+) -> dict[str, float]:
+    """Measures the processor time of an image in batches that are made in several ways, each for a seventh of a second.
+
+    The clock `spent_s` is `time.thread_time` for functions that do all work themselves, else `Rest.wait`.
+    """
+    for make in make_batch.values():
+        _run_turn_us(make, images, spent_s)  # functions are made, caches filled, buffers full
+    turns: list[dict[str, float]] = []
+    until = time.perf_counter() + _SECONDS * len(make_batch)
+    while len(turns) < _MIN_TURNS or time.perf_counter() < until:
+        turns.append({name: _run_turn_us(make, images, spent_s) for name, make in make_batch.items()})
+    return {name: statistics.median(turn[name] for turn in turns) for name in make_batch}
+
+
+def _run_turn_us(make: Callable[[], Any], images: int, spent_s: Callable[[], float]) -> float:
+    """Makes batches for a short time, and returns the processor time of one image.
+
+    A turn begins and ends with full buffers, so its processor time is that of its own images.
+    """
+    before_s, started, batches = spent_s(), time.perf_counter(), 0
+    while not batches or time.perf_counter() - started < _TURN_S:
+        make()
+        batches += 1
+    return (spent_s() - before_s) / (batches * images) * 1e6
+
+
+class Rest:
+    """A clock of processor time that waits until no thread computes any more, because buffers are full."""
+
+    def __init__(self) -> None:
+        self._max_s = _MAX_REST_S
+        self._looking_s = 0.0
+
+    def wait(self) -> float:
+        """Waits for the end of all work, and returns the processor time of the process in seconds."""
+        until = time.perf_counter() + self._max_s
+        while time.perf_counter() < until:
+            before = time.process_time()
+            time.sleep(_REST_S)
+            if time.process_time() - before > _REST_S / 10:
+                continue
+            looked_s = time.thread_time()
+            rests = not has_ready_thread()
+            self._looking_s += time.thread_time() - looked_s
+            if rests:
+                return time.process_time() - self._looking_s
+        self._max_s = _SHORT_REST_S
+        return time.process_time() - self._looking_s

@@ -1,8 +1,8 @@
-"""The facts about the data and its stages that the diagnosis needs."""
+"""The facts about the data and its stages that the diagnosis needs, and the memory that stages hold. Nothing runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import list_stored_features
@@ -15,12 +15,14 @@ from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.datasets import BuiltStage, find_late_caches
-from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
-from tfpipe.profiler.types import DatasetFacts, OwnStage
+from tfpipe.profiler.measure.samples import RecordCount, count_records, measure_unread, sample_records
+from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, Profile
+from tfpipe.system.units import parse_bytes
 
 _CLEARLY_SMALLER = 0.9
 _WORTH_DROPPING = 0.02
 """The share of the bytes read below which a feature that nobody reads is not worth its place in a command."""
+_WAITING_BATCHES = 2  # the finished batches that wait where the number is left to tf.data or to the engine
 
 
 def get_dataset_facts(
@@ -95,3 +97,47 @@ def _compute_short_side(size: tuple[float, float] | None, config: PipelineConfig
         return None
     short_side = round(max(config.size) * 8 / 7)
     return short_side if short_side < _CLEARLY_SMALLER * min(size) else None
+
+
+def find_held(profile: Profile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]) -> tuple[Held, ...]:
+    """Returns what the stages hold, the most bytes first."""
+    held = [*_find_buffers(profile, built, element_bytes), *_find_cache(profile)]
+    return tuple(sorted(held, key=lambda each: -each.num_bytes))
+
+
+def _find_buffers(profile: Profile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]) -> Iterator[Held]:
+    config, dataset = profile.config, profile.dataset
+    records = dataset.records or dataset.counted_records
+    us_before = 0.0  # a core's time for an image up to a stage
+    timings = {stage.name: stage for stage in profile.stages}
+    for stage in built:
+        us_before += timings[stage.name].cpu_us_per_image.median if stage.name in timings else 0.0
+        number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
+        if stage.name == "shuffle" or (stage.is_own and number):
+            if stage.name == "shuffle":
+                number = dataset.shuffled_records
+            elif not config.training:  # a training repeats in front of it, so it is full of several epochs
+                number = min(number, records or number)
+            reading_us = timings["read"].wait_us_per_image if "read" in timings else 0.0
+            threads = max(profile.host.pipeline_cores, 1)
+            fill_s = number * (us_before / threads + reading_us / max(dataset.cycle_length, 1)) / 1e6
+            what = "records" if stage.name == "shuffle" else "elements"
+            yield Held(stage.name, what, number, number * size, min(fill_s, profile.first_batch_s))
+    batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches
+    images = [stage.bytes_out_per_image for stage in profile.stages if stage.name in ("decode", "batch", "transform")]
+    if batches and images:
+        size = images[-1] * profile.step.images_per_step
+        yield Held("prefetch", "batches", batches, batches * size)
+
+
+def _find_cache(profile: Profile) -> Iterator[Held]:
+    config, dataset = profile.config, profile.dataset
+    records = dataset.records or dataset.counted_records or 0
+    if config.cache == "none" or config.cache_dir is not None:
+        return
+    height, width = dataset.decoded_size
+    image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
+    num_bytes = records * image_bytes
+    if config.cache_bytes is not None:
+        num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
+    yield Held("cache", "records" if config.cache == "bytes" else "images", records, num_bytes)

@@ -1,0 +1,563 @@
+"""Proposes changes of options, data, machines and the user's stages, each with the demand that it leaves. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tfpipe.engine.ahead import count_decoded
+from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
+from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.profiler.diagnose.bottleneck import SATURATED
+from tfpipe.profiler.types import (
+    LARGE_BATCH,
+    MOST_THREADS,
+    OPTION_COST_STAGES,
+    Bottleneck,
+    DatasetFacts,
+    Effort,
+    Fix,
+    HostUse,
+    OptionValue,
+    Profile,
+    ServiceDemand,
+    StageTiming,
+    TriedChange,
+)
+from tfpipe.system.options import list_changes
+from tfpipe.system.units import format_mebibytes, human_bytes
+
+_MUCH_UNREAD = 0.1  # the share of the bytes read from which on features that nobody reads are worth new shards
+_MAPPED_STAGES = ("parse", "decode", "augment")
+_FILE_BUFFER_BYTES = 2**21  # the bytes that the textbook pipeline reads at once of a file
+_BATCHES_READ = 2  # the batches that the engine reads at once, at least
+SPARE = 1.25  # the factor for threads that wait: some are always between two waits
+_BATCH_SHARE = 0.1  # the share of the processor time for work once per batch, above which a larger batch is worth it
+_BATCHES_PER_EPOCH = 4  # the batches that a larger batch leaves in an epoch at least
+_BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
+_CACHE_SHARE = 0.8
+"""The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
+_MIN_CACHED_SHARE = 0.1  # the share of the records below which a cache of what fits is not worth its memory
+_FUNCTIONS = ("transform", "batch_transform")  # the names of the functions that the engine calls
+_CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its place hardly matters
+_CLEARLY_CHEAPER = 0.8
+"""The share of a stage's time that calls for many images must leave at most, to be worth an option."""
+_MOSTLY_CALLS = 0.2
+"""The share of a stage's time up to which what calls for many images leave is no reason to do the work elsewhere."""
+_CHEAPER = 0.1
+"""The share of a stage's time that is left if the user writes it anew: a guess, which the instruction names."""
+_GROWS = 2.0  # the bytes that a stage makes of one, from which on it is worth to do its work on the accelerator
+_COSTLY = 0.3  # the share of an image's processor time from which on it is worth to do a stage elsewhere
+
+
+def propose(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+    """Yields all changes that could raise the rate. The order decides among those that are alike in all else."""
+    yield from _overlap(profile)
+    if not profile.dataset.by_engine:
+        yield from _change_textbook(profile)
+        yield from _use_engine(profile, bottleneck)
+        if bottleneck.stage == "read" and "read" in profile.demand.threads and profile.config.training:
+            yield from _read_more_files(profile)
+    yield from _enlarge_batch(profile)
+    yield from _filter_first(profile)
+    yield from _narrow(profile)
+    yield from _mend_bottleneck(profile, bottleneck)
+    yield from _vectorize(profile)
+    yield from _do_elsewhere(profile)
+    yield from _change_options(profile)
+    yield from _add_cache(profile)
+    yield from _store_otherwise(profile)
+    yield from _read_less(profile)
+
+
+def _read_less(profile: Profile) -> Iterator[Fix]:
+    """Yields the changes of the files that leave less to read."""
+    dataset, costs, demand = profile.dataset, profile.option_costs, profile.demand
+    read_us = costs.get("read")
+    if read_us is None or profile.config.cache != "none":
+        return
+    if dataset.unread_share >= _MUCH_UNREAD and "read_without_unread" in costs:
+        lighter = demand.read_less(1 - dataset.unread_share)
+        lighter = lighter.scale({"read": min(costs["read_without_unread"] / read_us, 1.0)})
+        options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
+        reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
+        yield write_anew(dataset, reason, lighter, options)
+    if "read_unpacked" in costs:
+        lighter = demand.scale({"read": min(costs["read_unpacked"] / read_us, 1.0)})
+        reason = f"Nothing has to be unpacked: the files are {dataset.compression} compressed."
+        yield write_anew(dataset, reason, lighter)
+
+
+def write_anew(dataset: DatasetFacts, reason: str, demand: ServiceDemand, options: str = "") -> Fix:
+    """Returns the fix that writes the records of a dataset anew."""
+    instruction = describe_rewrite(dataset, options)
+    return Fix(Effort.NEW_SHARDS, reason, demand, instruction=instruction, action="write_data")
+
+
+def describe_rewrite(dataset: DatasetFacts, options: str = "") -> str:
+    """Returns the command that writes the records of a dataset anew; files without a manifest are described first."""
+    # The new folders stand beside the data, without the view or the pattern in their names.
+    base = re.split(r"@[^/]*$|[*?\[]", dataset.address)[0].rstrip("-_./") or "data"
+    index, described = "", dataset.address
+    if not dataset.described:
+        described = f"{base}-index"
+        index = f"{describe_index(dataset)} --output {shlex.quote(described)}, then "
+    return f"{index}tfpipe reshard {shlex.quote(described)} {shlex.quote(f'{base}-new')} {options}".rstrip()
+
+
+def describe_index(dataset: DatasetFacts) -> str:
+    """Returns the command that describes files without a manifest."""
+    return f"tfpipe index {shlex.quote(dataset.address)}"
+
+
+def _overlap(profile: Profile) -> Iterator[Fix]:
+    """Yields the change that lets batches be made while the accelerator works."""
+    config, step = profile.config, profile.step
+    if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
+        # The trainer's wait is the part of making a batch that nothing hides.
+        wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
+        yield Fix(
+            Effort.OPTION,
+            "The next batch is made while the accelerator works, instead of after.",
+            profile.demand,
+            {"prefetch_batches": None},
+            max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
+            efficiency=1.0,
+        )
+
+
+def _change_textbook(profile: Profile) -> Iterator[Fix]:
+    """Yields the options of the textbook pipeline that let more threads work, or its elements overtake each other.
+
+    The order is relaxed in an evaluation where no stage and no core is busy. In training that pipeline keeps no order
+    unless it is told to.
+    """
+    config, host, demand = profile.config.tf_data, profile.host, profile.demand
+    if config.autotune is False:
+        reason = "tf.data finds the number of threads and the size of buffers itself."
+        tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
+        yield Fix(Effort.OPTION, reason, tuned, {"tf_data.autotune": True}, efficiency=1.0)
+    cores, calls = host.cores, config.num_parallel_calls
+    if calls and calls < cores:
+        all_cores = {name: cores for name in _MAPPED_STAGES if name in demand.threads}
+        wider = replace(demand, threads={**demand.threads, **all_cores})
+        yield Fix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"tf_data.num_parallel_calls": None})
+    if profile.config.training or config.deterministic is not None or profile.config.prefetch_batches == 0:
+        return
+    busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
+    if busy < 0.5 and host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2:
+        reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
+        yield Fix(Effort.VISIBLE_OPTION, reason, demand, {"tf_data.deterministic": False}, efficiency=1.0)
+
+
+def _read_more_files(profile: Profile) -> Iterator[Fix]:
+    """Yields the changes that let more files wait for the storage at the same time, in training."""
+    demand, cycle = profile.demand, profile.dataset.cycle_length
+    calls, threads = profile.config.tf_data.read_parallel_calls, demand.threads["read"]
+    service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
+    rate = min(profile.step.required_rate, demand.cpu_limit)
+    reads = min(next_power_of_two(SPARE * rate * service_s), MOST_THREADS)
+    if calls is not None and calls < cycle:
+        reason = f"{cycle} files are read at once, not {calls}."
+        yield Fix(Effort.OPTION, reason, demand.widen("read", cycle), {"tf_data.read_parallel_calls": None})
+    if reads > threads:
+        reason = f"{reads} files are read at once, which wait for the storage together, not {threads:,.0f}."
+        changes: dict[str, OptionValue] = {"tf_data.read_parallel_calls": reads}
+        if reads > cycle:
+            changes["tf_data.cycle_length"] = reads
+        yield Fix(Effort.OPTION, reason, demand.widen("read", reads), changes)
+
+
+def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+    """Yields the engine in place of the textbook pipeline, unless stages of the user's own stand in front of `batch`.
+
+    What it saves from `read` to `batch` was measured. In an evaluation it also waits once for each batch, where the
+    textbook pipeline reads file after file and waits for each 2 MiB.
+    """
+    dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
+    reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
+    names = [stage.name for stage in profile.stages]
+    behind = names[names.index("batch") :] if "batch" in names else []
+    is_known = not config.training if reads_late else share is not None
+    if not is_known or not set(dataset.own_stages) <= set(behind):
+        return
+    instruction = ""
+    if dataset.compression:
+        instruction = describe_rewrite(dataset)
+    elif not dataset.described:
+        instruction = describe_index(dataset)
+    changes: dict[str, OptionValue] = {}
+    if config.order == "throughput":
+        changes = {"order": "exact" if dataset.own_stages else "auto"}
+        changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
+    if not instruction and not changes:
+        return  # only TensorFlow has a client for these files
+    engine = demand.scale(dict.fromkeys(("read", *OPTION_COST_STAGES), 1.0 if share is None else share))
+    reason = f"The engine makes the same batches in {share or 1:.0%} of the processor time, in an order that is exact."
+    for stage in (name for name in OPTION_COST_STAGES if name in demand.threads):
+        engine = engine.widen(stage, demand.cores)
+    if reads_late:
+        batch_bytes = profile.step.images_per_step * dataset.record_bytes
+        engine = engine.scale({}, {"read": min(_FILE_BUFFER_BYTES / batch_bytes, 1.0)}).widen("read", _BATCHES_READ)
+        reason = f"An evaluation reads file after file here; the engine reads whole batches, {_BATCHES_READ} at once."
+    if instruction:
+        yield Fix(Effort.NEW_SHARDS, reason, engine, changes, instruction, "write_data")
+    else:
+        yield Fix(Effort.VISIBLE_OPTION, reason, engine, changes)
+
+
+def _enlarge_batch(profile: Profile) -> Iterator[Fix]:
+    """Yields a larger batch if taking a batch costs much, however few images are in it."""
+    size, demand = profile.config.batch_size, profile.demand
+    total_s, take_s = sum(demand.cpu_s.values()), demand.take_batch_s
+    share = take_s / total_s if total_s else 0.0
+    if share < _BATCH_SHARE:
+        return
+    # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
+    wanted = next_power_of_two(size * 10 * share / _BATCH_SHARE)
+    records = profile.dataset.records or profile.dataset.counted_records
+    most = wanted if records is None else records // _BATCHES_PER_EPOCH
+    larger = min(wanted, 1 << max(most.bit_length() - 1, 0))
+    if larger < 2 * size:
+        return
+    reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
+    saved_s = take_s * (1 - size / larger)
+    cpu_s = {**demand.cpu_s, "other": demand.cpu_s["other"] - saved_s}
+    lighter = replace(demand, cpu_s=cpu_s, take_batch_s=take_s - saved_s, handover_s=demand.handover_s - saved_s)
+    if now_us := profile.option_costs.get("batch"):  # an image costs a + b / N in a batch of N, by those of two sizes
+        of_batch_us = max(now_us - profile.option_costs["large_batch"], 0.0) / (1 / size - 1 / LARGE_BATCH)
+        left = 1 - of_batch_us * (1 / size - 1 / larger) / now_us
+        lighter = replace(demand.scale(dict.fromkeys(demand.cpu_s, left)), take_batch_s=take_s * left)
+        lighter = replace(lighter, handover_s=demand.handover_s * left)
+    # Cores that rest wait for threads which hand over one batch after another; large batches leave that out.
+    efficiency = 1.0 if profile.images_per_second < SATURATED * demand.limit else None
+    yield Fix(Effort.VISIBLE_OPTION, reason, lighter, {"batch_size": larger}, efficiency=efficiency)
+
+
+def next_power_of_two(number: float) -> int:
+    """Returns the smallest power of two that is not below a number."""
+    return int(2 ** math.ceil(math.log2(max(number, 1))))
+
+
+def _change_options(profile: Profile) -> Iterator[Fix]:
+    """Yields the options that make an image cheaper from `parse` to `batch`."""
+    width = "four" if profile.config.image_dtype == "float32" else "two"
+    crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
+    rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
+        ("uint8", Effort.VISIBLE_OPTION, f"A byte for each value instead of {width}: the device normalizes.", _BYTES),
+        ("device", Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", {"augment": "device", **_BYTES}),
+        ("dct_scaling", Effort.OPTION, crop, {"augment_options.dct_scaling": True}),
+    )
+    for change, effort, reason, changes in rows:
+        if lighter := scale_cpu(profile, change):
+            yield Fix(effort, reason, lighter, changes)
+
+
+def _add_cache(profile: Profile) -> Iterator[Fix]:
+    """Yields the caches that fit into memory: of the records, and of the decoded images."""
+    config, dataset, demand = profile.config, profile.dataset, profile.demand
+    records = dataset.records or dataset.counted_records
+    if config.cache != "none" or not records:
+        return
+    record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
+    cached = demand.without_reading({**demand.cpu_s, "read": 0.0})
+    yield from _keep(profile, cached, "bytes", record_bytes)
+    height, width = dataset.decoded_size
+    decoded_bytes = records * height * width * 3
+    if config.max_bad_records:
+        return
+    if dataset.late_caches:
+        if decoded_bytes <= compute_cache_room(profile.host):
+            yield from _move_cache(profile, dataset.late_caches[0], decoded_bytes)
+    elif decoded := scale_cpu(profile, "cached"):
+        cached = demand.without_reading({**decoded.cpu_s, "read": 0.0})
+        yield from _keep(profile, cached, "decoded", decoded_bytes)
+
+
+def _keep(profile: Profile, cached: ServiceDemand, kind: str, num_bytes: float) -> Iterator[Fix]:
+    """Yields a cache of all records, or of as many as fit."""
+    free_bytes, demand = compute_cache_room(profile.host), profile.demand
+    what = "read" if kind == "bytes" else "decoded"
+    if num_bytes <= free_bytes:
+        reason = _explain_cache(what, num_bytes)
+        yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": kind})
+        return
+    share = free_bytes / num_bytes
+    if share < _MIN_CACHED_SHARE or not profile.dataset.by_engine:  # tf.data caches all or nothing
+        return
+
+    def mix(now: Mapping[str, float], then: Mapping[str, float]) -> dict[str, float]:
+        return {name: (1 - share) * seconds + share * then.get(name, 0.0) for name, seconds in now.items()}
+
+    mixed = replace(
+        demand,
+        cpu_s=mix(demand.cpu_s, cached.cpu_s),
+        wait_s=mix(demand.wait_s, cached.wait_s),
+        storage_limit=None if demand.storage_limit is None else demand.storage_limit / (1 - share),
+    )
+    reason = f"{share:.0%} of the records fit into {human_bytes(free_bytes)} of memory: they are {what} only once."
+    yield Fix(Effort.VISIBLE_OPTION, reason, mixed, {"cache": kind, "cache_bytes": format_mebibytes(free_bytes)})
+
+
+def _explain_cache(what: str, num_bytes: float) -> str:
+    return f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
+
+
+def _move_cache(profile: Profile, name: str, num_bytes: float) -> Iterator[Fix]:
+    """Yields a cache before `augment` in place of the one behind it, with augmentation here or on the device."""
+    why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
+    reason = f"{why} {_explain_cache('decoded', num_bytes)}"
+    on_host: dict[str, OptionValue] = {"cache": "decoded"}
+    costs, demand = profile.option_costs, profile.demand
+    on_device = {**on_host, "augment": "device", **_BYTES}
+    for cost_us, changes in ((costs.get("cached"), on_host), (costs.get("cached_device"), on_device)):
+        if cost_us is None:
+            continue
+        skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
+        left_s = profile.records_per_image * cost_us / 1e6
+        cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
+        settings = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
+        instruction = f"Take the cache out of the stage {name}, and set {settings}."
+        yield Fix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
+
+
+def _store_otherwise(profile: Profile) -> Iterator[Fix]:
+    """Yields new shards: with images as small as the model allows, or with restart markers in JPEGs."""
+    dataset, short_side = profile.dataset, profile.dataset.short_side
+    size = dataset.stored_size or dataset.mean_size
+    if short_side and size and (smaller := scale_cpu(profile, "smaller")):
+        left = min(profile.option_costs.get("smaller_bytes", 1.0), 1.0)
+        height, width = size
+        average = "" if dataset.stored_size else " on average"
+        model = short_side * 7 // 8
+        reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {model}."
+        options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
+        options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
+        yield write_anew(dataset, reason, smaller.scale({"read": left}).read_less(left), options)
+    if seekable := scale_cpu(profile, "seekable"):
+        reason = "With restart markers in a JPEG no more is decoded than the crop needs."
+        yield write_anew(dataset, reason, seekable, "--seekable")
+
+
+def can_be_served(profile: Profile) -> bool:
+    """Returns whether workers could make the batches: those of the engine, without a cache or stages of the user's."""
+    dataset = profile.dataset
+    return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
+
+
+def scale_cpu(profile: Profile, change: TriedChange) -> ServiceDemand | None:
+    """Returns the demand with a change from `parse` to `batch`, as measured; None if it was not measured."""
+    now_us, demand, cost_us = profile.option_costs.get("now"), profile.demand, profile.option_costs.get(change)
+    if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
+        return None
+    return demand.scale(dict.fromkeys(OPTION_COST_STAGES, cost_us / now_us))
+
+
+def compute_cache_room(host: HostUse) -> float:
+    """Returns the bytes that a proposed cache may take."""
+    return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
+
+
+def _computes_much(profile: Profile, stage: StageTiming) -> bool:
+    """Returns whether a stage keeps many cores busy. One that waits, caches or runs on one core has other cures."""
+    demand = profile.demand
+    cpu_s = demand.cpu_s.get(stage.name, 0.0)
+    has_other_cure = (
+        stage.name in demand.lock_bound
+        or stage.name in profile.dataset.late_caches
+        or stage.parallelism == 1
+        or demand.wait_s.get(stage.name, 0.0) > cpu_s
+    )
+    return not has_other_cure and cpu_s >= _COSTLY * sum(demand.cpu_s.values())
+
+
+def _filter_first(profile: Profile) -> Iterator[Fix]:
+    """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
+    names, demand = [stage.name for stage in profile.stages], profile.demand
+    if "decode" not in names:
+        return
+    end = names.index("batch") if "batch" in names else len(names)
+    for place, stage in enumerate(profile.stages[:end]):
+        skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
+        if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
+            continue
+        reason = (
+            f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
+            "for each that stays."
+        )
+        names_before = names[:place]
+        handed = _count_handovers(names_before, share, skipped) / _count_handovers(names_before, share, [])
+        left = dict.fromkeys(skipped, share)
+        lighter = demand.scale(left, left).scale_other(demand)
+        other_s = lighter.cpu_s["other"] - (1 - handed) * demand.handover_s
+        lighter = replace(lighter, cpu_s={**lighter.cpu_s, "other": max(other_s, 0.0)})
+        instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
+        for move in profile.dataset.stage_moves:
+            if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
+                instruction = f"Return `stages.move({move!r})` from the function that adds your stages."
+        yield Fix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
+
+
+def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str]) -> float:
+    """Returns how often elements are handed over for one that a filter passes on; `skipped` stages get only those."""
+    records = names[names.index("read") :] if "read" in names else names
+    return 1 + sum(1.0 if name in skipped else 1 / share for name in records)
+
+
+def _do_elsewhere(profile: Profile) -> Iterator[Fix]:
+    """Yields other places for the work of the user's costly stages."""
+    for stage in profile.stages:
+        is_own = stage.name in profile.dataset.own_stages
+        if is_own and not _is_cured_by_calls(profile, stage.name) and _computes_much(profile, stage):
+            yield from _do_stage_elsewhere(profile, stage)
+
+
+def _do_stage_elsewhere(profile: Profile, stage: StageTiming) -> Iterator[Fix]:
+    """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
+    name, facts, demand = stage.name, profile.dataset.declared.get(stage.name), profile.demand
+    cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
+    share, cost_us, cheap_us = cost_s / all_s, cost_s * 1e6, _CHEAPER * cost_s * 1e6
+    takes = f"{name} takes {share:.0%} of the processor time, {cost_us:,.0f} µs for each image"
+    if facts is None or facts.per_image is not False:
+        threads = {other: count for other, count in demand.threads.items() if other != name}
+        without = replace(demand.scale({name: 0.0}), threads=threads)
+        left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # that no accelerator waits for
+        cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
+        instruction = f"Do the work of {_name(name)} on the accelerator, for the whole batch{cheaper}."
+        yield Fix(
+            Effort.VISIBLE_OPTION, f"{takes}.", without, instruction=instruction, action="move_to_device", stage=name
+        )
+    if facts is not None and facts.random is False and profile.config.training:
+        yield from _cache_behind(profile, stage, takes)
+    instruction = (
+        f"Make {_name(name)} cheaper, which is work for you: the prediction is for {cheap_us:,.0f} µs for each image "
+        f"in place of {cost_us:,.0f}."
+    )
+    lighter, reason = demand.scale({name: _CHEAPER}), f"{name} takes {share:.0%} of the processor time."
+    yield Fix(Effort.REWRITE, reason, lighter, instruction=instruction, action="rewrite_stage", stage=name)
+
+
+def _vectorize(profile: Profile) -> Iterator[Fix]:
+    """Yields the stages that cost less if a call of their function gets many images, by what was measured."""
+    for name, costs in profile.call_costs.items():
+        if name not in profile.demand.cpu_s or costs.many_us > _CLEARLY_CHEAPER * costs.one_us:
+            continue
+        left = {name: costs.many_us / costs.one_us}
+        values = "The values are the same." if costs.same_values else "But the values differ."
+        reason = (
+            f"{name} takes {costs.one_us:,.0f} µs for an image in a call of its own, and {costs.many_us:,.0f} µs among "
+            f"{IMAGES_PER_CALL} images in one call, measured with a few records. {values}"
+        )
+        yield Fix(
+            Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
+            reason,
+            profile.demand.scale(left, left),
+            instruction=f"Return `stages.vectorize({costs.entry!r})` from the function that adds your stages.",
+            action="vectorize_stage",
+            stage=name,
+            keeps_values=costs.same_values,
+        )
+
+
+def _is_cured_by_calls(profile: Profile, name: str) -> bool:
+    """Returns whether it is the call that a stage costs: then an option saves what other code would."""
+    costs = profile.call_costs.get(name)
+    return costs is not None and costs.same_values and costs.many_us <= _MOSTLY_CALLS * costs.one_us
+
+
+def _cache_behind(profile: Profile, stage: StageTiming, takes: str) -> Iterator[Fix]:
+    """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
+    names = [each.name for each in profile.stages]
+    before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
+    records, demand = profile.dataset.records, profile.demand
+    random = {name for name, facts in profile.dataset.declared.items() if facts.random is True}
+    draws = next((name for name in after if name == "augment" or name in random), None)
+    if records is None or random.intersection(before):
+        return
+    if "augment" in before and profile.config.augment != "none":
+        return  # it draws crops
+    num_bytes = records * stage.bytes_out_per_image
+    if num_bytes > compute_cache_room(profile.host):
+        return
+    reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
+    yield Fix(
+        Effort.VISIBLE_OPTION,
+        reason,
+        demand.without_reading(demand.scale(dict.fromkeys(before, 0.0)).cpu_s),
+        instruction=f"Put a stage that caches right behind {stage.name}.",
+        action="cache_before_stage",
+        stage=draws or (after[0] if after else stage.name),
+    )
+
+
+def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+    """Yields the changes that help if the bottleneck is a stage of the user."""
+    name, demand = bottleneck.stage, profile.demand
+    stage = next((stage for stage in profile.stages if stage.name == name), None)
+    if stage is None or name not in profile.dataset.own_stages:
+        return
+    if name in demand.lock_bound:
+        if not _is_cured_by_calls(profile, name):
+            yield _leave_lock(profile, stage)
+        return
+    compute_s, wait_s = demand.get_service_s(name)
+    if wait_s > demand.cpu_s.get(name, 0.0) and stage.parallelism != 1:
+        rate = min(profile.step.required_rate, demand.cpu_limit)
+        threads = min(next_power_of_two(SPARE * rate * (wait_s + compute_s)), MOST_THREADS)
+        reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
+        fix = Fix(Effort.VISIBLE_OPTION, reason, demand.widen(name, threads))
+        if threads > demand.threads[name] and not profile.dataset.by_engine:
+            yield replace(fix, changes={"tf_data.private_threadpool_size": threads})
+        elif threads > demand.threads[name] and name == "transform":
+            each = -(-threads // count_decoded(threads))  # of the batches that are decoded at once
+            yield replace(fix, instruction=f"Give your reader `num_threads={each}`.")
+    elif stage.parallelism == 1 and name not in profile.dataset.late_caches:
+        instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
+        wider, reason = demand.widen(name, demand.cores), "It runs on one core; there are more."
+        yield Fix(Effort.VISIBLE_OPTION, reason, wider, instruction=instruction, action="rewrite_stage", stage=name)
+
+
+def _name(name: str) -> str:
+    """Returns the words for a stage of the user's own, or for one of the engine's functions."""
+    return f"the function `{name}`" if name in _FUNCTIONS else f"the stage {name}"
+
+
+def _leave_lock(profile: Profile, stage: StageTiming) -> Fix:
+    """Returns what helps a stage of which a lock lets one call run at a time. Threads do not."""
+    name, what, demand = stage.name, _name(stage.name), profile.demand
+    threads = {**demand.threads, name: max(stage.parallelism, 1)}
+    freed = replace(demand, threads=threads, lock_bound=demand.lock_bound - {name})
+    if stage.waits:
+        reason = "More threads wait for the same lock. Without it, calls wait side by side."
+        instruction = f"Take the lock out of {what}, or hold it for a shorter time: threads do not help."
+    elif not stage.holds_python_lock:
+        reason = "It computes, and all cores can do so at once without the lock."
+        instruction = f"Take the lock out of {what}, or hold it for a shorter time."
+        freed = freed.scale({}, {name: 0.0})
+    else:
+        reason = "They use all cores; a Python function holds Python's lock."
+        instruction = f"Write {what} with TensorFlow's operations instead of a Python function"
+        if name in _FUNCTIONS:
+            instruction = f"Let {what} call operations that let go of Python's lock"
+        instruction += ", do its work on the accelerator, or run it in several processes."
+        freed = freed.scale({name: 0.0}, {name: 0.0})
+    return Fix(Effort.VISIBLE_OPTION, reason, freed, instruction=instruction, action="rewrite_stage", stage=name)
+
+
+def _narrow(profile: Profile) -> Iterator[Fix]:
+    """Yields, for each stage of the user's own that makes images larger, the same stage on the device."""
+    names = [each.name for each in profile.stages]
+    for place, stage in enumerate(profile.stages):
+        grows = stage.bytes_out_per_image / stage.bytes_in_per_image if stage.bytes_in_per_image else 0
+        if stage.name not in profile.dataset.own_stages or grows < _GROWS or stage.name in profile.dataset.late_caches:
+            continue
+        lighter = profile.demand.scale({**dict.fromkeys(names[place + 1 :], 1 / grows), stage.name: 0.0})
+        reason = (
+            f"{stage.name} makes {grows:.0f} bytes of each byte, {human_bytes(stage.bytes_out_per_image)} for an "
+            "image, and all that stands behind it must copy them."
+        )
+        what = f"Leave the values as small as they are in front of {stage.name}, and widen them on the accelerator."
+        yield Fix(Effort.WASTE, reason, lighter, instruction=what, action="move_to_device", stage=stage.name)

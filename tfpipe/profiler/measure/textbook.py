@@ -1,0 +1,427 @@
+"""Runs stages of tf.data alone, on elements that were recorded in front of them.
+
+A chain plays the elements up to each stage in turn: what a stage costs is the difference to the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.stage import Stage, Stages
+from tfpipe.profiler.measure.clocks import HostTime, Rest, measure_costs_us, read_threads
+from tfpipe.profiler.measure.datasets import BuiltStage
+from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
+from tfpipe.profiler.types import CallCosts, Spread, StageTiming, TriedChange
+from tfpipe.system import host_limits
+
+SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
+_ELEMENTS, _GROUPS, _RECORDED_BYTES, _RECORD_S = 32, 2, 2**26, 0.5
+_EPOCH = 512  # elements after which a chain begins again
+_COUNTED, _COUNTED_S = 16, 0.02  # elements for each call from Python, and the seconds that they take at most
+_MOST_OUT, _MOST_IN = 16, 2**13  # elements that a stage gives for each, before it counts as one that never ends
+_PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")  # stages that hand elements on as they are
+_LONG_S, _LONG_GROUP_S = 0.002, 0.06
+"""The time of an element, and of all that become one element, in seconds, from which on it would hide what the stages
+behind it cost."""
+_SATURATED = 0.85  # the share of the cores from which on a stage that reads computes, and waits for nothing else
+
+
+def record(dataset: Any) -> list[Any]:
+    """Returns the first elements of a dataset, up to 32, and fewer of large or slow ones."""
+    return _record(dataset, _ELEMENTS)[0]
+
+
+def _record(dataset: Any, most: int) -> tuple[list[Any], Run]:
+    """Returns the first elements of a dataset, and what one took after the first."""
+    elements: list[Any] = []
+    num_bytes, before = 0, HostTime.now()
+    for element in dataset.with_options(_make_options()):
+        before = before if elements else HostTime.now()
+        elements.append(element)
+        num_bytes += count_bytes(element)
+        is_long = time.perf_counter() > before.at + _RECORD_S
+        if len(elements) == most or num_bytes > _RECORDED_BYTES or is_long:
+            break
+    return elements, Run.since(before, len(elements) - 1, 1)
+
+
+def play(elements: Sequence[Any]) -> Any:
+    """Returns a dataset that gives elements again and again, without a copy."""
+    sources = [tf.data.Dataset.from_tensors(element).repeat() for element in elements]
+    if len(sources) == 1:
+        return sources[0]
+    return tf.data.Dataset.choose_from_datasets(sources, tf.data.Dataset.range(len(sources)).repeat())
+
+
+def count_bytes(element: Any) -> int:
+    """Counts the bytes of an element's tensors."""
+    return sum(_count_tensor_bytes(tensor) for tensor in tf.nest.flatten(element, expand_composites=True))
+
+
+class Chain:
+    """A row of stages, one behind the other, on elements that are played again and again."""
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self._datasets, self._counted, self._ratios = [play(elements).take(_EPOCH)], [_COUNTED], dict[str, float]()
+        self.element_s = 0.0
+
+    def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
+        """Puts a stage at the end."""
+        dataset = build(self._datasets[-1])
+        given, taken = _record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
+        if given:
+            self._datasets.append(dataset)
+            self._ratios[name], self.element_s = out_per_in, taken.wall_s
+            self._counted.append(min(max(int(_COUNTED_S / max(taken.wall_s, 1e-9)), 1), _COUNTED))
+        return given
+
+    def measure(self) -> dict[str, float]:
+        """Returns the processor time of each stage for an element that it gives, in seconds."""
+        if not self._ratios:
+            return {}
+        before, *after = _measure_cpu_s(self._datasets, self._counted)
+        costs = {}
+        for (name, ratio), cpu_s in zip(self._ratios.items(), after, strict=True):
+            costs[name] = max(cpu_s - before / ratio, 0.0)
+            before = cpu_s
+        return costs
+
+
+def measure_cpu_s(dataset: Any) -> float:
+    """Returns the processor time of an element of a dataset, in seconds."""
+    return _measure_cpu_s([dataset], [_COUNTED])[0]
+
+
+def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
+    """Measures datasets in turns, each of which begins and ends with full buffers."""
+    each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
+    costs_us = measure_costs_us(each, 1, Rest().wait)
+    return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
+
+
+def measure_batches_s(datasets: Mapping[int, Any]) -> list[float]:
+    """Returns the processor time of an image in batches that Python takes one by one, in seconds."""
+    each = {str(size): iter(dataset).__next__ for size, dataset in datasets.items()}
+    costs_us = measure_costs_us(each, 1, Rest().wait)
+    return [costs_us[str(size)] / size / 1e6 for size in datasets]
+
+
+def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:
+    """Runs a stage on recorded elements for a while."""
+    played = play(elements)
+    number = 3 * group if group > 1 else 2 * _COUNTED
+    while True:
+        began_s = time.perf_counter()
+        most = _MOST_OUT * max(number, _ELEMENTS)
+        done = run(build(played.take(number)).take(most), _COUNTED if group == 1 else 1)
+        passed_s = time.perf_counter() - began_s
+        if passed_s >= SECONDS / 2 or number >= _MOST_IN or done.calls >= most:
+            return 1.0 if done.calls >= most else done.calls / number, done
+        number = min(group * max(int(number * SECONDS / passed_s / group), 4), max(_MOST_IN, 4 * group))
+
+
+def run_map(function: Callable[..., Any], elements: Sequence[Any]) -> CallTimes:
+    """Runs the function of a map alone on elements, with 1 thread and with 2."""
+    number, pairs = _COUNTED, []
+    with PythonLockWatch() as watch:
+        watch.counts = False
+        while True:
+            one = _run_threads(function, elements, number, 1, watch)
+            if one.wall_s * number >= SECONDS or number >= _MOST_IN:
+                break
+            number = min(max(int(1.2 * SECONDS / max(one.wall_s, 1e-6)), 2 * number), _MOST_IN)
+        for _ in range(TURNS):
+            one, two = (_run_threads(function, elements, number, threads, watch) for threads in (1, 2))
+            pairs.append((one, two))
+    return judge(pairs, host_limits.usable_cpus(), watch.late_s)
+
+
+def _run_threads(
+    function: Callable[..., Any], elements: Sequence[Any], number: int, threads: int, watch: PythonLockWatch
+) -> Run:
+    """Runs a map, and returns what the threads took that called its function. The watch counts only meanwhile."""
+    options = _make_options()
+    options.threading.private_threadpool_size = threads
+    known = read_threads()
+    mapped = play(elements).take(number + threads).map(function, num_parallel_calls=threads)
+    iterator = iter(mapped.map(lambda *_: tf.constant(0, tf.uint8)).with_options(options))
+    next(iterator)
+    watch.counts = True  # not while a dataset is made, which takes as long
+    began_s, cpu_s, before = time.perf_counter(), time.process_time(), read_threads()
+    calls = sum(1 for _ in iterator)
+    passed_s, cpu_s, after = time.perf_counter() - began_s, time.process_time() - cpu_s, read_threads()
+    watch.counts = False
+    # The other new threads hand elements over, and the one that calls this counts them.
+    new = [thread for thread in before if thread in after and thread not in known]
+    spent = [(after[thread][0] - before[thread][0], after[thread][1] - before[thread][1]) for thread in new]
+    callers = sorted(spent, reverse=True)[:threads]
+    if callers:
+        cpu_s = sum(cpu for cpu, _ in callers)
+    return Run(calls, passed_s / calls, cpu_s / calls, sum(queue for _, queue in callers) / calls)
+
+
+def run_for_a_while(dataset: Any) -> Run:
+    """Runs a dataset that has no end for half a second, after its first elements."""
+    iterator = iter(_count(dataset, _COUNTED))
+    next(iterator)
+    number, before = 0, HostTime.now()
+    while not number or time.perf_counter() - before.at < _RECORD_S:
+        number += len(next(iterator, ())) or _COUNTED
+    return Run.since(before, number)
+
+
+def _count(dataset: Any, counted: int) -> Any:
+    """Returns a dataset of nothing in groups of so many elements."""
+    return dataset.map(lambda *_: tf.constant(0, tf.uint8)).batch(counted).with_options(_make_options())
+
+
+def run(dataset: Any, counted: int = _COUNTED) -> Run:
+    """Runs a dataset to its end, and returns what an element took after the first ones."""
+    iterator = iter(_count(dataset, counted))
+    first, before = len(next(iterator, ())), HostTime.now()
+    return Run.since(before, sum(len(batch) for batch in iterator), first)
+
+
+def _make_options() -> tf.data.Options:
+    """Returns options with which operations run as they were written."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.threading.private_threadpool_size = host_limits.usable_cpus() + 2
+    return options
+
+
+def _count_tensor_bytes(tensor: Any) -> int:
+    if tensor.dtype == tf.string:
+        return int(tf.reduce_sum(tf.strings.length(tensor)))
+    return int(tf.size(tensor)) * (tensor.dtype.size or 0)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The figures of a stage for an element that it gives."""
+
+    times: CallTimes
+    out_per_in: float  # elements that it gives for each that it takes
+    out_bytes: float  # of an element
+    in_bytes: float
+
+
+@dataclass(frozen=True)
+class TriedStages:
+    """The figures of stages that were tried."""
+
+    timings: tuple[StageTiming, ...] = ()  # in their order, for an image that leaves the pipeline
+    element_bytes: Mapping[str, float] = field(default_factory=dict)  # of what a stage gives, by its name
+    records_per_image: float = 1.0  # read for an image that leaves the pipeline
+    handover_us: float | None = None  # processor time of handing elements from stage to stage for an image
+    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
+
+
+def try_stages(
+    stages: Stages, built: Sequence[BuiltStage], config: PipelineConfig, files_at_once: int, images_per_batch: int
+) -> TriedStages:
+    """Tries the stages of the textbook pipeline, or the user's own behind those of the engine."""
+    names = list(stages.names)
+    by_engine = any(stage.clocks for stage in stages)
+    first = next((k for k, stage in enumerate(built) if stage.is_own), len(names))
+    first = first if by_engine else names.index("read") + 1
+    if first == len(names):
+        return TriedStages()
+    before = [stage for stage in stages[:first] if stage.name not in ("repeat", "cache")]
+    source = Stages(before, stages.options).dataset()
+    elements = record(source)
+    tried: dict[str, Alone] = {}
+    if not by_engine:
+        tried["read"] = _try_reading(source, files_at_once, elements)
+    handover_s = _measure_handover(elements)
+    parts = [pair for pair in zip(stages[first:], built[first:], strict=True) if pair[0].name not in _PASSED]
+    behind, own = _measure_each(parts, elements)
+    tried |= behind
+    tries = ((name, _try_calls(stages, name, taken, tried[name].times.cpu_s)) for name, taken in own.items())
+    call_costs = {name: costs for name, costs in tries if costs is not None}
+    return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s), call_costs)
+
+
+def try_larger_batches(
+    stages: Stages, larger: Stages, built: Sequence[BuiltStage], sizes: tuple[int, int]
+) -> dict[TriedChange, float]:
+    """Returns what an image costs in batches of two `sizes`, from the last full cache on."""
+    first = 1 + max(k for k, stage in enumerate(built) if stage.name == "read" or "Cache" in stage.kinds)
+    before = Stages([stage for stage in stages[:first] if stage.name not in ("repeat", "cache")], stages.options)
+    elements, datasets = record(before.dataset()), {}
+    for size, each in zip(sizes, (stages, larger), strict=True):
+        dataset = play(elements)
+        for stage in each[first:]:
+            dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
+        options = each.make_options()
+        datasets[size] = dataset if options is None else dataset.with_options(options)
+    seconds = measure_batches_s(datasets)
+    return {"batch": 1e6 * seconds[0], "large_batch": 1e6 * seconds[1]}
+
+
+def _measure_each(
+    parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]
+) -> tuple[dict[str, Alone], dict[str, Sequence[Any]]]:
+    """Returns the figures of stages one behind the other, and the elements in front of each of the user's own.
+
+    It ends at a stage that gives nothing, or whose function fails because it counts its calls, say.
+    """
+    tried: dict[str, Alone] = {}
+    own: dict[str, Sequence[Any]] = {}
+    chains, in_bytes = [Chain(elements)], _compute_bytes(elements)
+    with contextlib.suppress(tf.errors.OpError):
+        for stage, of in parts:
+            function = of.get_map() if of.is_own and of.calls_python else None
+            times, ratio = CallTimes(0.0, 0.0, None), of.get_ratio()
+            if ratio is None:
+                ratio, run = count_given(stage.apply, elements, of.count_grouped())
+                if of.count_threads(2, False) == 1:
+                    times = times._replace(wait_s=max(run.wall_s - run.cpu_s - run.queue_s, 0.0))
+            if function is not None:
+                times, given = run_map(function, elements), record(stage.apply(play(elements)))
+                chains.append(Chain(given))
+            elif ratio:
+                holds_many = of.count_buffered() > 0  # a buffer fills all at once, with what stands in front of it
+                if holds_many or chains[-1].element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
+                    chains.append(Chain(elements))
+                given = chains[-1].add(stage.name, stage.apply, ratio)
+                if holds_many:
+                    chains.append(Chain(given))
+            if not ratio or not given:
+                break
+            tried[stage.name] = Alone(times, ratio, _compute_bytes(given), in_bytes)
+            if of.is_own:
+                own[stage.name] = elements
+            elements, in_bytes = given, tried[stage.name].out_bytes
+        for name, cpu_s in (one for chain in chains for one in chain.measure().items()):
+            tried[name] = replace(tried[name], times=tried[name].times._replace(cpu_s=cpu_s))
+    return tried, own
+
+
+def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]) -> tuple[StageTiming, ...]:
+    """Returns the stages behind the last cache that is full: what stands in front of it does not run."""
+    kept = [timing.name for timing in timings]
+    for stage in built:
+        if "Cache" in stage.kinds:
+            behind = [each.name for each in built[built.index(stage) :]]
+            kept = [name for name in kept if name in behind]
+    return tuple(timing for timing in timings if timing.name in kept)
+
+
+def _count_for_images(
+    tried: Mapping[str, Alone],
+    built: Sequence[BuiltStage],
+    config: PipelineConfig,
+    images_per_batch: int,
+    known: tuple[int, float],
+    call_costs: Mapping[str, CallCosts],
+) -> TriedStages:
+    """Turns figures of elements into figures of images that leave the pipeline."""
+    files_at_once, handover_s = known
+    stages = {stage.name: stage for stage in built}
+    threads = config.tf_data.num_parallel_calls or config.max_threads
+    own_threads = config.threadpool_size or config.max_threads
+    per_image: dict[str, float] = {}
+    elements, timings = 1 / images_per_batch, []
+    for name in reversed(list(tried)):
+        per_image[name], elements = elements, elements / max(tried[name].out_per_in, 1e-9)
+    for name, each in tried.items():
+        count, times, stage = per_image[name], each.times, stages[name]
+        us = 1e6 * count * times.cpu_s
+        count_threads = threads if name != "batch" else 1
+        if stage.is_own:
+            count_threads = stage.count_threads(own_threads, config.autotunes)
+        hold_us = None if times.hold_s is None or not stage.is_own else 1e6 * count * times.hold_s
+        timings.append(
+            StageTiming(
+                name=name,
+                cpu_us_per_image=Spread(us, us, us),
+                wait_us_per_image=1e6 * count * times.wait_s if stage.is_own or name == "read" else 0.0,
+                parallelism=files_at_once if name == "read" else count_threads,
+                bytes_in_per_image=count / max(each.out_per_in, 1e-9) * each.in_bytes,
+                bytes_out_per_image=count * each.out_bytes,
+                holds_python_lock=times.is_pythons,
+                hold_us_per_image=hold_us,
+                elements_out_per_in=each.out_per_in,
+            )
+        )
+    has_read = "read" in tried
+    return TriedStages(
+        tuple(timings),
+        {name: each.out_bytes for name, each in tried.items()},
+        per_image["read"] if has_read else 1.0,
+        1e6 * handover_s * sum(per_image.values()) if has_read else None,
+        call_costs,
+    )
+
+
+def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Alone:
+    """Reads records as fast as it goes."""
+    run = run_for_a_while(source)
+    computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
+    wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
+    num_bytes = _compute_bytes(records)
+    return Alone(CallTimes(measure_cpu_s(source), wait_s, None), 1.0, num_bytes, num_bytes)
+
+
+def _compute_bytes(elements: Sequence[Any]) -> float:
+    """Returns the mean size of elements, in bytes."""
+    return float(np.mean([count_bytes(element) for element in elements])) if elements else 0.0
+
+
+def _measure_handover(elements: Sequence[Any]) -> float:
+    """Returns the processor time of handing an element to a map with threads, which does nothing, in seconds."""
+    played = play(elements).take(512) if elements else tf.data.Dataset.range(512)
+    plain = run(played)
+    mapped = run(played.map(lambda *element: element, num_parallel_calls=2))
+    return max(mapped.cpu_s - plain.cpu_s, 0.0)
+
+
+def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float) -> CallCosts | None:
+    """Tries a stage that treats each image for itself on many images in a call; None if it cannot.
+
+    Nobody can read from a function whether both give the same. So the values are compared, to the bit.
+    """
+    stage = stages[stages.names.index(name)]
+    if stage.per_image is not True or "images_per_call" in stage.settings:
+        return None
+    ways, expected = list[CallCosts](), record(stage.apply(play(elements)))
+    for entry in (name, f"{name} with vectorized_map"):
+        vectorized = stages.vectorize(entry)[stages.names.index(name)]
+        chain = Chain(elements)
+        try:
+            given = chain.add(name, vectorized.apply, 1.0)
+            many_s = chain.measure()[name]
+        except (ConfigError, ValueError, TypeError, tf.errors.OpError):  # whatever it raises for a group of images
+            continue
+        ways.append(CallCosts(max(1e6 * one_s, 1.0), max(1e6 * many_s, 1.0), entry, _are_same(given, expected)))
+    # A function that TensorFlow makes of the user's must be clearly cheaper.
+    return min(
+        ways, key=lambda way: (not way.same_values, way.many_us * (1.0 if way.entry == name else 1.25)), default=None
+    )
+
+
+def _are_same(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Returns whether elements have the same structure, types, shapes and bits."""
+    count = min(len(given), len(expected))
+    try:
+        for one, other in zip(given[:count], expected[:count], strict=True):
+            tf.nest.assert_same_structure(one, other)
+            for left, right in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+                if left.dtype != right.dtype or not np.array_equal(
+                    left.numpy(), right.numpy(), equal_nan=left.dtype.is_floating
+                ):
+                    return False
+    except (TypeError, ValueError):
+        return False
+    return count > 0
