@@ -26,12 +26,11 @@ from beam_jobs.inputs.table import (
     find_root,
     is_table_input,
     list_rows,
-    list_table_files,
     read_columns,
     read_sizes,
     resolve_table,
 )
-from beam_jobs.inputs.table_files import TablePart, is_text_table, list_parts
+from beam_jobs.inputs.table_files import TableFile, is_text_table, list_table_files
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
@@ -69,19 +68,19 @@ class TableInput(Input):
     """A table with one row for each image."""
 
     @functools.cached_property
-    def parts(self) -> list[TablePart]:
-        """The parts of the table, in their order."""
-        return list_parts(self.config.input, self.config.columns)
+    def sources(self) -> list[TableFile]:
+        """The files of the table, in their order."""
+        return list_table_files(self.config.input, self.config.columns)
 
     @property
     def files(self) -> Sequence[str]:
         """The files of the table."""
-        return list_table_files(self.parts)
+        return [source.path for source in self.sources]
 
     @functools.cached_property
     def header(self) -> tuple[tuple[str, ...], bool]:
         """The further columns, and whether there are columns of boxes."""
-        return read_columns(self.parts, self.config)
+        return read_columns(self.sources, self.config)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,7 +89,7 @@ class TableInput(Input):
 
     def list(self, observer: Observer | None = None) -> tuple[ImageTable, Facts]:
         """Returns the images of all rows."""
-        images, facts = list_rows(self.parts, self.columns, self.config, observer)
+        images, facts = list_rows(self.sources, self.columns, self.config, observer)
         if self.header[1]:
             from_text = is_text_table(self.config.input)
             images, facts = join_box_rows(images, facts, self.columns, self.config, from_text=from_text)
@@ -99,7 +98,7 @@ class TableInput(Input):
 
     def resolve(self, images: ImageTable, facts: Facts) -> Listing:
         """Returns the images with their classes and values."""
-        return resolve_table(self.config, images, facts, self.columns, self.parts)
+        return resolve_table(self.config, images, facts, self.columns, self.sources)
 
     def explain_no_classes(self) -> str | None:
         """Returns which option names a column of classes."""

@@ -46,7 +46,7 @@ from beam_jobs.inputs.parquet_tensors import TensorColumns, infer_tensors
 from beam_jobs.inputs.table_files import (
     ReadRow,
     Row,
-    TablePart,
+    TableFile,
     find_columns,
     get_location,
     get_root,
@@ -54,7 +54,7 @@ from beam_jobs.inputs.table_files import (
     is_parquet_folder,
     is_table,
     is_text_table,
-    list_parts,
+    list_table_files,
     make_name,
     read_rows,
 )
@@ -102,59 +102,54 @@ def find_root(config: ShardConfig) -> str:
     return get_root(config.input) if config.image_root is None else config.image_root
 
 
-def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[tuple[str, ...], bool]:
+def read_columns(sources: Sequence[TableFile], config: ShardConfig) -> tuple[tuple[str, ...], bool]:
     """Returns the names of the further columns in the order of the first row, and whether there are columns of boxes.
 
     The column `label` is one of them if it holds lists of classes.
     """
     found: dict[str, Rows] = {}
-    for part in parts:
-        faults = RowFaults(part.file_number)
-        for number, row in read_rows(part):
+    for source in sources:
+        faults = RowFaults(source.number)
+        for number, row in read_rows(source):
             if isinstance(row, dict):
-                return _check_header(row, part.path, config), not row.keys().isdisjoint(_BOX_COLUMNS)
+                return _check_header(row, source.path, config), not row.keys().isdisjoint(_BOX_COLUMNS)
             faults.begin(number)
             with faults:
                 raise row or DataError("the row is damaged.")
         found = add_faults(found, faults.found)
-    Faults(config.input, list_faults(found, list_table_files(parts))).check()
+    Faults(config.input, list_faults(found, [source.path for source in sources])).check()
     raise DataError(f"{config.input} holds no rows.")
 
 
-def list_table_files(parts: Sequence[TablePart]) -> list[str]:
-    """Returns the files of a table in their order."""
-    return list(dict.fromkeys(part.path for part in parts))
-
-
 def list_rows(
-    parts: Sequence[TablePart], columns: Sequence[str], config: ShardConfig, observer: Observer | None = None
+    sources: Sequence[TableFile], columns: Sequence[str], config: ShardConfig, observer: Observer | None = None
 ) -> tuple[ImageTable, Facts]:
     """Returns the images of a table with the facts about them.
 
     Their sizes are unknown, and their classes and values are those of the table.
     """
     builder, known = ImageTableBuilder(), read_known_names(config)
-    numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each part its file and its rows that are images
+    numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each file those of its rows that are images
     column_facts, faults = [ColumnFacts()] * len(columns), dict[str, Rows]()
     damaged, classes = 0, Counter[str | None]()
     class_names, tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
-    for part in parts:
-        images, rows, num_damaged, found = _list_part(part, columns, config, known, observer, len(builder))
+    for source in sources:
+        images, rows, num_damaged, found = _list_file(source, columns, config, known, observer, len(builder))
         if not len(images) and not num_damaged and not found:
             continue
-        begin, from_text = 0, is_text_table(part.path)
+        begin, from_text = 0, is_text_table(source.path)
         for block in images.iterate_extra_blocks():
             some = rows[begin : begin + len(block)]
             for position, cells in enumerate(zip(*block, strict=True)):
-                column_facts[position] += ColumnFacts.read(cells, part.file_number, some, from_text=from_text)
+                column_facts[position] += ColumnFacts.read(cells, source.number, some, from_text=from_text)
                 if columns[position] == LABEL:
                     classes.update(chain.from_iterable(cells))
             begin += len(block)
-        embedded = find_columns(part)
+        embedded = find_columns(source)
         if embedded is not None:
             class_names.update([embedded.class_names] if embedded.class_names else [])
             tensors.add(embedded.tensors)
-        numbers.append((part.file_number, np.array(rows, np.int64)))
+        numbers.append((source.number, np.array(rows, np.int64)))
         faults, damaged = add_faults(faults, found), damaged + num_damaged
         builder.extend(images)
     images = builder.finish()
@@ -173,24 +168,24 @@ def list_rows(
     )
 
 
-def _list_part(
-    part: TablePart,
+def _list_file(
+    source: TableFile,
     columns: Sequence[str],
     config: ShardConfig,
     known: Set[str],
     observer: Observer | None,
     num_before: int,
 ) -> "tuple[ImageTable, array[int], int, Mapping[str, Rows]]":
-    """Returns the images of a part of a table, the row of each, the number of damaged rows, and the faulty ones."""
-    builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(part.file_number)
+    """Returns the images of a file of a table, the row of each, the number of damaged rows, and the faulty ones."""
+    builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(source.number)
     names = {*_KNOWN, *columns}
-    for number, row in read_rows(part):
+    for number, row in read_rows(source):
         if row is None:
             damaged += 1
             continue
         faults.begin(number)
         with faults:
-            image = _parse_row(row, number, part, columns, names, config, known, faults)
+            image = _parse_row(row, number, source, columns, names, config, known, faults)
         if faults.is_faulty:
             continue
         builder.append(image)
@@ -201,21 +196,21 @@ def _list_part(
 
 
 def _find_rows(images: ImageTable, column: str, numbers: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
-    """Returns the rows without a text in a column; `numbers` are of each part of the table its file and its rows."""
+    """Returns the rows without a text in a column; `numbers` are the number of each file and its rows."""
     is_empty = np.zeros(len(images), bool)
     is_empty[images.find_empty(column)] = True
     found, begin = NO_ROWS, 0
-    for file_number, rows in numbers:
-        found += Rows.of(file_number, rows[is_empty[begin : begin + len(rows)]])
+    for number, rows in numbers:
+        found += Rows.of(number, rows[is_empty[begin : begin + len(rows)]])
         begin += len(rows)
     return found
 
 
 def resolve_table(
-    config: ShardConfig, images: ImageTable, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]
+    config: ShardConfig, images: ImageTable, facts: Facts, columns: Sequence[str], sources: Sequence[TableFile]
 ) -> Listing:
     """Returns the images of a table with their classes and with the values of further columns."""
-    path, files = config.input, list_table_files(parts)
+    path, files = config.input, [source.path for source in sources]
     faults = Faults(path, list_faults(facts.faults, files))
     labels, classes = dict[str | None, str | None](), None
     label_names: tuple[str, ...] = ()
@@ -235,7 +230,7 @@ def resolve_table(
     if facts.is_embedded and config.image_root is not None:
         raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
     root = find_root(config)
-    tensors = _infer_tensors(config, facts, parts[0])
+    tensors = _infer_tensors(config, facts, sources[0])
     listing = Listing(
         make_name(path),
         root,
@@ -298,7 +293,7 @@ def _infer_columns(
                 yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
 
-def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
+def _infer_tensors(config: ShardConfig, facts: Facts, first: TableFile) -> TensorColumns:
     columns = find_columns(first) if any(facts.tensors) else None
     if columns is None:
         return TensorColumns()
@@ -313,7 +308,7 @@ def explain_no_labels(config: ShardConfig) -> str | None:
     if config.target_column is not None:
         return None
     column = config.label_column or LABEL
-    rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
+    rows = chain.from_iterable(map(read_rows, list_table_files(config.input, config.columns)))
     names = list(next((row for _, row in rows if isinstance(row, dict)), {}))
     if LABEL in names:
         return f"column `{column}` is empty"
@@ -373,14 +368,14 @@ def _find_group(config: ShardConfig) -> str:
     return names[0] if names else config.group_by or ""
 
 
-def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
+def _locate(row: Row, number: int, source: TableFile, root: str) -> ImageRef:
     """Returns the place of a row's image, without its other facts."""
     image = row.get("image")
     if isinstance(image, EmbeddedImage):
-        file = get_location(root, part.path)
+        file = get_location(root, source.path)
         path = f"{file[: -len('.parquet')]}/{number:08}{'-' * bool(image.name)}{image.name}"
         location = ImageLocation(file, image.row, row_group=image.row_group)
-        return ImageRef(path, image.size, location, part.split, num_images=image.num_images)
+        return ImageRef(path, image.size, location, source.split, num_images=image.num_images)
     if isinstance(image, list | tuple):
         if not (1 <= len(image) <= MAX_IMAGES and all(map(_is_path, image))):
             raise DataError(f"a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}.")
@@ -424,7 +419,7 @@ def _place(path: str, root: str) -> str:
 def _parse_row(
     row: ReadRow,
     number: int,
-    part: TablePart,
+    source: TableFile,
     extra_columns: Sequence[str],
     names: Set[str],
     config: ShardConfig,
@@ -440,7 +435,7 @@ def _parse_row(
     root, image, split, label = find_root(config), ImageRef(""), "", row.get(LABEL)
     boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
     with faults:
-        image = _locate(row, number, part, root)
+        image = _locate(row, number, source, root)
     with faults:
         unknown = next((name for name in row if name not in names), None)
         if unknown is not None:

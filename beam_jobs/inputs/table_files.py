@@ -5,7 +5,7 @@
     photos                       a folder of Parquet files that hold the images themselves
 
 A CSV may have semicolons or tabs in place of commas: its header says so. The files count as one table in the order of
-their names. A large Parquet file is read in parts by its row groups.
+their names.
 """
 
 import contextlib
@@ -41,7 +41,6 @@ _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
 _ROWS_AT_ONCE = 10_000
 _LOOK_AT_BYTES = 1 << 20
-_PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
 Row = dict[str, Any]
@@ -49,14 +48,11 @@ ReadRow = Row | DataError | None
 """A row, or what is wrong with it; None for a damaged one of many images."""
 
 
-class TablePart(NamedTuple):
-    """A part of a table that one process reads."""
+class TableFile(NamedTuple):
+    """A file of a table."""
 
     path: str
-    file_number: int = 0
-    part: int = 0
-    num_parts: int = 1
-    size: int = 0  # in bytes
+    number: int = 0  # in the table
     split: str = ""  # the one that the files' names give, for images in the table itself
     columns: TableColumns = USUAL_COLUMNS
 
@@ -92,20 +88,13 @@ def make_name(path: str) -> str:
     return until_wildcard.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images"
 
 
-def list_parts(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TablePart]:
-    """Returns the parts of a table in their order."""
-    parts = []
-    files = _list_files(path)
-    root = get_root(path)
-    splits = find_splits([get_location(root, file) for file, _ in files])
-    for number, (file, size) in enumerate(files):
-        # A CSV file has one part: where a row begins is known only to the reader of all rows before it. So has one
-        # with images, which has few rows.
-        num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" and is_table(path) else 1
-        parts += [
-            TablePart(file, number, k, num_parts, size // num_parts, splits[number], columns) for k in range(num_parts)
-        ]
-    return parts
+def list_table_files(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TableFile]:
+    """Returns the files of a table in their order."""
+    paths, root = _find_files(path), get_root(path)
+    splits = find_splits([get_location(root, file) for file in paths])
+    return [
+        TableFile(file, number, split, columns) for number, (file, split) in enumerate(zip(paths, splits, strict=True))
+    ]
 
 
 def get_location(root: str, path: str) -> str:
@@ -128,7 +117,7 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
     if not files:
         return False
     try:
-        found = find_columns(TablePart(min(files), columns=columns))
+        found = find_columns(TableFile(min(files), columns=columns))
         # Beside images a file of numbers says something about them.
         has_images = found is not None and bool(found.image)
         return has_images or (bool(found or columns.image) and all(map(_is_beside_tables, names)))
@@ -151,17 +140,16 @@ def _list_parquet_folder(path: str, list_names: Look = file_io.list_names) -> li
     return files
 
 
-def _list_files(path: str) -> list[tuple[str, int]]:
-    """Returns the files of a table with their sizes."""
+def _find_files(path: str) -> list[str]:
+    """Returns the paths of a table's files."""
     if not is_table(path):
         files = _list_parquet_folder(path)
         if not files:
             raise DataError(f"{path} must be a folder with .parquet files, but has none.")
-        return list(zip(files, file_io.get_sizes(files), strict=True))
+        return files
     folder, pattern = posixpath.split(path)
-    size = file_io.get_size(path)
-    if size >= 0:
-        return [(path, size)]
+    if file_io.get_size(path) >= 0:
+        return [path]
     if _WILDCARDS.isdisjoint(pattern):
         folder, pattern = path, f"*{get_suffix(path)}"
     names = file_io.list_names(folder or ".")
@@ -170,13 +158,12 @@ def _list_files(path: str) -> list[tuple[str, int]]:
     if not names and folder != path:
         raise DataError(f"At least one table must fit the pattern {path}, but no file of {folder or '.'} does.")
     if not names:
-        return [(path, 0)]  # opening it says why it cannot be read
-    files = [file_io.join(folder, name) for name in names]
-    return list(zip(files, file_io.get_sizes(files), strict=True))
+        return [path]  # opening it says why it cannot be read
+    return [file_io.join(folder, name) for name in names]
 
 
 @contextlib.contextmanager
-def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
+def _open_parquet(file: Any, source: TableFile) -> Iterator[Any]:
     """Opens a Parquet file, and explains what goes wrong as it is read."""
     import pyarrow.parquet  # loads long, and most manifests are CSV
 
@@ -184,33 +171,33 @@ def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
         yield pyarrow.parquet.ParquetFile(file)
     except OverBudget:
         raise DataError(
-            f"{part.path} decodes to more than {GROWTH} times its bytes, as if it were made to fill the memory. Write "
-            "it anew without repeated values, if it is meant so."
+            f"{source.path} decodes to more than {GROWTH} times its bytes, as if it were made to fill the memory. "
+            "Write it anew without repeated values, if it is meant so."
         ) from None
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{part.path} is damaged or is not a Parquet file ({error}).") from error
+        raise DataError(f"{source.path} is damaged or is not a Parquet file ({error}).") from error
 
 
-def find_columns(part: TablePart) -> ImageColumns | None:
+def find_columns(source: TableFile) -> ImageColumns | None:
     """Returns the columns of a Parquet file that holds images or tensors itself; None for another file."""
-    if get_suffix(part.path) != ".parquet":
+    if get_suffix(source.path) != ".parquet":
         return None
     with (
-        file_io.explain_os_errors(f"read {part.path}"),
-        file_io.open_read(part.path) as file,
-        _open_parquet(file, part) as table,
+        file_io.explain_os_errors(f"read {source.path}"),
+        file_io.open_read(source.path) as file,
+        _open_parquet(file, source) as table,
     ):
-        return find_image_columns(table, part.columns)
+        return find_image_columns(table, source.columns)
 
 
-def read_rows(part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    """Yields the rows of a part, each with its number in the file, from 1. The header and empty rows do not count."""
-    with file_io.explain_os_errors(f"read {part.path}"), file_io.open_read(part.path) as file:
-        named, is_checked = part.columns.named, part.part > 0
-        for number, row in _READERS[get_suffix(part.path)](file, part):
+def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
+    """Yields the rows of a file, each with its number in the file, from 1. The header and empty rows do not count."""
+    with file_io.explain_os_errors(f"read {source.path}"), file_io.open_read(source.path) as file:
+        named, is_checked = source.columns.named, False
+        for number, row in _READERS[get_suffix(source.path)](file, source):
             if isinstance(row, dict) and named and not isinstance(row.get("image"), EmbeddedImage):
                 if not is_checked:
-                    part.columns.check(part.path, row)
+                    source.columns.check(source.path, row)
                 row, is_checked = _rename_columns(row, named), True
             if isinstance(row, dict) and "image" not in row and "images" in row:
                 row = _parse_images(row)
@@ -234,14 +221,14 @@ def _parse_images(row: Row) -> Row | DataError:
     return row | {"image": images}
 
 
-def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
+def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     csv.field_size_limit(ROW.bytes)
     number = 0
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             lines = _Lines(text)
             line = next(lines, "")
-            delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(line)
+            delimiter = "\t" if source.path.lower().endswith(".tsv") else _find_delimiter(line)
             is_spaced = any(name.startswith(" ") for name in next(csv.reader([line], delimiter=delimiter), []))
             reader = csv.reader(chain([line], lines), delimiter=delimiter, skipinitialspace=is_spaced)
             header = next(reader, [])
@@ -250,19 +237,19 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
                 lines.begin_row()
                 if not any(cells) and len(cells) != 1:  # spreadsheets leave such rows behind the table
                     continue
-                names = names or _name_columns(header, cells, part)
+                names = names or _name_columns(header, cells, source)
                 number += 1
                 if any(cells[len(names) :]) or len(cells) > len(header):
                     yield number, DataError("the row has more cells than the header names.")
                     continue
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
     except OverBudget as error:
-        raise DataError(f"{part.path}, row {number + 1}: {error}; a row has at most {ROW.bytes >> 20} MiB.") from None
+        raise DataError(f"{source.path}, row {number + 1}: {error}; a row has at most {ROW.bytes >> 20} MiB.") from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}). Save it in UTF-8.") from error
+        raise DataError(f"{source.path} is not a CSV file in UTF-8 ({error}). Save it in UTF-8.") from error
 
 
-def _name_columns(header: Sequence[str], first: Sequence[str], part: TablePart) -> list[str]:
+def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile) -> list[str]:
     """Returns the names of a CSV's columns. One without a name, such as the index of pandas, is named by its place.
 
     Columns at the end that have neither a name nor a value in the first row are none: spreadsheets leave them.
@@ -272,7 +259,7 @@ def _name_columns(header: Sequence[str], first: Sequence[str], part: TablePart) 
         names.pop()
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise DataError(f"{part.path} must name each column once, got {twice!r} twice.")
+        raise DataError(f"{source.path} must name each column once, got {twice!r} twice.")
     return names
 
 
@@ -300,17 +287,17 @@ class _Lines(Iterator[str]):
         return line
 
 
-def _read_lines(file: Any, part: TablePart) -> Iterator[bytes]:
+def _read_lines(file: Any, source: TableFile) -> Iterator[bytes]:
     """Yields the lines that are not empty."""
     for number, line in enumerate(iter(partial(file.readline, ROW.bytes + 1), b""), start=1):
         if len(line) > ROW.bytes:
-            raise DataError(f"{part.path}, line {number}: it is too long; a row has at most {ROW.bytes >> 20} MiB.")
+            raise DataError(f"{source.path}, line {number}: it is too long; a row has at most {ROW.bytes >> 20} MiB.")
         if line.strip():
             yield line
 
 
-def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    for number, line in enumerate(_read_lines(file, part), start=1):
+def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
+    for number, line in enumerate(_read_lines(file, source), start=1):
         try:
             row = ROW.parse_json(line.decode("utf-8-sig"))
             if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
@@ -325,22 +312,19 @@ def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
         yield number, row if is_object else DataError(f"must be a JSON object, got {type(row).__name__}.")
 
 
-def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
-    with _open_parquet(file, part) as table:
-        num_groups, budget = table.num_row_groups, DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
-        begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
-        first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
-        groups = list(range(begin, end))
-        columns = find_image_columns(table, part.columns)
+def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
+    with _open_parquet(file, source) as table:
+        groups, budget = range(table.num_row_groups), DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
+        columns = find_image_columns(table, source.columns)
         if columns is not None:
-            rows = read_embedded_rows(table, file, part.path, columns, groups, part.columns, budget)
+            rows = read_embedded_rows(table, file, source.path, columns, groups, source.columns, budget)
         else:
             names = table.schema_arrow.names
-            for field in table.schema_arrow if {part.columns.image or "image", "images"} & {*names} else ():
-                check_type(field, part.path)
+            for field in table.schema_arrow if {source.columns.image or "image", "images"} & {*names} else ():
+                check_type(field, source.path)
             batches = read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
             rows = chain.from_iterable(map(_list_rows, batches))
-        yield from enumerate(rows, start=first_row)
+        yield from enumerate(rows, start=1)
 
 
 def _list_rows(batch: Any) -> Iterator[Row]:
@@ -349,7 +333,7 @@ def _list_rows(batch: Any) -> Iterator[Row]:
         yield dict(zip(names, cells, strict=True))
 
 
-_READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, ReadRow]]]] = {
+_READERS: Mapping[str, Callable[[Any, TableFile], Iterator[tuple[int, ReadRow]]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,

@@ -14,9 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs import table_files
 from beam_jobs.inputs.label_file import OF_PANDAS
-from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
+from beam_jobs.inputs.table_files import is_table
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
@@ -71,16 +70,6 @@ def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
         assert list(listing.images) == list(whole.images)
         assert (listing.name, listing.root, listing.extra) == ("photos", str(tmp_path), whole.extra)
     assert list_table(tmp_path / "[p]hotos-part-?.csv").name == tmp_path.name
-
-
-def test_a_part_of_a_parquet_file_has_whole_row_groups(tmp_path: Path, monkeypatch) -> None:
-    rows = [{"image": f"{k}.jpg", "n": k if k != 7 else None} for k in range(9)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet", row_group_size=2)
-    whole = list_table(tmp_path / "t.parquet")
-    monkeypatch.setattr(table_files, "_PART_BYTES", -(-(tmp_path / "t.parquet").stat().st_size // 3))
-    parts = list_parts(str(tmp_path / "t.parquet"))
-    assert [[number for number, _ in read_rows(part)] for part in parts] == [[1, 2], [3, 4, 5, 6], [7, 8, 9]]
-    assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
 
 
 def test_a_fault_names_the_file_and_its_row(tmp_path: Path) -> None:
