@@ -6,7 +6,6 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.facts import Facts
 from beam_jobs.inputs.faults import Faults
 from beam_jobs.inputs.recognize import Input, recognize
-from beam_jobs.plan.copies import find_copies
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
@@ -17,6 +16,7 @@ from beam_jobs.plan.split_and_shard import (
     list_splits,
     shard_images,
 )
+from beam_jobs.shards.copies import find_copies
 from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError

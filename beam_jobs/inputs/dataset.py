@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.compressed_records import iterate_frames
+from beam_jobs.inputs.unpack import iterate_frames
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
 from beam_jobs.plan.listing import DatasetListing

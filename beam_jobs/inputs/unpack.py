@@ -1,13 +1,15 @@
 """Unpacks what an input holds compressed as a whole, tar files and foreign shards, so that workers can seek in it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import IO
 
 from beam_jobs.inputs.archive import open_unpacked, unpack_tar
-from beam_jobs.inputs.compressed_records import iterate_frames
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
+from tfpipe.errors import FormatError
+from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.manifest import Compression
+from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.storage import file_io
 
 
@@ -45,3 +47,16 @@ def _find_shard(datasets: InputDatasets, location: str) -> tuple[str, Compressio
     source, shard = datasets.locate(location)
     assert source.foreign is not None
     return file_io.join(source.directory, shard), source.foreign.compression
+
+
+def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, bytes]]:
+    """Yields every record of a compressed file as it stands in the unpacked one: its offset, and all its bytes."""
+    offset = 0
+    with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
+        try:
+            for payload in scan_compressed(file, compression):
+                frame = b"".join((record_header(len(payload)), payload, record_footer(payload)))
+                yield offset, frame
+                offset += len(frame)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None

@@ -111,7 +111,7 @@ def test_then_the_first_by_path_stays(tmp_path: Path) -> None:
 
 def test_only_equal_sizes_are_read(tmp_path: Path, monkeypatch) -> None:
     write_files(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
-    monkeypatch.setattr("beam_jobs.shards.identify.read_image", None)
+    monkeypatch.setattr("beam_jobs.shards.copies.read_image", None)
     assert dropped(tmp_path / "in")[1] == 0
 
 

@@ -1,9 +1,9 @@
-"""Computes what tells whether two images have equal original files, before any is written."""
+"""Finds images with equal original files before any is written, so that one of each is kept."""
 
 import contextlib
 import hashlib
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,18 +18,21 @@ from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
+from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, LeftOut
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.storage import job_stores
+from tfpipe.dataset.history import load_history
+from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 from tfpipe.images.errors import BadImage
 from tfpipe.storage import file_io
+from tfpipe.writer.record_facts import read_digests
 
-_DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
 
 
-class Identity(NamedTuple):
+class _Identity(NamedTuple):
     """The facts by which copies of an image are recognized."""
 
     image: int  # its index in the listing
@@ -37,14 +40,51 @@ class Identity(NamedTuple):
     label: int = -1  # -1: not read
 
 
-def identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
+def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDArray[np.bool_], LeftOut]:
+    """Returns which images are left out, and how many of each split and label.
+
+    A copy outside of `train` stays if there is one, so that no training image is an evaluation image. Of several such
+    copies the first one stays, by path or by the order of finished datasets. None stays of what `known_images` has.
+
+    Only images that may have a copy are read: one of their size, or one in the dataset `known_images`.
+    """
+    images = listing.images
+    known = np.zeros((0, DIGEST_BYTES), np.uint8)
+    if known_images:
+        known = read_digests(load_history(known_images).load(with_columns=False))
+    candidates = np.ones(len(images), bool)
+    if listing.datasets is None and not known_images:  # the records of finished datasets have the digests
+        _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
+        candidates = (counts[inverse] > 1) | images.in_row_groups
+    identities = sorted(_identify_images(listing, np.flatnonzero(candidates), readers))
+    rows = np.array([identity.image for identity in identities], np.int64)
+    digests = np.frombuffer(b"".join(identity.sha256 for identity in identities), np.uint8).reshape(-1, DIGEST_BYTES)
+    groups = equal_rows(np.concatenate([known, digests]))
+    members = np.array([k - len(known) for group in groups for k in group if k >= len(known)], np.int64)
+    paths = dict(zip(members.tolist(), images.get_paths(rows[members]), strict=True))
+    codes, splits = images.get_codes("split")
+    of_split = [splits[code] for code in codes[rows].tolist()]
+
+    def rank(k: int) -> tuple[bool, str, int]:
+        return of_split[k] == DEFAULT_SPLIT, "" if listing.keeps_order else paths[k], k
+
+    copies, left_out = np.zeros(len(images), bool), Counter[tuple[str | None, int]]()
+    for group in groups:
+        found = sorted((k - len(known) for k in group if k >= len(known)), key=rank)
+        for k in found[1:] if len(found) == len(group) else found:
+            copies[rows[k]] = True
+            left_out[of_split[k], identities[k].label] += 1
+    return copies, left_out
+
+
+def _identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
     """Yields the identity of each candidate that can be read."""
     if listing.datasets is not None:
         return _map_batches(_identify_batch, listing, candidates.tolist(), workers, listing.datasets)
     return _hash_files(listing, candidates, workers)
 
 
-def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
+def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
     """Yields the identity of each candidate that is a file or lies in one; the arguments are as above."""
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
@@ -66,7 +106,7 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
 
 def _hash_streamed(
     path: str, indices_at: Mapping[tuple[int, int], Sequence[int]], several: Mapping[int, Sequence[tuple[int, int]]]
-) -> Iterator[Identity]:
+) -> Iterator[_Identity]:
     """Yields the identities of records in a compressed tar file, which is read once, by offset and size."""
     digests: dict[tuple[int, int], bytes] = {}
     with open_unpacked(path) as tar:
@@ -75,21 +115,21 @@ def _hash_streamed(
             digest = hashlib.sha256(tar.read(size)).digest()
             if not several.keys().isdisjoint(indices):
                 digests[offset, size] = digest
-            yield from (Identity(index, digest) for index in indices if index not in several)
+            yield from (_Identity(index, digest) for index in indices if index not in several)
     for index in dict.fromkeys(index for indices in indices_at.values() for index in indices if index in several):
-        yield Identity(index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest())
+        yield _Identity(index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest())
 
 
 _Batch = Sequence[tuple[int, ImageRef]]
 
 
 def _map_batches(
-    identify_batch: Callable[[Any, _Batch], list[Identity]],
+    identify_batch: Callable[[Any, _Batch], list[_Identity]],
     listing: Listing,
     indices: Sequence[int],
     workers: int,
     origin: Any,
-) -> Iterator[Identity]:
+) -> Iterator[_Identity]:
     """Yields the identities of images, which worker processes read."""
 
     def make_batches() -> Iterator[_Batch]:
@@ -106,12 +146,12 @@ def _map_batches(
         yield from identities
 
 
-def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[Identity]:
+def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identity]:
     root, columns = origin
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
     found = read_cells(root, list_cells([image for _, image in in_rows], columns), MAX_SOURCE_BYTES)
     identities = [
-        Identity(in_rows[k][0], hashlib.sha256(data).digest())
+        _Identity(in_rows[k][0], hashlib.sha256(data).digest())
         for k, data in found
         if not isinstance(data, UnreadableError)
     ]
@@ -119,7 +159,7 @@ def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[Identit
         if image.location.row_group >= 0:
             continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            identities.append(Identity(index, _hash_all([read_image(root, file) for file in list_files(image)])))
+            identities.append(_Identity(index, _hash_all([read_image(root, file) for file in list_files(image)])))
     return identities
 
 
@@ -129,9 +169,9 @@ def _hash_all(files: Sequence[bytes]) -> bytes:
     return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 
-def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[Identity]:
+def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[_Identity]:
     identities = []
     for index, record in batch:
         with contextlib.suppress(UnreadableError, BadImage):
-            identities.append(Identity(index, *identify(datasets, record)))
+            identities.append(_Identity(index, *identify(datasets, record)))
     return identities
