@@ -116,7 +116,7 @@ def merge_manifests(
     old_form = ImageForm.recorded(image)
     if changes and all(manifest.image_key is None for manifest in manifests):
         raise ConfigError(f"`{next(iter(changes))}` changes images, and these datasets have none. Leave it out.")
-    form = _change_form(old_form, changes)
+    form = old_form.change(changes)
     is_reformed = form != old_form
     if is_reformed:
         image = form.to_json() | _describe_origin(old_form, form, image)
@@ -304,7 +304,7 @@ def _check_labels_have_names(manifest: Manifest, other: Manifest) -> None:
 
 
 def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Returns the form that all images have: with the lowest quality, and with the highest limit of pixels."""
+    """Returns the form that all images have."""
     forms = [ImageForm.recorded(manifest.image) for manifest in manifests]
     image = dict(manifests[0].image)
     if len(manifests) == 1:
@@ -315,14 +315,10 @@ def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
             options = " ".join(_list_options(form, common_form))
             raise DataError(
                 f"The images of all datasets must have one form, but those of {manifest.directory} "
-                f"({_describe(form)}) are not like the others. Bring them into one first: tfpipe reshard "
+                f"({form.describe()}) are not like the others. Bring them into one first: tfpipe reshard "
                 f"{manifest.directory} OUTPUT {options}"
             )
-    image |= {
-        "quality": min(form.quality for form in forms),
-        "max_pixels": max(form.max_pixels for form in forms),
-        "reencode_progressive": all(form.reencode_progressive for form in forms),
-    }
+    image |= ImageForm.join_limits(forms)
     if not all(form.seekable for form in forms):
         image.pop("seekable", None)
     before = "; ".join(dict.fromkeys(str(m.image[MADE_FROM]) for m in manifests if m.image.get(MADE_FROM)))
@@ -354,39 +350,12 @@ def _list_options(form: ImageForm, target: ImageForm) -> Iterator[str]:
         yield f"--resize-short {target.resize_short}"
 
 
-def _describe(form: ImageForm) -> str:
-    sizes = {"square": form.square, "resize_short": form.resize_short}
-    return ", ".join(
-        f"{name} {value}" for name, value in ({"encoding": form.encoding} | sizes).items() if value is not None
-    )
-
-
-def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
-    """Returns the form with the changes. A new size replaces the old one."""
-    no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
-    no_markers = {"seekable": False} if changes.get("encoding") == "raw" else {}
-    new = replace(form, **{**no_sizes, **no_markers, **changes})
-    if new != form and replace(new, quality=form.quality) == form:
-        raise ConfigError(
-            "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` or "
-            "`square` too."
-        )
-    for name, side in (("resize_short", new.resize_short), ("square", new.square)):
-        limit = form.resize_short or form.square
-        if side and limit and side > limit:
-            raise ConfigError(
-                f"The images were reduced to {limit} pixels and cannot be enlarged again: "
-                f"`{name}` must be at most that, got {side}."
-            )
-    return new
-
-
 def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
     """Returns the entry of a new image form that describes the earlier forms of the images, if there were any."""
     before = str(image.get(MADE_FROM) or "")
     only_markers = set(form.to_json().items()) ^ set(new_form.to_json().items()) == {("seekable", True)}
     if _get_shape(form) != _get_shape(ImageForm()) and not only_markers:
-        before = "; ".join(filter(None, [before, f"{_describe(form)}, quality {form.quality}"]))
+        before = "; ".join(filter(None, [before, form.describe(whole=True)]))
     return {MADE_FROM: before} if before else {}
 
 

@@ -160,9 +160,9 @@ def _describe_content(manifest: Manifest) -> str:
 
 def _describe_images(image: Mapping[str, object]) -> str:
     """Describes the options that shaped the images."""
-    forms = {"raw": "raw uint8 pixels", "jpeg": f"all JPEG, quality {image.get('quality')} where re-encoded"}
-    kept = f"JPEG and PNG as in the source, quality {image.get('quality')} where re-encoded"
-    text = f"Images: {forms.get(str(image.get('encoding')), kept)}"
+    again = f"quality {image.get('quality')} where re-encoded"
+    kinds = {"raw": "raw uint8 pixels", "jpeg": f"all JPEG, {again}"}
+    text = f"Images: {kinds.get(str(image.get('encoding')), f'JPEG and PNG as in the source, {again}')}"
     if image.get("square"):
         text += f", resized to {image['square']} × {image['square']}; the sizes below are those before resizing"
     if image.get("resize_short"):

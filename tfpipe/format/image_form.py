@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError, FormatError
@@ -60,6 +60,40 @@ class ImageForm:
             raise ConfigError("`encoding` raw needs `square`: all raw images have the same size.")
         if self.encoding == "raw" and self.seekable:
             raise ConfigError("`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers.")
+
+    def change(self, changes: Mapping[str, Any]) -> ImageForm:
+        """Returns the form that images of this one can be brought into. A new size replaces the old one."""
+        no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
+        no_markers = {"seekable": False} if changes.get("encoding") == "raw" else {}
+        new = replace(self, **{**no_sizes, **no_markers, **changes})
+        if new != self and replace(new, quality=self.quality) == self:
+            raise ConfigError(
+                "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` "
+                "or `square` too."
+            )
+        limit = self.resize_short or self.square
+        for name, side in (("resize_short", new.resize_short), ("square", new.square)):
+            if side and limit and side > limit:
+                raise ConfigError(
+                    f"The images were reduced to {limit} pixels and cannot be enlarged again: "
+                    f"`{name}` must be at most that, got {side}."
+                )
+        return new
+
+    @staticmethod
+    def join_limits(forms: Sequence[ImageForm]) -> dict[str, Any]:
+        """Returns the options that hold for the images of all forms, of those that may differ between them."""
+        return {
+            "quality": min(form.quality for form in forms),
+            "max_pixels": max(form.max_pixels for form in forms),
+            "reencode_progressive": all(form.reencode_progressive for form in forms),
+        }
+
+    def describe(self, *, whole: bool = False) -> str:
+        """Returns the encoding and the size, as in "encoding jpeg, square 224"; the `whole` with the quality."""
+        options = {"encoding": self.encoding, "square": self.square, "resize_short": self.resize_short}
+        options |= {"quality": self.quality} if whole else {}
+        return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the options as JSON values, without `seekable` if it is false: other datasets stay byte for byte."""

@@ -182,7 +182,7 @@ class Manifest:
         skipped: The number of inputs that are not images, by reason.
         quarantined: The number of images that could not be repaired and are in no shard.
         duplicates: The counts of images whose bytes are equal.
-        image: The requested image form: `encoding`, `resize_short`, `square`, `quality` and others, scalars only.
+        image: The options of the requested `ImageForm`, scalars only.
             `made_from` tells in words which forms the images had before, if they were not originals.
         fingerprint: The hash of the inputs and options. Equal fingerprints give equal shards.
         tool_version: The version of tfpipe that wrote the dataset, or its manifest.
