@@ -63,11 +63,19 @@ def write_table(path: Path, rows: dict[str, Any]) -> str:
     return str(path)
 
 
-@pytest.fixture
-def captioned(pets: str, tmp_path: Path) -> str:
-    table = write_table(tmp_path / "words.parquet", make_rows(pets))
+@pytest.fixture(scope="module")
+def captioned_once(small_dataset: Path, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("captioned")
+    pets = str(shutil.copytree(small_dataset, folder / "pets"))
+    table = write_table(folder / "words.parquet", make_rows(pets))
     join_table(pets, table, TableConfig("words", features=("caption", "score", "vector", "tags")))
-    return pets
+    return folder / "pets"
+
+
+@pytest.fixture
+def captioned(captioned_once: Path, tmp_path: Path) -> str:
+    """The dataset with a column `words`, to be changed."""
+    return str(shutil.copytree(captioned_once, tmp_path / "captioned"))
 
 
 def check_values(dataset: str, records: int = 15) -> None:

@@ -26,11 +26,11 @@ def make_model(dataset: Path) -> Model:
     return Model((frozenset(name for split in ("train", "validation") for name in list_names(dataset, split)),))
 
 
-@pytest.mark.parametrize("turn", range(3))
-def test_on_a_disk(small_dataset: Path, tmp_path: Path, turn: int) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_on_a_disk(small_dataset: Path, tmp_path: Path, rounds: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dataset = str(shutil.copytree(small_dataset, tmp_path / "pets"))
     images = draw_folders(tmp_path / "images")
-    check_rounds(dataset, make_model(small_dataset), images, random.Random(seed), 6, {})
+    check_rounds(dataset, make_model(small_dataset), images, random.Random(seed), rounds, {})
     assert verify(dataset, VerifyConfig(workers=0)).damaged == []

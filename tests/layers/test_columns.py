@@ -40,17 +40,19 @@ def write_captions(path: Path, records: list[Record]) -> str:
     return str(path)
 
 
-@pytest.fixture
-def captioned(pets: str, tmp_path: Path) -> str:
-    join_table(pets, write_captions(tmp_path / "captions.parquet", list_records(pets)), CAPTIONS)
-    return pets
+@pytest.fixture(scope="module")
+def lacking_once(small_dataset: Path, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("lacking")
+    pets = str(shutil.copytree(small_dataset, folder / "pets"))
+    join_table(pets, write_captions(folder / "captions.parquet", list_records(pets)), CAPTIONS)
+    append(pets, draw_more(folder / "more"))
+    return folder / "pets"
 
 
 @pytest.fixture
-def lacking(captioned: str, tmp_path: Path) -> str:
-    """The same with an appended layer that has none."""
-    append(captioned, draw_more(tmp_path / "more"))
-    return captioned
+def lacking(lacking_once: Path, tmp_path: Path) -> str:
+    """The dataset with a column, and an appended layer that has none, to be changed."""
+    return str(shutil.copytree(lacking_once, tmp_path / "lacking"))
 
 
 def check_captions(dataset: str) -> None:
@@ -108,7 +110,7 @@ def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Pa
 
     library.add_column(lacking, "captions", lambda record: -1, library.Values("int64"), replace=True)
     seen, wanted = set(), [record.index for record in list_records(lacking)]
-    for moment in range(0, 200, 2):
+    for moment in range(0, 200, 7):
         output = shutil.copytree(lacking, tmp_path / str(moment) / "out")
         done = write_and_vanish(add, Path(), output, moment)
         if library.load_manifest(str(output)).columns:

@@ -114,7 +114,7 @@ def test_copies_have_no_hidden_record(thinned: str, gone: list[str], tmp_path: P
     assert not (tmp_path / "new" / "layers").exists()
 
 
-@pytest.mark.parametrize("options", [(), ("--no-shuffle", "--num-shards", 2), ("--resize-short", 16)])
+@pytest.mark.parametrize("options", [(), ("--no-shuffle", "--num-shards", 2, "--resize-short", 16)])
 def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(grown, tmp_path, tfpipe, options):
     """The records are of two layers and two splits, one is a copy of another, and one is in a view."""
     append(grown, write_files(tmp_path / "more", {"train/cat/copy.jpg": make_jpeg(501, (31, 21))}))

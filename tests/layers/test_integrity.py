@@ -20,14 +20,20 @@ from tfpipe.views.config import ViewConfig
 HERE = VerifyConfig(workers=0)
 
 
-@pytest.fixture
-def layered(grown: str) -> str:
-    """The dataset with appended records, two hidden ones, a view and a column."""
+@pytest.fixture(scope="module")
+def layered_once(grown_once: Path, tmp_path_factory) -> Path:
+    grown = str(shutil.copytree(grown_once, tmp_path_factory.mktemp("layered") / "pets"))
     manifest = library.load_manifest(grown)
     write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
     delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
     library.add_column(grown, "index", lambda record: record.index, library.Values("int64"))
-    return grown
+    return Path(grown)
+
+
+@pytest.fixture
+def layered(layered_once: Path, tmp_path: Path) -> str:
+    """The dataset with appended records, two hidden ones, a view and a column, to be changed."""
+    return str(shutil.copytree(layered_once, tmp_path / "layered"))
 
 
 def list_damage(dataset: str) -> list[tuple[str, str]]:

@@ -217,13 +217,3 @@ def test_wrong_use(pets: str, tmp_path: Path, tfpipe: Tfpipe, args: list[str], m
     save(lock(pets), tmp_path)
     ran = tfpipe("steps", *(arg.format(**places) for arg in args))
     assert (ran.code, ran.err) == (2, f"Error: {message.format(**places)}\n")
-
-
-def test_a_run_answers_itself(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    run = tmp_path / "run"
-    trained = tfpipe("train", f"{pets}@few", "--output", run, "--epochs", 1, "--batch-size", 4)
-    assert trained.code == 0, trained.err
-    found = json.loads(tfpipe("steps", run, "--step", 1, "--json").out)
-    assert found["data"] == f"{pets}@few"
-    assert len(found["rows"]) == 4
-    assert {row["label_name"] for row in found["rows"]} <= {"cat", "owl"}

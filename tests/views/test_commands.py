@@ -27,13 +27,18 @@ from tfpipe.views.config import ViewConfig
 CONFIG = PipelineConfig(batch_size=4, image_size=8)
 
 
-@pytest.fixture
-def owls(small_dataset: Path, tmp_path: Path) -> str:
-    """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
-    folder = str(shutil.copytree(small_dataset, tmp_path / "pets"))
-    manifest = library.load_manifest(folder)
+@pytest.fixture(scope="module")
+def owls_once(small_dataset: Path, tmp_path_factory) -> Path:
+    folder = shutil.copytree(small_dataset, tmp_path_factory.mktemp("owls") / "pets")
+    manifest = library.load_manifest(str(folder))
     write_view(manifest, make_view(manifest, ViewConfig("owls", "label <> 'dog'", weights="label_id")))
-    return f"{folder}@owls"
+    return folder
+
+
+@pytest.fixture
+def owls(owls_once: Path, tmp_path: Path) -> str:
+    """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
+    return f"{shutil.copytree(owls_once, tmp_path / 'pets')}@owls"
 
 
 def list_names(dataset: str, split: str = "train") -> list[str]:

@@ -68,8 +68,8 @@ def test_a_condition_chooses_records(pets: str, where: str, names: list[str]) ->
     assert sorted(list_names(add(pets, where))) == names
 
 
-@pytest.mark.parametrize("folder", ["back\\slash", "new\nline", 'it\'s "both"', "a' || 'b", "[1]*?"])
-def test_a_folder_may_have_any_name(pets: str, tmp_path: Path, folder: str) -> None:
+def test_a_folder_may_have_any_name(pets: str, tmp_path: Path) -> None:
+    folder = "back\\slash\nit's \"both\" [1]*? a' || 'b"
     dataset = str(shutil.move(pets, tmp_path / folder))
     rows = {"name": list_names(dataset), "place": [*range(12)]}
     pq.write_table(pa.table(rows), tmp_path / folder / "places.parquet")
@@ -112,13 +112,13 @@ def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
     manifest = tfpipe.load_manifest(pets)
     shard, table = manifest.splits["train"].shards[0], pq.read_table(file)
     found = 0
-    for at in range(0, len(whole), 3):
+    for at in range(0, len(whole), 17):
         data = bytearray(whole)
         data[at] ^= 1
         found += bool(RecordFacts(manifest).find_fault(data, shard.sha256, shard.records))
         if not RecordFacts(manifest).find_fault(data, shard.sha256, shard.records):
             assert pq.read_table(pa.BufferReader(data)).equals(table), at  # nobody reads this bit
-    assert found > len(whole) // 5
+    assert found > len(whole) // 80
     flip_bit(file, 4 + whole.index(b"train/"))
     (damage,) = verify(pets, VerifyConfig(workers=0)).damaged
     assert (damage.file, damage.kind) == (name, "facts")
@@ -297,8 +297,7 @@ def test_an_epoch_has_the_records_of_the_view(cats: str) -> None:
     assert len(set(map(tuple, epochs))) == 3
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-@pytest.mark.parametrize("weights", [None, "label_id"])
+@pytest.mark.parametrize(("hosts", "weights"), [(2, None), (4, "label_id")])
 def test_hosts_share_the_same_batches(pets: str, hosts: int, weights: str | None) -> None:
     address = add(pets, "label <> 'cat'", weights=weights)
     whole = make(address)
@@ -309,9 +308,14 @@ def test_hosts_share_the_same_batches(pets: str, hosts: int, weights: str | None
 
 
 @pytest.mark.parametrize(
-    "options", [{"cache": "decoded"}, {"cache": "bytes"}, {"cache": "decoded", "cache_bytes": 2000}, {"cache_dir": ""}]
+    ("options", "weights"),
+    [
+        ({"cache": "decoded"}, None),
+        ({"cache": "bytes"}, "label_id"),
+        ({"cache": "decoded", "cache_bytes": 2000}, "label_id"),
+        ({"cache_dir": ""}, None),
+    ],
 )
-@pytest.mark.parametrize("weights", [None, "label_id"])
 def test_caches_give_the_same_batches(pets: str, tmp_path: Path, options: dict[str, Any], weights: str | None) -> None:
     address = add(pets, "label <> 'dog'", weights=weights)
     if "cache_dir" in options:
