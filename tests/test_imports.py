@@ -88,13 +88,22 @@ def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
     assert list_loaded("import beam_jobs.make_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
-@pytest.mark.parametrize(("library", "name"), [("torch", "PyTorch"), ("jax", "JAX")])
-def test_readers_name_the_extra(library: str, name: str) -> None:
+def test_readers_name_the_extra() -> None:
     # The readers' own tests check that they load no TensorFlow.
-    module = f"tfpipe.readers.{library}"
-    result = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
-    sentence = f"`{module}` needs {name}. Install it with: pip install '.[{library}]' in a checkout of tfpipe."
-    assert result.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
+    result = run_python("""
+import importlib, sys
+sys.modules.update(torch=None, jax=None)
+for module in ("tfpipe.readers.torch", "tfpipe.readers.jax"):
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(f"{type(error).__name__}: {error}")
+""")
+    assert result.stdout.splitlines() == [
+        f"MissingDependencyError: `tfpipe.readers.{library}` needs {name}. Install it with: pip install '.[{library}]' "
+        "in a checkout of tfpipe."
+        for library, name in (("torch", "PyTorch"), ("jax", "JAX"))
+    ]
 
 
 COMMANDS = (
@@ -128,16 +137,17 @@ print("none")
 
 def test_help_is_quick() -> None:
     """Its processor time is measured: other tests run on the same cores."""
-    times = []
-    for _ in range(3):
+
+    def measure() -> float:
         before = _read_cpu_s()
         result = subprocess.run(
             [sys.executable, "-m", "tfpipe", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=False
         )
-        times.append(_read_cpu_s() - before)
         assert result.returncode == 0, result.stderr
         assert "shard" in result.stdout
-    assert min(times) < 1.0  # 0.3 to 0.6 by the processor; with TensorFlow it is over 3
+        return _read_cpu_s() - before
+
+    assert any(measure() < 1.0 for _ in range(3))  # 0.3 to 0.6 by the processor; with TensorFlow it is over 3
 
 
 def _read_cpu_s() -> float:
@@ -156,7 +166,8 @@ def test_a_runner_of_beam_without_beam_names_the_extra() -> None:
 
 
 def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
-    result = run_cli_without("apache_beam", ("shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out")))
+    images = str(REPOSITORY / "sample_data" / "square")
+    result = run_cli_without("apache_beam", ("shard", images, str(tmp_path / "out"), "--workers", "1"))
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "manifest.json").exists()
 

@@ -175,15 +175,16 @@ def test_pairs_end_with_the_epoch_unless_you_say_otherwise(small_dataset: Path, 
     pairs = replace(CONFIG, as_supervised=True)
     steps = tfpipe.steps_per_epoch(small_dataset, "train", pairs)
     with caplog.at_level(logging.WARNING):
-        for function in (tfpipe.build_dataset, distribute):
-            for config, epochs, expected in (
-                (pairs, None, steps),
-                (pairs, 2, 2 * steps),
-                (pairs, 0, -1),
-                (CONFIG, None, -1),
-            ):
-                cardinality = function(small_dataset, "train", config, epochs=epochs).cardinality
-                assert int(cardinality() if callable(cardinality) else cardinality) == expected
+        for function, config, epochs, expected in (
+            (tfpipe.build_dataset, pairs, None, steps),
+            (tfpipe.build_dataset, pairs, 2, 2 * steps),
+            (tfpipe.build_dataset, pairs, 0, -1),
+            (tfpipe.build_dataset, CONFIG, None, -1),
+            (distribute, pairs, None, steps),
+            (distribute, pairs, 0, -1),
+        ):
+            cardinality = function(small_dataset, "train", config, epochs=epochs).cardinality
+            assert int(cardinality() if callable(cardinality) else cardinality) == expected
     assert caplog.messages == []
     tfpipe.build_dataset(small_dataset, "train", replace(pairs, order="throughput"))
     assert caplog.messages == [

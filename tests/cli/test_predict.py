@@ -86,6 +86,7 @@ def test_no_images_are_one_sentence(predict, run_folder, tmp_path, images, sente
     assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence.format(tmp_path)}\n")
 
 
+@pytest.mark.slow
 def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, photos) -> None:
     command = [sys.executable, "-m", "tfpipe", "predict", str(run_folder), str(photos / "validation"), "--top", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

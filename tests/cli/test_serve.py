@@ -77,8 +77,12 @@ def start() -> Iterator[Callable[..., Server]]:
         server.process.wait()
 
 
-def run(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *args], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    """One worker that several tests ask."""
+    server = Server("--port", "0")
+    yield server
+    server.end(signal.SIGTERM)
 
 
 # SIGINT goes to the whole group, as a terminal sends it.
@@ -126,15 +130,15 @@ assert stop.wait(30)
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
-def test_a_port_in_use_is_one_sentence() -> None:
+def test_a_port_in_use_is_one_sentence(tfpipe: Tfpipe) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = run("--port", str(port), "--root", "/")
+        done = tfpipe("serve", "--port", port, "--root", "/")
     sentence = (
         f"Error: Port {port} of 127.0.0.1 must be free, and is not (address already in use). Choose another --port or "
         "--host.\n"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+    assert done == (1, "", sentence)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +168,8 @@ def test_an_address_needs_a_port(tfpipe: Tfpipe) -> None:
     assert tfpipe("serve-check", "a") == (2, "", f"Error: {sentence}\n")
 
 
-def test_workers_are_checked(start: Callable[..., Server], small_dataset: Path, tfpipe: Tfpipe) -> None:
-    address = start("--port", "0").json["workers"][0]["address"]
+def test_workers_are_checked(running: Server, small_dataset: Path, tfpipe: Tfpipe) -> None:
+    address = running.json["workers"][0]["address"]
     done = tfpipe("serve-check", address, "--dataset", small_dataset, "--json")
     assert done.code == 0
     assert done.json == {
@@ -264,10 +268,9 @@ def test_others_reach_no_workers_without_a_token() -> None:
         processes.Service(ServiceConfig(root=("/",), host="0.0.0.0"))
 
 
-def test_a_worker_loads_no_tensorflow(start: Callable[..., Server], small_dataset: Path) -> None:
-    server = start("--port", "0")
-    address = server.json["workers"][0]["address"]
+def test_a_worker_loads_no_tensorflow(running: Server, small_dataset: Path) -> None:
+    address = running.json["workers"][0]["address"]
     config = PipelineConfig(batch_size=4, image_size=8, service=ServiceOptions(workers=(address,)))
     NumpyBatches(small_dataset, "train", config).read(0)
     if sys.platform == "linux":
-        assert "tensorflow" not in Path(f"/proc/{server.pids[0]}/maps").read_text()
+        assert "tensorflow" not in Path(f"/proc/{running.pids[0]}/maps").read_text()

@@ -329,7 +329,19 @@ def test_formats_that_need_an_extra(images: list[str]) -> None:
     Path("hidden").mkdir()
     Path("hidden/sitecustomize.py").write_text("import sys\nsys.modules.update(pillow_heif=None, pillow_jxl=None)\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((os.path.abspath("hidden"), os.environ["PYTHONPATH"]))}
-    command = [sys.executable, "-m", "tfpipe", "shard", "t.csv", "out", "--max-bad", "3", "--no-shuffle"]
+    command = [
+        sys.executable,
+        "-m",
+        "tfpipe",
+        "shard",
+        "t.csv",
+        "out",
+        "--max-bad",
+        "3",
+        "--no-shuffle",
+        "--workers",
+        "1",
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert [line for line in done.stdout.splitlines() if line.startswith(("quarantined", "  "))] == [
         "quarantined: 3, listed in quarantine/quarantined.jsonl",

@@ -292,14 +292,13 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("made_s", [None, "soon", 5])
-def test_a_batch_without_its_seconds_is_asked_for_again(made: Path, monkeypatch, made_s: Any) -> None:
+def test_a_batch_without_its_seconds_is_asked_for_again(made: Path, monkeypatch) -> None:
     real, given = server.Server._make, []
 
     def make(self: server.Server, *request: Any) -> Any:
         batch, seconds = real(self, *request)
         given.append(seconds)
-        return batch, seconds if len(given) > 1 else made_s
+        return batch, seconds if len(given) > 1 else "soon"
 
     monkeypatch.setattr(server.Server, "_make", make)
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
@@ -397,15 +396,18 @@ from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     workers = tfpipe.ServiceOptions(workers=service.addresses)
-    batches = iter(getattr(tfpipe, sys.argv[2])(sys.argv[1], "train", batch_size=8, image_size=8, service=workers))
-    next(batches)
+    options = {"batch_size": 8, "image_size": 8, "service": workers}
+    iterators = [iter(getattr(tfpipe, face)(sys.argv[1], "train", **options)) for face in sys.argv[2:]]
+    list(map(next, iterators))
 print("the workers ended")
 """
 
 
-@pytest.mark.parametrize("face", ["NumpyBatches", "TorchBatches", "build_dataset"])
-def test_a_trainer_ends_after_its_workers(made: Path, face: str) -> None:
+@pytest.mark.parametrize(
+    "faces", [["NumpyBatches"], pytest.param(["TorchBatches", "build_dataset"], marks=pytest.mark.slow)], ids=str
+)
+def test_a_trainer_ends_after_its_workers(made: Path, faces: list[str]) -> None:
     """Threads that work ahead wait for lost workers, but not when the program ends."""
-    command = [sys.executable, "-c", ENDING, str(made), face]
+    command = [sys.executable, "-c", ENDING, str(made), *faces]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "the workers ended\n"), ended.stderr

@@ -27,6 +27,7 @@ from tfpipe.training.export import export_model, export_tflite
 GetDataset = Callable[[str], tfpipe.Manifest]
 
 NAMES = ("cat", "dog", "owl")
+FLOATS = ("float32", "bfloat16")
 CONFIG = PipelineConfig(
     batch_size=16,
     image_size=16,
@@ -112,9 +113,13 @@ def exported(datasets: GetDataset, tmp_path_factory) -> GetExported:
         ("as they came", {}),
         pytest.param("as they came", {"image_dtype": "float32"}, marks=pytest.mark.slow),
         pytest.param("as they came", {"augment": "none"}, marks=pytest.mark.slow),
-        ("as they came", {"augment": "none", "augment_options": AugmentOptions(dct_scaling=False)}),
+        pytest.param(
+            "as they came",
+            {"augment": "none", "augment_options": AugmentOptions(dct_scaling=False)},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("resize-short", {}, marks=pytest.mark.slow),
-        ("square", {}),
+        pytest.param("square", {}, marks=pytest.mark.slow),
         pytest.param("raw", {}, marks=pytest.mark.slow),
         ("raw", {"augment": "none", "image_dtype": "float32"}),
     ],
@@ -142,6 +147,7 @@ def test_the_original_files_give_what_evaluation_gives_to_the_bit(exported: GetE
     np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
 
 
+@pytest.mark.slow
 def test_plain_tensorflow_serves_batches_of_any_size(exported: GetExported, tmp_path: Path) -> None:
     # The process has no tfpipe and no Keras, nor JAX, which TensorFlow would load.
     model = exported("as they came")
@@ -161,17 +167,14 @@ assert serve(image_bytes=tf.constant([], tf.string))["probabilities"].shape == [
     np.testing.assert_array_equal(np.load(tmp_path / "all.npy"), model.expected)
 
 
-def test_labels_and_the_form_lie_beside_the_model(tmp_path: Path) -> None:
-    export_model(linear_model(), CONFIG, NAMES, str(tmp_path / "model"), ImageForm(resize_short=12))
+def test_labels_and_the_form_lie_beside_the_model_and_a_failed_export_leaves_none(tmp_path: Path, monkeypatch):
+    target = str(tmp_path / "model")
+    export_model(linear_model(), CONFIG, NAMES, target, ImageForm(resize_short=12))
     assert (tmp_path / "model" / "labels.txt").read_text() == "cat\ndog\nowl\n"
     notes = json.loads((tmp_path / "model" / "tfpipe.json").read_text())
     assert (notes["version"], notes["image_size"], notes["form"]["resize_short"]) == (1, [16, 16], 12)
     assert os.listdir(tmp_path) == ["model"]
-
-
-def test_a_failed_export_leaves_no_model(tmp_path: Path, monkeypatch) -> None:
-    target = str(tmp_path / "model")
-    export_model(linear_model(), CONFIG, NAMES, target, ImageForm())
+    assert (tmp_path / "model" / "saved_model.pb").exists()
 
     def fail(*args: Any, **options: Any) -> None:
         raise OSError("No space left on device")
@@ -191,7 +194,7 @@ def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
     assert tf.saved_model.load(target).signatures["serving_default"].structured_outputs["probabilities"].shape[1] == 2
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["uint8", *(pytest.param(each, marks=pytest.mark.slow) for each in FLOATS)])
 def test_a_file_for_tflite_takes_the_pipelines_images_and_predicts_as_the_model_does(tmp_path: Path, dtype: str):
     random = np.random.default_rng(3)
     labels = random.integers(0, 3, 40)

@@ -27,19 +27,19 @@ def grow(dataset: Path, images: Path) -> None:
     append(dataset, write_files(images, {f"train/red/x{k}.jpg": make_jpeg(k, (24, 24)) for k in range(9)}))
 
 
-def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path, tmp_path: Path) -> None:
-    options = {"dataset": growing, "epochs": 2, "deterministic": True}
-    straight = train(output=str(tmp_path / "straight"), **options)["output"]
+@pytest.mark.usefixtures("without_export")
+def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path, undisturbed: Path, tmp_path: Path):
     run = str(tmp_path / "run")
-    assert not train(output=run, stop=stop_after(3), **options)["finished"]
+    assert not train(growing, stop=stop_after(3))["finished"]
     grow(growing, tmp_path / "more")
     held = hold_layer(load_manifest(str(growing)), run, "train")
     assert held is not None
     assert held.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
-    assert train(output=run, **options)["finished"]
-    assert read_lines(run) == read_lines(straight)
+    assert train(growing)["finished"]
+    assert read_lines(run) == read_lines(undisturbed)
 
 
+@pytest.mark.usefixtures("without_export")
 def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp_path: Path, tfpipe: Tfpipe, caplog):
     options = {"dataset": growing, "epochs": 2}
     run = str(tmp_path / "run")

@@ -63,7 +63,11 @@ def exported(tmp_path_factory, model: Any) -> Path:
 
 @pytest.mark.parametrize(
     "form",
-    [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
+    [
+        ImageForm(),
+        pytest.param(ImageForm(resize_short=20), marks=pytest.mark.slow),
+        pytest.param(ImageForm(square=18, encoding="raw"), marks=pytest.mark.slow),
+    ],
     ids=["keep", "short", "raw"],
 )
 def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path: Path, model: Any, images: Path, form: ImageForm):
