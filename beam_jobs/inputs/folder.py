@@ -31,7 +31,7 @@ from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.images.errors import BadImage
-from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.images.skip_by_name import get_folder_reason, get_skip_reason
 from tfpipe.images.sniff import has_image_name, sniff_format
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -60,6 +60,7 @@ class Tree:
 
     images: ImageTable  # with the folder as `label`, whose meaning follows from the layout of all folders
     skipped: Counter[str]  # files, by reason
+    has_other_names: bool = True  # whether some image may have a name that is none of an image
 
 
 class _TreeBuilder:
@@ -68,28 +69,45 @@ class _TreeBuilder:
     def __init__(self, observer: Observer | None = None) -> None:
         self._images, self._skipped = ImageTableBuilder(), Counter[str]()
         self._masks: dict[str, FileRef] = {}
+        self._has_other_names = False
         self._observer = observer or Observer()
 
-    def add(self, files: Iterable[ListedFile], folder: str = "") -> None:
-        """Adds the files that may be images; `folder` is put before their paths."""
-        images = self._images
+    def add(
+        self, files: Iterable[ListedFile], folder: str = "", set_aside: Callable[[ListedFile], None] | None = None
+    ) -> None:
+        """Adds the files that may be images; `folder` is put before their paths, and archives are set aside."""
+        images, count = self._images, len(self._images)
+        are_plain: dict[str, bool] = {}  # by ending: nearly all files of a folder of millions pass by it alone
         for file in files:
             path = folder + file.path
-            reason = file.skip or get_skip_reason(path)
-            if reason:
-                self._skipped[reason] += 1
-                continue
-            if path.lower().endswith(MASK_ENDING):
-                self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
-                continue
-            images.append_file(path, file.size, file.location, path.rpartition("/")[0])
-            if len(images) % TELL_EVERY == 0:
-                self._observer.progress(Progress(len(images)))
+            parent, _, name = path.rpartition("/")
+            stem, _, ending = name.rpartition(".")
+            is_plain = are_plain.get(ending)
+            if is_plain is None:
+                is_plain = are_plain[ending] = has_image_name(ending) and not get_skip_reason(f"x.{ending}")
+            is_plain &= not (file.skip or get_folder_reason(parent))
+            if not (is_plain and stem) or stem[0] == "." or stem[-5:].lower() == ".mask":
+                if set_aside is not None and not file.skip and is_listed_archive(file.path):
+                    set_aside(file)
+                    continue
+                reason = file.skip or get_skip_reason(path)
+                if reason:
+                    self._skipped[reason] += 1
+                    continue
+                if path.lower().endswith(MASK_ENDING):
+                    self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
+                    continue
+                self._has_other_names |= not has_image_name(path)
+            images.append_file(path, file.size, file.location, parent)
+            count += 1
+            if count % TELL_EVERY == 0:
+                self._observer.progress(Progress(count))
 
     def extend(self, tree: Tree) -> None:
         """Adds another tree, whose images have their masks."""
         self._images.extend(tree.images)
         self._skipped += tree.skipped
+        self._has_other_names |= tree.has_other_names
         self._observer.progress(Progress(len(self._images)))
 
     def finish(self) -> Tree:
@@ -101,7 +119,7 @@ class _TreeBuilder:
             self._skipped = +self._skipped
             if any(found):
                 images = images.replace_masks(tuple(mask or ()) for mask in found)
-        return Tree(images, self._skipped)
+        return Tree(images, self._skipped, self._has_other_names)
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
@@ -110,23 +128,11 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     if is_archive(source):
         builder.add(list_archive(source, posixpath.basename(source)))
         return _drop_other_files(drop_equal_paths(builder.finish(), source), posixpath.dirname(source))
-    archives: list[str] = []
-    archive_bytes = 0
-
-    def set_archives_aside() -> Iterator[ListedFile]:
-        nonlocal archive_bytes
-        for file in list_folder(source):
-            if file.skip or not is_listed_archive(file.path):
-                yield file
-            else:
-                archives.append(file.path)
-                archive_bytes += file.size
-
+    archives: list[ListedFile] = []
     with file_io.explain_os_errors(f"read {source}"):
-        builder.add(set_archives_aside())
-    archives.sort()
-    processes = count_processes(archive_bytes, workers)
-    located = [(file_io.join(source, path), path) for path in archives]
+        builder.add(list_folder(source), set_aside=archives.append)
+    processes = count_processes(sum(file.size for file in archives), workers)
+    located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
     for tree in list_side_by_side(located, processes, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
@@ -259,6 +265,8 @@ def _drop_other_files(tree: Tree, root: str) -> Tree:
 
     Some of them are opened, and where all are empty they stay: the worker that reads one says what is wrong.
     """
+    if not tree.has_other_names:
+        return tree
     groups: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
     for i, path in enumerate(tree.images.iterate_paths()):
         if not has_image_name(path):

@@ -354,8 +354,7 @@ class ImageTable:
 
     def encode_lines(self, indices: _Indices, label_names: Sequence[str]) -> tuple[memoryview, NDArray[np.int64]]:
         """Returns the plan's lines for these images, as `encode_line` makes them, and their offsets."""
-        names: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
-        labels = np.array([names.get(text, -1) for text in self._decode("label", indices)], np.int64)
+        labels = self._number_labels(indices, label_names)
         further = self._columns.keys() - _USUAL
         if further and (further != {"file", "offset"} or self._have_whole_files(indices)):
             columns = [self.get_paths(indices), self._decode("size", indices), labels.tolist()]
@@ -375,6 +374,17 @@ class ImageTable:
         _, offsets_buffer, values = _join(*parts, b"]\n").buffers()
         ends = np.frombuffer(offsets_buffer, np.int64, len(indices) + 1)
         return memoryview(values or b"")[: int(ends[-1])], ends
+
+    def _number_labels(self, indices: _Indices, label_names: Sequence[str]) -> NDArray[np.int64]:
+        """Returns the position in `label_names` of the label of each of these images, -1 if it has none."""
+        if "label" not in self._columns:
+            return np.full(len(indices), -1, np.int64)
+        column = self._columns["label"].take(pa.array(indices, pa.int64()))
+        codes, inverse = np.unique(column.indices.fill_null(-1).to_numpy(), return_inverse=True)
+        texts = _decode_texts(column.dictionary.take(pa.array(codes[codes >= 0])))
+        names: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
+        labels = [-1] * (len(codes) - len(texts)) + [names.get(text, -1) for text in texts]
+        return np.array(labels, np.int64)[inverse]
 
     def _have_whole_files(self, indices: _Indices) -> bool:
         """Returns whether some of these images is the whole of a file that has another name."""

@@ -21,7 +21,7 @@ _HIDDEN, _BY_NAME = "hidden", "no image by name"
 def get_skip_reason(path: str) -> str:
     """Returns the reason why a file plainly is not an image, or an empty text if it may be one."""
     folder, _, name = path.rpartition("/")
-    of_folder = _get_folder_reason(folder)
+    of_folder = get_folder_reason(folder)
     if name.startswith(".") or of_folder == _HIDDEN:
         return _HIDDEN
     if of_folder or name.lower() in NOT_IMAGE_NAMES:
@@ -32,7 +32,7 @@ def get_skip_reason(path: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _get_folder_reason(path: str) -> str:
+def get_folder_reason(path: str) -> str:
     """Returns the reason to skip all files of a folder, or an empty text."""
     folders = path.split("/")
     if any(folder.startswith(".") for folder in folders):
