@@ -147,7 +147,11 @@ if os.environ["METHOD"] == "spawn":
 
 @pytest.mark.parametrize(
     ("module", "method", "runner", "with_beam"),
-    [("beam_jobs", "spawn", "direct", 1), ("tfpipe", "forkserver", "direct", 1), ("tfpipe", "forkserver", "local", 0)],
+    [
+        pytest.param("beam_jobs", "spawn", "direct", 1, marks=pytest.mark.slow),
+        ("tfpipe", "forkserver", "direct", 1),
+        ("tfpipe", "forkserver", "local", 0),
+    ],
 )
 def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str, runner: str, with_beam: int) -> None:
     """Beam costs each of them more than a second and 100 MB."""

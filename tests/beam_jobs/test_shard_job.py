@@ -92,15 +92,10 @@ def test_the_dataset_holds_these_files(straight: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "workers"), [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)]
+    ("beam_args", "workers"), [((), 2), (THREADS, 1), pytest.param(PROCESSES, 1, marks=pytest.mark.slow)]
 )
 def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_args, workers):
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
-    assert read_tree(tmp_path / "out") == read_tree(straight)
-
-
-def test_the_same_bytes_without_beam(photos: Path, straight: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "out", **OPTIONS)
     assert read_tree(tmp_path / "out") == read_tree(straight)
 
 

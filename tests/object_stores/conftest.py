@@ -184,8 +184,14 @@ def amazon(amazon_server: Amazon, monkeypatch) -> Iterator[Amazon]:
     yield from _lent(amazon_server, monkeypatch)
 
 
-@pytest.fixture(params=["gs", "s3"])
+@pytest.fixture(params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def cloud(request) -> Cloud:
+    """A store, for what is the same above `Store`: the slow tests take the other one too."""
+    return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
+
+
+@pytest.fixture(params=["gs", "s3"])
+def each_cloud(request) -> Cloud:
     return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
 
 

@@ -40,6 +40,7 @@ def test_the_second_of_two_changes_is_refused(bucket: str) -> None:
     assert verify(bucket, VerifyConfig(workers=0)).damaged == []
 
 
+@pytest.mark.slow
 def test_processes_change_it_at_once_and_are_killed(
     bucket: str, cloud: Cloud, small_dataset: Path, tmp_path: Path
 ) -> None:

@@ -174,7 +174,7 @@ def _reshard(source: str, output: str) -> object:
 @pytest.mark.parametrize(
     ("run", "every"),
     [
-        *(pytest.param(run, 19, id=run.__name__) for run in (_repair, _export, _index)),
+        *(pytest.param(run, 37, id=run.__name__) for run in (_repair, _export, _index)),
         *(pytest.param(run, 1, id=f"each{run.__name__}", marks=pytest.mark.slow) for run in (_repair, _export, _index)),
         pytest.param(_reshard, 5, id="_reshard", marks=pytest.mark.slow),
     ],

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,14 @@ with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     dataset = tfpipe.NumpyBatches(sys.argv[1], "train", batch_size=4, image_size=32, service=workers)
     print(len(next(iter(dataset))["label"]))
 """
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from tfpipe.cli.main import tfpipe as cli
+results = [CliRunner().invoke(cli, words, catch_exceptions=False) for words in json.loads(sys.argv[1])]
+assert not any(result.exit_code for result in results), [result.output for result in results]
+print(json.dumps([result.stdout for result in results]))
+"""
 READERS = {
     "tensorflow": "tfpipe.build_dataset(sys.argv[1], 'train', batch_size=4, image_size=32)",
     "torch": "tfpipe.TorchBatches(sys.argv[1], 'train', batch_size=4, image_size=32)",
@@ -56,10 +65,18 @@ def tfpipe(extras: str, *args: object, **environment: str) -> str:
     return run(extras, "-m", "tfpipe", *args, **environment)
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Path:
-    tfpipe("shard", "shard", "sample_data", tmp_path / "shapes", "--num-shards", 2)
-    return tmp_path / "shapes"
+def run_all(extras: str, *commands: list[object]) -> list[str]:
+    """Runs several commands of tfpipe in one process, and returns what each prints."""
+    words = json.dumps([list(map(str, command)) for command in commands])
+    outputs: list[str] = json.loads(run(extras, "-c", COMMANDS, words).splitlines()[-1])
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "shapes"
+    tfpipe("shard", "shard", "sample_data", folder, "--num-shards", 2)
+    return folder
 
 
 def test_every_line_is_tried() -> None:
@@ -77,9 +94,11 @@ def test_what_no_extra_installs_is_hidden() -> None:
 
 
 def test_shard(dataset: Path, tmp_path: Path) -> None:
-    assert json.loads(tfpipe("shard", "inspect", dataset, "--json"))["splits"]["train"]["records"] == 149
-    tfpipe("shard", "reshard", dataset, tmp_path / "again", "--num-shards", 1)
-    assert "149" in tfpipe("shard", "verify", tmp_path / "again")
+    again = tmp_path / "again"
+    commands = ["inspect", dataset, "--json"], ["reshard", dataset, again, "--num-shards", 1], ["verify", again]
+    inspected, _, verified = run_all("shard", *commands)
+    assert json.loads(inspected)["splits"]["train"]["records"] == 149
+    assert "149" in verified
 
 
 @pytest.mark.slow
@@ -109,13 +128,15 @@ def test_hugging_face(dataset: Path, tmp_path: Path) -> None:
     assert (tmp_path / "back" / "manifest.json").is_file()
 
 
-def test_views(dataset: Path) -> None:
-    tfpipe("views", "view", dataset, "label = 'circle'", "--name", "round")
-    (dataset.parent / "wrong.txt").write_text("circle/circle-1.jpg\n")
-    tfpipe("views", "delete", dataset, dataset.parent / "wrong.txt")
-    assert json.loads(tfpipe("views", "inspect", f"{dataset}@round", "--json"))["splits"]["train"]["records"] == 49
+def test_views(dataset: Path, tmp_path: Path) -> None:
+    grown = shutil.copytree(dataset, tmp_path / "shapes")
+    (tmp_path / "wrong.txt").write_text("circle/circle-1.jpg\n")
+    view, delete = ["view", grown, "label = 'circle'", "--name", "round"], ["delete", grown, tmp_path / "wrong.txt"]
+    *_, inspected = run_all("views", view, delete, ["inspect", f"{grown}@round", "--json"])
+    assert json.loads(inspected)["splits"]["train"]["records"] == 49
 
 
+@pytest.mark.slow
 def test_service(dataset: Path) -> None:
     assert run("service", "-c", SERVED_BATCH, dataset) == "4\n"
 

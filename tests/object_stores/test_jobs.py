@@ -38,7 +38,8 @@ def local(photos: Mapping[str, bytes], tmp_path_factory) -> Mapping[str, bytes]:
     return read_tree(folder / "out")
 
 
-def test_a_job_from_and_to_a_store_makes_the_local_dataset(cloud, photos, local, tmp_path):
+def test_a_job_from_and_to_a_store_makes_the_local_dataset(each_cloud, photos, local, tmp_path):
+    cloud = each_cloud
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(source, output, num_shards=4)
     files = cloud.tree(output)

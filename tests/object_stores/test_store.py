@@ -16,7 +16,13 @@ from tfpipe.storage.file_store import split_url
 from tfpipe.storage.store import Store
 
 HASTY = RetryConfig(first_s=1, retry_s=1, first_attempts=2, attempts=3, first_pause_s=0.02)
+SLOW = pytest.mark.slow
 OBJECTS = {"a": b"0123456789", "x/b": b"bb", "x/[odd] *?%41.jpg": b"odd", "x/läufer": b"", "y/c": b"c"}
+
+
+@pytest.fixture
+def cloud(each_cloud: Cloud) -> Cloud:
+    return each_cloud
 
 
 @pytest.fixture
@@ -129,7 +135,7 @@ def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeyp
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
 
 
-@pytest.mark.parametrize("fault", [429, 503, "drop", "cut", "lost"])
+@pytest.mark.parametrize("fault", [429, "cut", "lost", *(pytest.param(x, marks=SLOW) for x in (503, "drop"))])
 def test_every_request_is_repeated(cloud: Cloud, store: Store, folder: str, fault: int | str) -> None:
     cloud.proxy.harm = lambda seen: fault if seen.number % 2 == 0 else None
     store.check(folder)

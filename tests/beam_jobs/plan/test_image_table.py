@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_jobs.plan import image_table
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage, encode_line
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 
+few = settings(max_examples=30)
 NAMES = st.sampled_from(["", "a", "b"])
 BOXES = st.sampled_from([(), ((0, 0.5, 1, 1.0),), ((0.0, 0, 1.0, 1), (0, 0, 1, 1))])
 EXTRA = st.sampled_from([(), (1, [1.0, 2], "x"), (2.0, [], "\udcff")])
@@ -47,6 +48,7 @@ def hash_text(text: str, key: bytes) -> int:
     return int.from_bytes(digest, "little")
 
 
+@few
 @given(st.lists(FILES, max_size=5), st.lists(ANY, max_size=10))
 def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list[ImageRef]) -> None:
     """Checks also that the first image with a group, a box or an offset may come late."""
@@ -59,6 +61,7 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     assert table.nums_images.tolist() == [ref.num_images for ref in refs]
 
 
+@few
 @given(st.lists(FILES, min_size=1, max_size=8), st.data())
 def test_masks_are_replaced(files: list[ImageRef], data: st.DataObject) -> None:
     masks = [data.draw(MASKS) for _ in files]
@@ -66,6 +69,7 @@ def test_masks_are_replaced(files: list[ImageRef], data: st.DataObject) -> None:
     assert list(table) == [ref._replace(mask=mask) for ref, mask in zip(files, masks, strict=True)]
 
 
+@few
 @given(st.lists(ANY, max_size=10))
 def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
     table = ImageTable.from_refs(refs).take(np.arange(len(refs))[::-2])
@@ -78,6 +82,7 @@ def test_an_empty_table_may_have_boxes() -> None:
     assert (len(table), table.details, list(table)) == (0, {"boxes"}, [])
 
 
+@few
 @given(st.lists(st.lists(ANY, max_size=4), max_size=4), st.lists(ANY, max_size=4))
 def test_a_builder_takes_tables_and_images(tables: list[list[ImageRef]], refs: list[ImageRef]) -> None:
     builder = ImageTableBuilder()
@@ -91,6 +96,7 @@ def test_a_builder_takes_tables_and_images(tables: list[list[ImageRef]], refs: l
     assert len(builder) == 0
 
 
+@few
 @given(st.lists(ANY, max_size=10))
 def test_columns_hold_what_the_images_hold(refs: list[ImageRef]) -> None:
     table = ImageTable.from_refs(refs)
@@ -106,6 +112,7 @@ def test_columns_hold_what_the_images_hold(refs: list[ImageRef]) -> None:
         assert len(different) == len(set(different))
 
 
+@few
 @given(st.lists(ANY, max_size=10))
 def test_hashes_are_those_of_single_texts(refs: list[ImageRef]) -> None:
     table = ImageTable.from_refs(refs)
@@ -118,6 +125,7 @@ IN_TARS = st.tuples(
 ).map(lambda fields: ImageRef(*fields))
 
 
+@few
 @given(st.lists(FILES, max_size=5), st.lists(IN_TARS, max_size=5), st.lists(ANY, max_size=10))
 def test_lines_of_the_plan_are_those_of_single_images(
     files: list[ImageRef], in_tars: list[ImageRef], others: list[ImageRef]
@@ -142,12 +150,14 @@ def check_lines(refs: list[ImageRef]) -> None:
     assert len(lines) == ends[-1]
 
 
+@few
 @given(st.lists(FILES, max_size=9))
 def test_images_are_sorted_by_path(refs: list[ImageRef]) -> None:
     expected = sorted(range(len(refs)), key=lambda index: refs[index].path)
     assert ImageTable.from_refs(refs).sort_by_path().tolist() == expected
 
 
+@few
 @given(st.lists(ANY, max_size=9))
 def test_images_without_a_text_are_found(refs: list[ImageRef]) -> None:
     table = ImageTable.from_refs(refs)

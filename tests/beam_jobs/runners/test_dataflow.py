@@ -267,6 +267,7 @@ def test_equal_code_gives_equal_bytes(wheel: Path, tmp_path: Path) -> None:
     assert Path(build_wheel(str(tmp_path))).read_bytes() == wheel.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_makes_itself_again(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
