@@ -228,6 +228,17 @@ def test_a_label_that_some_records_lack_is_none(foreign, tmp_path: Path) -> None
         run(tmp_path, label_key="label")
 
 
+def test_labels_that_are_texts_are_named(foreign, tmp_path: Path) -> None:
+    """As FiftyOne writes them."""
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [b"cat", b"dog"]))
+    report = run(tmp_path)
+    assert report.manifest.label_key is None
+    assert report.notes == (
+        "No feature was found to be a class: the dataset has no labels. 'label' holds texts: list it in "
+        "`extra_features`, and number them in the trainer.",
+    )
+
+
 def test_numbers_too_large_for_classes_are_no_labels(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "x.tfrecord", records(foreign, [2**62, 1]))
     assert run(tmp_path).notes == (
