@@ -42,7 +42,7 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     text = f"{human_count(joined.records, 'record')} got a value, {joined.without:,} did not"
     lines = [
         *(f"{spec.name}: {spec.tensor or _describe(spec.kind, spec.dtype)}" for spec in column.schema.features),
-        f"{text}; {human_count(joined.unused, 'row')} of the table belong to no record",
+        f"{text}; {human_count(joined.unused, 'row')} of the table {'belongs' if joined.unused == 1 else 'belong'} to no record",
         f"The column {config.name!r} of {dataset} is complete: {human_bytes(num_bytes)}",
     ]
     facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}

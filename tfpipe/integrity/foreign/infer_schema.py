@@ -143,8 +143,9 @@ def infer_labels(
     key = keys.label
     if key is None:
         text = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "bytes"), None)
-        why = "" if text is None else f" {text!r} holds texts: list it in `extra_features`, and number them in the trainer."
-        notes.append(f"No feature was found to be a class: the dataset has no labels.{why}")
+        notes.append("No feature was found to be a class: the dataset has no labels.")
+        if text is not None:
+            notes[-1] += f" {text!r} holds texts: list it in `extra_features`, and number them in the trainer."
         return Labels()
     stored = sorted(label for label in scan.stats.labels if label >= 0)
     reason = _no_classes(schema, key, stored)
