@@ -39,10 +39,11 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     column = next(column for column in joined.manifest.columns if column.name == config.name)
     num_bytes = sum(split.bytes for split in column.splits.values())
     counts = {"records": joined.records, "without": joined.without, "unused_rows": joined.unused, "bytes": num_bytes}
+    belong = "belongs" if joined.unused == 1 else "belong"
     text = f"{human_count(joined.records, 'record')} got a value, {joined.without:,} did not"
     lines = [
         *(f"{spec.name}: {spec.tensor or _describe(spec.kind, spec.dtype)}" for spec in column.schema.features),
-        f"{text}; {human_count(joined.unused, 'row')} of the table {'belongs' if joined.unused == 1 else 'belong'} to no record",
+        f"{text}; {human_count(joined.unused, 'row')} of the table {belong} to no record",
         f"The column {config.name!r} of {dataset} is complete: {human_bytes(num_bytes)}",
     ]
     facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
