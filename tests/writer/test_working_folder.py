@@ -38,13 +38,6 @@ def test_a_run_goes_on_with_what_was_kept(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_another_job_begins_anew(folder: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        stop_within(folder)
-    with make(folder).open("b", "works"):
-        assert list((folder / "rows").iterdir()) == []
-
-
 def test_a_lock_leaves_nothing_where_nothing_was_written(folder: Path) -> None:
     class Inside(WorkingFolder):
         ending = "/.work"

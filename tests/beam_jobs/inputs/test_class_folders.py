@@ -97,13 +97,6 @@ def test_a_class_may_be_called_train(make_tree: MakeTree) -> None:
     assert {ref.split for ref in listing.images} == {""}
 
 
-def test_a_class_may_be_called_test(make_tree: MakeTree) -> None:
-    assert get_meanings(list_source(make_tree("test/1.jpg", "val/2.jpg"))) == {
-        "test/1.jpg": ("", "test"),
-        "val/2.jpg": ("", "val"),
-    }
-
-
 def test_splits_beside_classes(make_tree: MakeTree) -> None:
     source = make_tree("train/cat/1.jpg", "val/cat/2.jpg", "dog/3.jpg")
     assert refused(DataError, source) == (
@@ -121,20 +114,6 @@ def test_loose_images_beside_classes(make_tree: MakeTree) -> None:
     (source / "loose.jpg").unlink()
     (source / "a.jpg").unlink()
     assert list_source(source).label_names == ("cat", "dog")
-
-
-def test_loose_images_in_a_split(make_tree: MakeTree) -> None:
-    source = make_tree("train/cat/1.jpg", "train/2.jpg", "val/3.jpg")
-    assert refused(DataError, source) == (
-        f"2 of 3 images in {source} lie in no class folder, such as train/2.jpg. Put every image into a class folder, "
-        "or none."
-    )
-
-
-def test_unlabelled(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("1.jpg", "2.jpg"))
-    assert get_meanings(listing) == {"1.jpg": ("", None), "2.jpg": ("", None)}
-    assert listing.label_names == ()
 
 
 def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
@@ -263,10 +242,6 @@ def test_nothing_but_other_files(make_tree: MakeTree) -> None:
     assert listing.skipped == {"*.txt": 1, "*.json": 1}
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
-    assert list(list_source(tmp_path).images) == []
-
-
 def test_a_trailing_slash(make_tree: MakeTree) -> None:
     source = make_tree("cat/1.jpg")
     assert list_images(ShardConfig(f"{source}/", "/out")).name == "photos"
@@ -315,14 +290,6 @@ def test_a_tar_of_tars(tmp_path: Path) -> None:
     }
 
 
-def test_the_last_of_equal_names_in_a_tar_counts(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    first, second = make_tar({"cat/1.jpg": b"old"})[:1024], make_tar({"cat/1.jpg": b"newer"})
-    path.write_bytes(first + second)
-    (ref,) = list_source(path).images
-    assert path.read_bytes()[ref.location.offset : ref.location.offset + ref.size] == b"newer"
-
-
 def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
     """Refuses two images of one path: neither may hide the other without a word."""
     source = write_files(tmp_path / "in", {"cat/1.jpg": b"loose"})
@@ -332,18 +299,6 @@ def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
     assert refused(DataError, source) == (
         f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them."
     )
-
-
-def test_a_damaged_archive_in_a_folder_names_itself(make_tree: MakeTree) -> None:
-    source = make_tree("cat.tar")
-    assert (
-        refused(DataError, source) == f"{source}/cat.tar is damaged or is not a valid archive of its kind (empty file)."
-    )
-
-
-def test_a_missing_archive(tmp_path: Path) -> None:
-    path = tmp_path / "none.tar"
-    assert refused(DataError, path) == f"Could not read {path}: No such file or directory."
 
 
 def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.shards import image_files, plan_file
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
-from tests.beam_jobs.inputs.parquet_files import IMAGE, damage
+from tests.beam_jobs.inputs.parquet_files import IMAGE
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ImagesPerRecord
 
@@ -105,14 +105,6 @@ def test_a_bad_image_is_named_by_its_number(tmp_path: Path) -> None:
     assert reason.startswith("image 1: ")
 
 
-def test_a_folder_of_tars_gives_each_image_the_name_of_its_tar(tmp_path: Path) -> None:
-    write_tar(tmp_path / "in/a.tar", make_files([2]))
-    write_tar(tmp_path / "in/b.tar", make_files([2]))
-    make_dataset(tmp_path / "in", tmp_path / "out")
-    names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
-    assert names == [[b"a/000.0.jpg", b"a/000.1.jpg"], [b"b/000.0.jpg", b"b/000.1.jpg"]]
-
-
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_equal_lists_of_a_tar_are_copies(tmp_path: Path, suffix: str) -> None:
     files = make_files([2, 2, 2])
@@ -174,22 +166,6 @@ def test_rows_without_images_and_with_bad_ones_are_quarantined(tmp_path: Path) -
     ]
 
 
-def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
-    source = write_captioned(tmp_path / "t.parquet", make_lists([2] * 6))
-    names = pyarrow.parquet.ParquetFile(source).schema
-    (leaf,) = [names.column(k).path for k in range(len(names.names)) if names.column(k).path.endswith(".bytes")]
-    damage(source, leaf, 1)
-    manifest = make_dataset(source, tmp_path / "out", max_bad=2)
-    assert (manifest.splits["train"].records, manifest.quarantined) == (4, 2)
-
-
-def test_files_beside_the_table_are_read(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a.jpg": make_jpeg(1), "b.jpg": make_jpeg(2)})
-    row = [{"bytes": None, "path": name} for name in ("a.jpg", "b.jpg")]
-    make_dataset(write_captioned(tmp_path / "t.parquet", [row]), tmp_path / "out")
-    assert read_lists(tmp_path / "out") == {"caption 0": [make_jpeg(1), make_jpeg(2)]}
-
-
 @pytest.mark.parametrize("kind", [pyarrow.large_list(IMAGE), pyarrow.list_(IMAGE, 2)], ids=["large", "fixed"])
 def test_other_kinds_of_lists_are_taken(tmp_path: Path, kind: Any) -> None:
     rows = [[{"bytes": image, "path": None} for image in images] for images in make_lists([2, 2])]
@@ -204,13 +180,6 @@ def test_without_paths_the_number_is_open(tmp_path: Path) -> None:
     manifest = make_dataset(tmp_path / "t.parquet", tmp_path / "out")
     assert manifest.schema["image/encoded"].shape is None
     assert manifest.splits["train"].images_per_record == ImagesPerRecord(4, 2, 2)
-
-
-def test_a_folder_of_parquet_files_is_recognized(tmp_path: Path) -> None:
-    for split, count in (("train", 3), ("test", 2)):
-        write_captioned(tmp_path / f"in/data/{split}-00000-of-00001.parquet", make_lists([2] * count))
-    manifest = make_dataset(tmp_path / "in", tmp_path / "out")
-    assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 3}
 
 
 def test_equal_lists_in_rows_are_copies(tmp_path: Path) -> None:
@@ -251,12 +220,6 @@ def test_a_table_may_list_the_images_of_a_record(tmp_path: Path, suffix: str) ->
     assert [image.size for image in list_source(source).images] == [
         sum(map(len, images)) for images in make_lists([3] * 5)
     ]
-
-
-def test_lists_of_a_table_may_have_different_lengths(tmp_path: Path) -> None:
-    manifest = make_dataset(write_path_table(tmp_path, "jsonl", [1, 3, 2]), tmp_path / "out")
-    assert manifest.schema["image/encoded"].shape is None
-    assert manifest.splits["train"].images_per_record == ImagesPerRecord(6, 1, 3)
 
 
 def test_a_missing_file_of_a_list_is_named_by_its_number(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """The common ground that datasets need, and the dataset that they make together, on manifests alone."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets, merge_manifests
+from beam_jobs.plan.merge_manifests import MergedDatasets, merge_manifests
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
@@ -105,18 +105,6 @@ def test_lists_of_different_lengths_get_an_open_shape() -> None:
     pair = [make_manifest_with(f"/{n}", FeatureSpec("point", "float", (n,), "where")) for n in (2, 3)]
     assert merge(*pair).schema["point"] == FeatureSpec("point", "float", None, "where")
     assert merge(pair[0], pair[0]).schema == pair[0].schema
-
-
-def test_one_dataset_keeps_its_form() -> None:
-    dataset = make_manifest(
-        "/a", image=make_form(resize_short=256) | {"later": 1}, changed={"resized": 3}, noticed={"animated": 1}
-    )
-    merged = merge(dataset)
-    assert merged.schema == dataset.schema
-    assert merged.form == ImageForm(resize_short=256)
-    datasets = merged.datasets
-    assert (datasets.image, datasets.reformed) == (dataset.image, False)
-    assert (datasets.changed, datasets.noticed) == ({"resized": 3}, {"animated": 1})
 
 
 @pytest.mark.parametrize(
@@ -262,19 +250,3 @@ def test_quality_and_limits_may_differ() -> None:
 def test_a_form_that_is_not_valid_is_refused() -> None:
     with pytest.raises(FormatError, match=r"^The manifest's image form cannot be used: `encoding` must be keep, "):
         merge(make_manifest("/a", image={"encoding": "gif"}))
-
-
-def test_records_come_back_from_json() -> None:
-    import json
-
-    datasets = merge(make_manifest("/a"), make_manifest("/b", "dog ape")).datasets
-    assert InputDatasets.from_json(json.loads(json.dumps(asdict(datasets)))) == datasets
-
-
-def test_where_a_dataset_lies_does_not_shape_the_result_but_its_manifest_does() -> None:
-    dataset = make_manifest("/a")
-    same, moved, other = (
-        merge(manifest).datasets.get_fingerprint_facts()
-        for manifest in (dataset, replace(dataset, directory="/b"), replace(dataset, fingerprint="g"))
-    )
-    assert same == moved != other

@@ -101,10 +101,6 @@ def test_shard_size_decides_the_number(shard_size: int, num_shards: int) -> None
     assert len(plan_refs(make_refs(10), shard_size_bytes=shard_size).shards) == num_shards
 
 
-def test_images_of_unknown_size_make_one_shard() -> None:
-    assert len(plan_refs(make_refs(10, size=0), shard_size_bytes=1).shards) == 1
-
-
 def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_SHARDS", 4)
     assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
@@ -215,19 +211,6 @@ def test_shares_are_roughly_right() -> None:
 
 def test_splits_come_in_the_order_asked_for() -> None:
     assert [shard.split for shard in plan_refs(make_refs(60), splits={"z": 0.5, "a": 0.5}).shards] == ["z", "a"]
-
-
-def test_one_split_gets_the_given_name() -> None:
-    assert [shard.file for shard in plan_refs(make_refs(3)).shards] == ["train-00000-of-00001.tfrecord"]
-    assert [shard.file for shard in plan_refs(make_refs(3), split="eval").shards] == ["eval-00000-of-00001.tfrecord"]
-
-
-def test_named_splits_are_kept() -> None:
-    refs = [ImageRef("1.jpg", split="b"), ImageRef("2.jpg", split="a")]
-    assert [shard.file for shard in plan_refs(refs).shards] == [
-        "a-00000-of-00001.tfrecord",
-        "b-00000-of-00001.tfrecord",
-    ]
 
 
 def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] | None = None, **fields: Any) -> str:

@@ -106,12 +106,6 @@ def test_other_files_are_not_touched(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "out" / name).read_text() == "{}"
 
 
-def test_a_file_is_not_an_output(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(ConfigError, match=r"^The output must be a directory, but .*out is a file\.$"):
-        prepare(tmp_path / "out")
-
-
 def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
     job = prepare(tmp_path / "out")
     assert refusal(DataError, job.finish, [FILE], []) == (

@@ -11,10 +11,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.progress import POLL_EVERY_S
 
 
-def test_this_machine_needs_no_arguments() -> None:
-    assert RunnerConfig().beam_args() == ()
-
-
 def test_dataflows_options_become_those_of_beam() -> None:
     config = RunnerConfig(
         runner="dataflow",
@@ -41,11 +37,6 @@ def test_an_option_of_another_runner_is_refused() -> None:
     assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` local. Leave one of them out."
 
 
-def test_zero_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^`max_workers` must be at least 1, got 0\.$"):
-        RunnerConfig(runner="dataflow", max_workers=0)
-
-
 def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
     job = SubmittedJob("2026-11-21_1", "p", "europe-west4")
     assert job.page == "https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-21_1?project=p"
@@ -64,11 +55,6 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
 )
 def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], output: str, every_s: float) -> None:
     assert make_runner(beam_args).get_progress_reader(make_job(output))[1] == every_s
-
-
-def test_a_job_has_no_metrics_before_it_is_submitted() -> None:
-    read, _ = make_runner(["--runner=DataflowRunner"]).get_progress_reader(make_job("gs://out"))
-    assert read() is None
 
 
 @pytest.mark.parametrize(

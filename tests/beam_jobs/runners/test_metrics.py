@@ -41,10 +41,6 @@ def test_shards_that_were_tried_twice_never_exceed_the_plan() -> None:
     assert read_metrics(result, num_images=20, num_shards=2) == Progress(20, 20, shards=2, num_shards=2)
 
 
-def test_a_job_that_has_counted_nothing_is_at_zero() -> None:
-    assert read_metrics(Result(), num_images=9, num_shards=4) == Progress(0, 9, num_shards=4)
-
-
 def test_a_service_that_does_not_answer_gives_no_progress() -> None:
     def fail() -> None:
         raise ConnectionError

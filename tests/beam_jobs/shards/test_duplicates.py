@@ -12,7 +12,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import make_dataset, read_images
-from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar, write_zip
+from tests.beam_jobs.images import make_jpeg, make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import Duplicates
 
@@ -80,12 +80,6 @@ def test_the_index_is_that_of_the_record(tmp_path: Path) -> None:
     for data in files.values():
         counts[data] = counts.get(data, 0) + 1
     assert len(listed) == sum(count for data, count in counts.items() if count > 1 and data != b"bad")
-
-
-def test_none(tmp_path: Path) -> None:
-    manifest = make_dataset(write_files(tmp_path / "in", make_photos({"cat": 4})), tmp_path / "out")
-    assert manifest.duplicates == Duplicates(within={}, across=0, dropped=0)
-    assert not (tmp_path / "out" / "duplicates.jsonl").exists()
 
 
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:

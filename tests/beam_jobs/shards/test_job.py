@@ -15,7 +15,7 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.shards.job import GatheredShards, Job, get_versions
+from beam_jobs.shards.job import GatheredShards, Job
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.images import make_photos, write_files
@@ -40,11 +40,6 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield Job(work, header.fingerprint, header.versions)
 
 
-def test_the_same_versions_and_the_plan(job: Job) -> None:
-    assert job.versions == get_versions() == {"tfpipe": __version__, **get_codec_versions()}
-    assert job.header == job.work.read_header()
-
-
 def test_it_travels_without_the_plan(job: Job) -> None:
     before = pickle.dumps(job)
     assert len(job.header.shards) == 2
@@ -61,12 +56,6 @@ def test_another_version(job: Job, name: str, worker_version: str) -> None:
         f"All workers must have {name} 0, as the process that planned the job has, but the one on {HOST} has "
         f"{worker_version}. Install the same versions there."
     )
-
-
-def test_a_library_that_is_not_there(job: Job) -> None:
-    message = refusal(DataError, lambda: replace(job, versions={"x": "1"}).header)
-    assert message.startswith("All workers must have x 1, ")
-    assert f"but the one on {HOST} has none." in message
 
 
 def test_a_disk_that_is_not_shared(job: Job, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from beam_jobs.shards.plan_file import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
-from tfpipe.format.image_form import ImageForm
 
 
 @pytest.fixture
@@ -25,29 +24,6 @@ def photos(tmp_path: Path) -> Path:
 def get_fingerprint(source: Path, **options: Any) -> str:
     config = ShardConfig(str(source), "/nowhere", **options)
     return make_plan_header(config, plan_shards(config)).fingerprint
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seed": 1},
-        {"num_shards": 2},
-        {"shuffle": False},
-        {"split": "test"},
-        {"keep_quarantined": True},
-        {"form": ImageForm(resize_short=8)},
-    ],
-    ids=str,
-)
-def test_every_option_that_shapes_the_dataset_changes_the_fingerprint(photos: Path, options: dict[str, Any]) -> None:
-    assert get_fingerprint(photos, **options) != get_fingerprint(photos)
-
-
-def test_who_does_the_work_does_not_change_the_fingerprint(photos: Path, tmp_path: Path) -> None:
-    fingerprint = get_fingerprint(photos)
-    assert get_fingerprint(photos, workers=7, max_bad=3, overwrite=True) == fingerprint
-    (tmp_path / "elsewhere").mkdir()
-    assert get_fingerprint(photos.rename(tmp_path / "elsewhere" / "in")) == fingerprint
 
 
 def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch) -> None:

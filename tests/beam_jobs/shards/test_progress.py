@@ -55,12 +55,6 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch) -> N
     assert read_finished(work, header) is None
 
 
-def test_nobody_asks(tmp_path: Path) -> None:
-    with ProgressFile(WorkDir(str(tmp_path)), SHARDS[0]) as progress:
-        progress.step(1, bad=0)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / ".tfpipe" / "progress").mkdir(parents=True)
     (tmp_path / ".tfpipe" / "progress" / "old").touch()

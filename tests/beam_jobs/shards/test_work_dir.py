@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import FormatError
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ShardInfo
-from tfpipe.format.schema import image_schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -25,12 +22,6 @@ def work(tmp_path: Path) -> WorkDir:
 
 
 @pytest.fixture
-def header() -> PlanHeader:
-    schema = image_schema(labeled=False, boxes=False, box_labels=False)
-    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SHARDS)
-
-
-@pytest.fixture
 def written() -> WrittenShard:
     stats = ShardStats()
     stats.add("JPEG", 20, 30, label=1)
@@ -39,37 +30,10 @@ def written() -> WrittenShard:
     return WrittenShard(ShardInfo(SHARDS[0].file, 2, 300, "0" * 64), stats, [{"path": "bad.jpg", "kind": "bad"}], 1)
 
 
-def test_paths(work: WorkDir, tmp_path: Path) -> None:
-    assert work.path("rows", "x") == f"{tmp_path}/.tfpipe/rows/x"
-    assert work.target("x") == f"{tmp_path}/x"
-    first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")
-    assert first.startswith(f"{tmp_path}/.tfpipe/tmp/index-a.idx.")
-    assert first != second
-    assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord"
-    assert not work.has_plan()
-
-
-def test_the_header_comes_back(header: PlanHeader) -> None:
-    assert PlanHeader.loads(header.dumps()) == header
-
-
-def test_the_header_of_finished_datasets_comes_back(header: PlanHeader) -> None:
-    records = InputDatasets(
-        {"a": SourceDataset("/a", "0" * 64, True, (1, 0))}, {"encoding": "raw"}, True, {"resized": 3}, {}
-    )
-    assert PlanHeader.loads(replace(header, records=records).dumps()).records == records
-
-
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"form": {"encoding": "gif"}}'])
 def test_a_damaged_header(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"^The plan of an earlier run cannot be read \(.*\)\.$"):
         PlanHeader.loads(data)
-
-
-def test_a_written_shard_comes_back(work: WorkDir, written: WrittenShard) -> None:
-    work.save_written(written)
-    assert work.find_written(written.info.file) == written
-    assert work.list_written() == {written.info.file}
 
 
 def test_only_this_run_knows_that_a_shard_was_kept(work: WorkDir, written: WrittenShard) -> None:
@@ -82,9 +46,3 @@ def test_a_note_that_cannot_be_read_is_no_note(work: WorkDir, written: WrittenSh
     os.makedirs(work.path("rows"))
     Path(work.path("rows", f"{written.info.file}.json")).write_bytes(data)
     assert work.find_written(written.info.file) is None
-
-
-def test_kept_shards_come_back(work: WorkDir) -> None:
-    work.save_kept(iter(["b", "a"]))
-    assert work.read_kept() == {"a", "b"}
-    assert work.list_written() == set()

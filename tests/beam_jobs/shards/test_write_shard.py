@@ -13,7 +13,6 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
@@ -22,7 +21,6 @@ from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png,
 from tests.flipped_bit import flip_bit
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ShardInfo
-from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import ShardStats, SideStats
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -72,19 +70,6 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
             | {"image/class/label": int(name.startswith("dog")), "image/class/text": name[:3].encode()}
         )
     assert sorted(seen) == sorted(read_tree(photos))
-
-
-def test_index(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    output = tmp_path / "out"
-    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 7})), output, num_shards=2)
-    for shard in sorted(output.glob("*.tfrecord")):
-        data = shard.read_bytes()
-        payloads = [payload.numpy() for payload in tf.data.TFRecordDataset(str(shard))]
-        index = (output / "index" / shard.with_suffix(".idx").name).read_bytes()
-        table = decode_index(index, len(data), len(payloads))
-        assert [data[offset + 12 : offset + size - 4] for offset, size in table] == payloads
 
 
 def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
@@ -278,12 +263,3 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(DataError) as caught:
         write_shards(source, tmp_path / "out")
     assert str(caught.value).startswith(f"Could not write {shard}: Is a directory (")
-
-
-def test_the_same_ref_twice_is_two_records(tmp_path: Path) -> None:
-    write_files(tmp_path, {"1.jpg": make_jpeg(1)})
-    table = tmp_path / "t.csv"
-    table.write_text("image,n\n1.jpg,5\n1.jpg,6\n")
-    make_dataset(table, tmp_path / "out")
-    assert [record["n"].tolist() for record in read_records(tmp_path / "out")] == [[5], [6]]
-    assert ImageRef("1.jpg") == ImageRef("1.jpg")

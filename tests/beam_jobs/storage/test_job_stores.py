@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from beam_jobs.storage import job_stores
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar
-from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 
 
@@ -35,16 +34,6 @@ def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch, tmp_path: Path) ->
     assert file_io.make_absolute("s3://x/y/") == "s3://x/y"
 
 
-def test_a_new_file_appears_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "a"
-    with file_io.create(str(path), makes_folders=True) as out:
-        out.write(b"half")
-        assert not path.exists()
-        out.write(b" whole")
-    assert path.read_bytes() == b"half whole"
-    assert [*path.parent.iterdir()] == [path]
-
-
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
@@ -60,16 +49,6 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     assert [*(tmp_path / "tmp").iterdir()] == []
 
 
-def test_files_are_read_whole_or_in_part(tmp_path: Path) -> None:
-    path = str(tmp_path / "a")
-    file_io.write_file(path, b"0123456789", makes_folders=True)
-    assert file_io.read_whole(path) == b"0123456789"
-    assert file_io.read_range(path, 3, 4) == b"3456"
-    assert file_io.read_range(path, 8, 4) == b"89"
-    with file_io.open_read(path) as file:
-        assert (file.seek(5), file.read(2)) == (5, b"56")
-
-
 def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123")
     os.mkfifo(tmp_path / "pipe")
@@ -78,21 +57,6 @@ def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
     names = ("a", "pipe", "link", "gone", ".", "none")
     assert file_io.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
     assert [file_io.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
-
-
-def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
-    base = tmp_path / "x"
-    assert file_io.list_names(str(base)) == []
-    file_io.write_file(str(base / "b"), b"", makes_folders=True)
-    file_io.write_file(str(base / "a" / "c"), b"", makes_folders=True)
-    assert file_io.list_names(str(base)) == ["a", "b"]
-    file_io.rename(str(base / "b"), str(base / "d" / "e"))
-    assert file_io.list_names(str(base)) == ["a", "d"]
-    file_io.remove(str(base / "d" / "e"))
-    file_io.remove(str(base / "d" / "e"))
-    file_io.remove_tree(str(base))
-    file_io.remove_tree(str(base))
-    assert not base.exists()
 
 
 class TestObjectStore:
@@ -209,16 +173,6 @@ class TestObjectStore:
         make_dataset(tmp_path / "photos", tmp_path / "ds", num_shards=2)
         remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
         assert remote == read_tree(tmp_path / "ds")
-
-    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
-        make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
-        store.update({f"memtest://in/ds/{name}": data for name, data in read_tree(tmp_path / "ds").items()})
-        join_datasets(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
-        join_datasets([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
-        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
-        assert remote == read_tree(tmp_path / "out")
-        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is not a finished tfpipe"):
-            join_datasets(["memtest://in/none"], "memtest://out/none")
 
     def test_overwriting_on_an_object_store(self, store: dict[str, bytes]) -> None:
         store.update({f"memtest://in/photos/{name}": data for name, data in make_photos({"cat": 4}).items()})
