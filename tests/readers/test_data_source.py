@@ -5,8 +5,6 @@ import io
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,12 +234,3 @@ def test_samplers_of_other_libraries_find_what_they_need(records: DataSource) ->
     assert np.stack([record.image for record in batches[0]]).shape == (4, 4, 5, 3)
     assert [record.index for batch in batches for record in batch] == order.tolist()
     assert pickle.loads(pickle.dumps(batches[1][0])).image.shape == (4, 5, 3)
-
-
-def test_no_framework_is_loaded(folder: Path) -> None:
-    code = (
-        "import sys, tfpipe; r = tfpipe.data_source(sys.argv[1], 'train'); r[0].image; r.with_label('dog');"
-        "print(sorted({'tensorflow', 'torch', 'jax', 'apache_beam', 'rich'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

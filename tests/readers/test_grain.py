@@ -3,8 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -119,12 +117,6 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "broken" / "train-00000-of-00002.tfrecord").unlink()
     with pytest.raises(FormatError, match=r"train-00000-of-00002\.tfrecord"):
         RecordSource(tmp_path / "broken", "train")[0]
-
-
-def test_it_needs_no_grain() -> None:
-    code = "import sys; sys.modules['grain'] = None; import tfpipe.readers.grain; print('tensorflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_a_batch_by_its_step(folder: Path) -> None:

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_an_evaluation_is_the_mean_over_its_records_whatever_the_batch(small_dat
         "loss": -np.log(shares[np.arange(12), whole["label"]]).mean(),
         "accuracy": np.mean(logits.argmax(1) == whole["label"]),
     }
-    for data in (data for size in (5, 12, 30) for data in evaluate(small_dataset, size)):
+    for data in (data for size in (5, 30) for data in evaluate(small_dataset, size)):
         assert model.evaluate(data, verbose=0, return_dict=True) == pytest.approx(expected, rel=1e-5)
         np.testing.assert_allclose(model.predict(data, verbose=0), logits, rtol=1e-5)
 
@@ -106,7 +107,9 @@ def open_batches(data: Path, **options: Any) -> Any:
 
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
-WAYS = [open_batches, build, *((distribute_to_one,) if ON_TENSORFLOW else ())]
+WAYS: list[Any] = [open_batches, build]
+if ON_TENSORFLOW:  # slow: each `fit` is compiled anew; the tests of `tfpipe train` resume under a strategy too
+    WAYS.append(pytest.param(distribute_to_one, marks=pytest.mark.slow))
 
 
 def make_decaying_model(way: Any, **options: Any) -> Any:
@@ -143,66 +146,72 @@ def set_state(model: Any, state: list[Any]) -> None:
         variable.assign(value)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.filterwarnings("error:Your input ran out of data")
-def test_a_run_that_resumes_at_any_step_is_the_undisturbed_one(small_dataset: Path, way: Any) -> None:
-    model = make_decaying_model(way)
-    whole = Saving(model)
-    train = way(small_dataset)
-    model.fit(train, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(train), whole])
+@dataclass
+class Run:
+    """A model, and all its variables behind each step of three epochs that nothing disturbed."""
+
+    way: Any
+    model: Any
+    whole: Saving
+
+    def fit(self, data: Path, begin: int, callback: bool, **options: Any) -> Saving:
+        """Goes on at a step."""
+        set_state(self.model, self.whole.states[begin])
+        batches, saving = self.way(data, start_step=begin), Saving(self.model)
+        callbacks = [tfpipe.EndFirstEpoch(batches)] * callback + [saving]
+        self.model.fit(batches, shuffle=False, verbose=0, callbacks=callbacks, **options)
+        return saving
+
+
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, small_dataset: Path) -> Run:
+    """One model for all tests, because compiling takes longer than training."""
+    model = make_decaying_model(request.param)
+    whole, train = Saving(model), request.param(small_dataset)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Your input ran out of data")
+        model.fit(train, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(train), whole])
     assert whole.counts == [3, 3, 3]
+    return Run(request.param, model, whole)
+
+
+@pytest.mark.parametrize("run", WAYS, indirect=True)
+@pytest.mark.filterwarnings("error:Your input ran out of data")
+def test_a_run_that_resumes_at_any_step_is_the_undisturbed_one(small_dataset: Path, run: Run) -> None:
     validation = KerasBatches(small_dataset, "validation", CONFIG, training=False)
-    for done in (1, 3, 5):
-        set_state(model, whole.states[done])
-        again, saving = way(small_dataset, start_step=done), Saving(model)
-        callbacks = [tfpipe.EndFirstEpoch(again), saving]
-        model.fit(
-            again,
-            initial_epoch=done // 3,
-            epochs=3,
-            shuffle=False,
-            verbose=0,
-            callbacks=callbacks,
-            validation_data=validation if done == 3 else None,
-        )
+    for done in (3, 5):
+        more = {"validation_data": validation} if done == 3 else {}
+        saving = run.fit(small_dataset, done, callback=True, initial_epoch=done // 3, epochs=3, **more)
         assert saving.counts == [3 - done % 3, 3, 3][: 3 - done // 3]
-        assert int(model.optimizer.iterations) == 9
-        for found, expected in zip(saving.states, whole.states[done:], strict=True):
+        assert int(run.model.optimizer.iterations) == 9
+        for found, expected in zip(saving.states, run.whole.states[done:], strict=True):
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("way", [open_batches, build])
+@pytest.mark.parametrize("run", WAYS[:2], indirect=True)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_epochs_are_whole_without_the_callback_too(small_dataset: Path, way: Any) -> None:
-    model, noting = make_decaying_model(way), Noting()
-    model.fit(way(small_dataset, start_step=4), epochs=3, shuffle=False, verbose=0, callbacks=[noting])
-    assert noting.counts == [2, 3, 3]
+def test_epochs_are_whole_without_the_callback_too(small_dataset: Path, run: Run) -> None:
+    assert run.fit(small_dataset, 4, callback=False, epochs=3).counts == [2, 3, 3]
 
 
-@pytest.mark.parametrize("way", [open_batches, build])
-@pytest.mark.parametrize(("steps", "counts"), [(2, [2, 1, 2, 1, 2]), (5, [3, 3, 3])])
+@pytest.mark.parametrize("run", WAYS[:2], indirect=True)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_epochs_of_another_length_take_the_batches_in_order(small_dataset: Path, way, steps: int, counts: list[int]):
-    model = make_decaying_model(way)
-    whole, other = Saving(model), Saving(model)
-    model.fit(way(small_dataset), epochs=3, shuffle=False, verbose=0, callbacks=[whole])
-    set_state(model, whole.states[0])
-    epochs = len(counts)
-    model.fit(way(small_dataset), epochs=epochs, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[other])
-    assert other.counts == counts
-    for one, expected in zip(other.states[-1], whole.states[sum(counts)], strict=True):
-        np.testing.assert_array_equal(one, expected)
+def test_epochs_of_another_length_take_the_batches_in_order(small_dataset: Path, run: Run) -> None:
+    for steps, counts in ((2, [2, 1, 2, 1, 2]), (5, [3, 3, 3])):
+        other = run.fit(small_dataset, 0, callback=False, epochs=len(counts), steps_per_epoch=steps)
+        assert other.counts == counts
+        for one, expected in zip(other.states[-1], run.whole.states[sum(counts)], strict=True):
+            np.testing.assert_array_equal(one, expected)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="it takes one step an execution")
-@pytest.mark.filterwarnings("error:Your input ran out of data")
-def test_several_steps_of_an_execution_end_with_the_epoch(small_dataset: Path) -> None:
-    for way in WAYS:
-        model = make_decaying_model(way, steps_per_execution=2)
-        again = way(small_dataset, start_step=4)
-        model.fit(again, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(again)])
-        assert int(model.optimizer.iterations) == 2 + 3 + 3
+@pytest.mark.parametrize("way", [open_batches, pytest.param(build, marks=pytest.mark.slow), *WAYS[2:]])
+def test_several_steps_of_an_execution_end_with_the_epoch(small_dataset: Path, way: Any) -> None:
+    model = make_decaying_model(way, steps_per_execution=2)
+    again = way(small_dataset, start_step=4)
+    model.fit(again, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(again)])
+    assert int(model.optimizer.iterations) == 2 + 3 + 3
 
 
 def test_the_callback_needs_passes_that_end(small_dataset: Path) -> None:

@@ -56,12 +56,15 @@ def test_a_step_that_is_not_there_is_refused(small_dataset: Path) -> None:
         make(small_dataset).read(-1)
 
 
-def test_a_script_that_takes_one_batch_ends_at_once(small_dataset: Path) -> None:
+def test_a_script_without_a_framework_takes_one_batch_and_ends_at_once(small_dataset: Path) -> None:
+    """So do the readers of single records, and those for Grain, without Grain."""
     code = (
-        "import sys, tfpipe; from tfpipe.readers.numpy import NumpyBatches\n"
+        "import sys, tfpipe; sys.modules['grain'] = None\n"
+        "import tfpipe.readers.grain; from tfpipe.readers.numpy import NumpyBatches\n"
+        "records = tfpipe.data_source(sys.argv[1], 'train'); records[0].image; records.with_label('dog')\n"
         "batches = NumpyBatches(sys.argv[1], 'train', tfpipe.PipelineConfig(batch_size=4, image_size=8))\n"
         "print(next(iter(batches))['image'].shape)\n"
-        "print(sorted({'tensorflow', 'jax', 'torch', 'apache_beam', 'keras'} & set(sys.modules)))"
+        "print(sorted({'tensorflow', 'jax', 'torch', 'apache_beam', 'keras', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, small_dataset], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("(4, 8, 8, 3)\n[]\n", "")

@@ -65,7 +65,15 @@ def test_workers_change_nothing_and_any_step_resumes(manifest: Manifest, start_m
     assert names(batch for _ in range(2) for batch in other) == expected[5:9]
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {},
+        pytest.param({"num_workers": 2}, marks=pytest.mark.slow),  # new processes for each of eight passes
+        {"num_workers": 2, "persistent_workers": True},
+    ],
+    ids=str,
+)
 def test_passes_of_an_own_loader_advance(manifest: Manifest, workers: dict[str, object]) -> None:
     expected = read_names(manifest, range(12))
     images = of(manifest)
@@ -270,6 +278,7 @@ def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
     )
 
 
+@pytest.mark.slow  # importing PyTorch anew takes seconds; test_architecture.py reads the imports
 def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
     code = (
         "import sys, tfpipe; from tfpipe.readers.torch import *\n"
