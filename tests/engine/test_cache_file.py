@@ -322,8 +322,8 @@ import numpy as np
 from pathlib import Path
 import tfpipe
 from tests.engine.test_cache_file import config_of, open_batches
-source, folder, cache, rank = sys.argv[1:]
-batches = open_batches(tfpipe.load_manifest(source), config_of(folder, cache), rank=(int(rank), 2))
+source, folder, rank = sys.argv[1:]
+batches = open_batches(tfpipe.load_manifest(source), config_of(folder, "decoded"), rank=(int(rank), 2))
 print("ready", flush=True)
 sys.stdin.readline()
 made = [batch["image"] for _ in range(3) for batch in batches]
@@ -331,11 +331,10 @@ np.save(f"{folder}/rank{rank}.npy", np.array(made))
 """
 
 
-@pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path, cache: str) -> None:
+def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    expected = read_all(open_batches(source, config_of(tmp_path / "alone", cache)))
-    ranks = [run(RANK, source.directory, tmp_path / "shared", cache, k, stdin=subprocess.PIPE) for k in range(2)]
+    expected = read_all(open_batches(source, config_of(tmp_path / "alone", "decoded")))
+    ranks = [run(RANK, source.directory, tmp_path / "shared", k, stdin=subprocess.PIPE) for k in range(2)]
     for rank in ranks:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "ready\n"
@@ -343,7 +342,7 @@ def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path, cache: s
         assert rank.communicate("\n", timeout=120) == ("", "")
     made = [np.load(tmp_path / "shared" / f"rank{k}.npy") for k in range(2)]
     np.testing.assert_array_equal(np.concatenate(made, axis=1), [batch["image"] for batch in expected])
-    batches = open_batches(source, config_of(tmp_path / "shared", cache))
+    batches = open_batches(source, config_of(tmp_path / "shared", "decoded"))
     assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
     for step in STEPS:
         check_equal(batches.read(step), expected[step])
@@ -362,13 +361,13 @@ while True:
 """
 
 
-@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+@pytest.mark.parametrize("cache", [pytest.param("bytes", marks=pytest.mark.slow), "decoded"])
 def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(tmp_path / "killed", cache, decoded_size=800)
     expected = read_all(open_batches(source, replace(config, cache_dir=str(tmp_path / "whole"))))
     seed = 77
     generator = random.Random(seed)
-    for _ in range(4):
+    for _ in range(3):
         process = run(KILLED, source.directory, tmp_path / "killed", cache)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -28,7 +28,7 @@ from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
-CASES = 40
+CASES, QUICK_CASES = 40, 20
 NAME, MASK = "image/filename", "image/mask"
 LENGTHS = {"pair": (2,), "values": (3,), "image/object/bbox/xmin": (2,), MASK: ()}
 """Numbers, lists that are padded, boxes, and masks; and how many numbers a batch has of each record."""
@@ -105,7 +105,9 @@ def service() -> ServiceOptions:
     return ServiceOptions(workers=start_workers(2))
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize(
+    "seed", [*range(QUICK_CASES), *(pytest.param(k, marks=pytest.mark.slow) for k in range(QUICK_CASES, CASES))]
+)
 def test_all_faces_give_the_batches_of_the_reference(manifests, seed, service):
     case = draw_case(random.Random(seed))
     print(case)
@@ -225,7 +227,7 @@ def take(batches: Any, passed: int) -> Any:
 
 
 def test_the_cases_have_every_kind() -> None:
-    cases = [draw_case(random.Random(seed)) for seed in range(CASES)]
+    cases = [draw_case(random.Random(seed)) for seed in range(QUICK_CASES)]
     assert {name for case in cases for name in case["names"]} == set(KINDS)
     assert {case["hosts"] for case in cases} == set(range(1, 8))
     assert {len(case["names"]) for case in cases} == {1, 2}

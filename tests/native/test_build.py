@@ -70,9 +70,7 @@ def without_compiler(tmp_path: Path) -> Path:
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "compiler", ["", *COMPILERS, "/nowhere/cc", "false", "gcc -pipe" if "gcc" in COMPILERS else ""]
-)
+@pytest.mark.parametrize("compiler", ["", "false", "gcc -pipe" if "gcc" in COMPILERS else "/nowhere/cc"])
 def test_a_compiler_that_works_is_taken(project: Path, compiler: str, tmp_path: Path) -> None:
     (project / "tfpipe" / "native" / NATIVE).write_bytes(b"of an editable installation")
     done = build(project, CC=compiler, CFLAGS="-Werror")
@@ -84,15 +82,10 @@ def test_a_compiler_that_works_is_taken(project: Path, compiler: str, tmp_path: 
 
 
 @needs_compiler
-def test_an_editable_installation_has_the_library_in_the_source_tree(project: Path) -> None:
+def test_a_source_distribution_makes_the_same_wheel(project: Path) -> None:
     package = project / "tfpipe" / "native"
     assert build(project, "editable").returncode == 0
     assert {path.name for path in package.iterdir() if path.is_file()} == {"__init__.py", NATIVE}
-
-
-@needs_compiler
-def test_a_source_distribution_makes_the_same_wheel(project: Path) -> None:
-    assert build(project, "editable").returncode == 0
     shutil.rmtree(project / "dist")
     assert build(project).returncode == 0
     expected = open_wheel(project)

@@ -76,7 +76,7 @@ def test_a_crop_of_an_image_of_one_mcu_or_little_more(draw_jpeg: Draw, kind: str
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for size in itertools.product(range(1, 18), repeat=2):
+    for size in itertools.product((1, 2, 7, 8, 9, 15, 16, 17), repeat=2):
         for data in make_files(draw_jpeg(*size, **KINDS[kind]), kind):
             check_crops(data, size, rng, 1)
 

@@ -98,6 +98,7 @@ def test_the_same_bytes_again(photos: Path, dataset: Path, tmp_path: Path) -> No
     assert again.kept_shards == 3
 
 
+@pytest.mark.slow  # as without `--seekable`
 def test_a_job_killed_at_random_moments_can_go_on(tmp_path: Path, tfpipe: Tfpipe) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 500, "dog": 400}))
     args = [source, tmp_path / "out", "--num-shards", 30, "--workers", 2, "--seekable"]

@@ -61,9 +61,7 @@ def test_stages_of_the_textbook(few: Manifest, foreign: Path, cache: str, kind: 
     assert build_stages(few, "train", replace(config_of(cache, kind), order="throughput")).names == stages.names
 
 
-@pytest.mark.parametrize(
-    ("cache", "kind"), [("none", "exact"), ("decoded", "throughput"), ("bytes", "throughput"), ("bytes", "evaluation")]
-)
+@pytest.mark.parametrize(("cache", "kind"), [("none", "exact"), ("bytes", "throughput")])
 def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> None:
     yields_an_element_everywhere(build_stages(few, "train", config_of(cache, kind, augment="none")))
 
@@ -138,9 +136,8 @@ def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augme
 def test_a_path_is_as_good_as_a_manifest(few: Manifest) -> None:
     config = config_of(extra_features=("id",))
     expected = next(build_dataset(few, "train", config).as_numpy_iterator())["id"].tolist()
-    for path in (few.directory, Path(few.directory)):
-        assert next(build_dataset(path, "train", config).as_numpy_iterator())["id"].tolist() == expected
-        assert build_stages(path, "train", config).names == build_stages(few, "train", config).names
+    assert next(build_dataset(Path(few.directory), "train", config).as_numpy_iterator())["id"].tolist() == expected
+    assert build_stages(few.directory, "train", config).names == build_stages(few, "train", config).names
     with pytest.raises(DataError, match=r"^nowhere does not exist\.$"):
         build_dataset("nowhere", "train", config)
 
@@ -171,12 +168,12 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, cont
     assert counts.sum() == 48
     assert epochs[:5] != epochs[6:11]
     seen = []
-    for host in (0, 1, 2):
+    for host in (0, 1):
         part = build_dataset(
             few,
             "train",
             replace(config_of(kind="evaluation", batch_size=6, extra_features=("id",)), order="throughput"),
-            context(3, host, 3),
+            context(2, host, 2),
         )
         for batch in part.as_numpy_iterator():
             seen += batch["id"][batch["mask"]].tolist()

@@ -60,19 +60,19 @@ def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> No
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path, training: bool) -> None:
+def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path) -> None:
     stored = _write(tmp_path, "PNG", form=ImageForm(square=20))
     plain = tfpipe.AugmentOptions(mean=(0.0, 0.0, 0.0), std=(1 / 255,) * 3)
-    on_host = read(stored, make_config(training=training))
-    on_device = read(stored, make_config(training=training, augment="device"))
     crop = tf.function(lambda *part: (augment(*part[1:], SIZE, options=plain), augment_masks(part[0], *part[2:], SIZE)),
                        jit_compile=True, autograph=False)  # fmt: skip
-    for host, device in zip(on_host, on_device, strict=True):
-        assert (device[MASK_NAME].shape, device[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
-        images, masks = crop(*(tf.constant(device[name]) for name in (MASK_NAME, "image", "crop", "flip")))
-        np.testing.assert_allclose(images, host["image"], atol=0.51)  # which is rounded
-        assert (masks.numpy() == host[MASK_NAME]).mean() > 0.97  # float32 may round a center to the neighbor
+    for training in (True, False):
+        on_host = read(stored, make_config(training=training))
+        on_device = read(stored, make_config(training=training, augment="device"))
+        for host, device in zip(on_host, on_device, strict=True):
+            assert (device[MASK_NAME].shape, device[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
+            images, masks = crop(*(tf.constant(device[name]) for name in (MASK_NAME, "image", "crop", "flip")))
+            np.testing.assert_allclose(images, host["image"], atol=0.51)  # which is rounded
+            assert (masks.numpy() == host[MASK_NAME]).mean() > 0.97  # float32 may round a center to the neighbor
 
 
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:

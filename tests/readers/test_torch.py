@@ -103,8 +103,8 @@ def test_the_dataset_of_a_loader_ends(manifest: Manifest) -> None:
         assert names(DataLoader(loader.dataset, batch_size=None, num_workers=workers)) == expected[3:6]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest, num_workers: int) -> None:
+def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest) -> None:
+    num_workers = 1  # the harder case: a process has no group of its own
     expected = read_names(manifest, range(9))
     images = of(manifest)
     loader = data_loader(images, num_workers=num_workers)

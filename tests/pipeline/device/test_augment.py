@@ -46,8 +46,7 @@ def draw_crops(count: int, seed: int = 0) -> tuple[Any, Any]:
     return tf.constant(corners.reshape(count, 4), tf.float32), tf.constant(random.integers(0, 2, count) == 1)
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize(("alpha", "compiles"), [(0.2, False), (1.0, False), (3.0, True)])
 def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha: float, compiles: bool) -> None:
     draw = tf.function(lambda seed: _draw_beta(seed, 20_000, alpha), jit_compile=compiles, autograph=False)
     draws = draw(tf.constant([3, 4])).numpy()
@@ -79,8 +78,7 @@ def test_normalize(dtype):
 PIXEL_BOXES = [(0, 0, 40, 50), (3, 7, 33, 29), (0, 40, 9, 50), (39, 0, 40, 50), (11, 12, 12, 13), (8, 5, 40, 45)]
 
 
-@pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("size", [(24, 24), (17, 60)])
+@pytest.mark.parametrize(("size", "antialias"), [((24, 24), False), ((17, 60), True)])
 def test_whole_pixel_boxes_agree_with_tf_image_up_to_the_border(size, antialias):
     images = random_images(len(PIXEL_BOXES), 40, 50)
     boxes = tf.constant(np.array(PIXEL_BOXES) / (40, 50, 40, 50), tf.float32)
@@ -139,11 +137,9 @@ def test_an_image_does_not_depend_on_the_batch() -> None:
         np.testing.assert_allclose(augment(images[alone], crops[alone], flips[alone], 16)[0], whole[i], atol=1e-4)
 
 
-@pytest.mark.parametrize("has_flips", [True, False])
-def test_augment_compiles_with_a_static_shape(has_flips: bool) -> None:
-    images, (crops, flips) = random_images(4, 32, 32), draw_crops(4)
-    args = (images, crops, flips) if has_flips else (images, crops)
-    take = lambda i, c, f=None, dtype=tf.float32: augment(i, c, f, (12, 16), dtype)  # noqa: E731
+def test_augment_compiles_with_a_static_shape() -> None:
+    args = (random_images(4, 32, 32), *draw_crops(4))
+    take = lambda i, c, f, dtype=tf.float32: augment(i, c, f, (12, 16), dtype)  # noqa: E731
     result = both(take, *args, atol=1e-3)
     assert result.shape == (4, 12, 16, 3)
     function = tf.function(lambda *given: take(*given, dtype=tf.bfloat16), autograph=False)
@@ -217,16 +213,14 @@ def test_layer_trains_evaluates_and_is_saved_inside_a_compiled_model(tmp_path):
     model = tf.keras.Model([image, crop, flip], tf.keras.layers.Dense(2)(pooled))
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
     inputs = [random_images(8, 16, 16), *draw_crops(8)]
-    model.fit(inputs, tf.range(8) % 2, batch_size=4, epochs=2, verbose=0)
+    model.fit(inputs, tf.range(8) % 2, batch_size=4, epochs=1, verbose=0)
     predicted = model.predict(inputs, verbose=0)
-    np.testing.assert_array_equal(model.predict(inputs, verbose=0), predicted)
     model.save(tmp_path / "model.keras")
     again = tf.keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again.predict(inputs, verbose=0), predicted, atol=1e-5)
+    np.testing.assert_allclose(again(inputs), predicted, atol=1e-5)
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(("dtype", "compiles"), [(tf.float32, True), (tf.bfloat16, False)])
 def test_mixup_blends_images_as_labels(dtype: tf.DType, compiles: bool) -> None:
     images = tf.cast(tf.reshape(tf.range(8.0), [8, 1, 1, 1]) * tf.ones([8, 4, 4, 3]), dtype)
     labels = tf.one_hot(tf.range(8), 8)
@@ -244,12 +238,11 @@ def test_mixup_blends_images_as_labels(dtype: tf.DType, compiles: bool) -> None:
     assert not np.array_equal(other.numpy(), weights.numpy())
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-def test_cutmix_weighs_labels_by_area(compiles: bool) -> None:
+def test_cutmix_weighs_labels_by_area() -> None:
     count = 64
     images = tf.reshape(tf.range(count), [count, 1, 1, 1]) * tf.ones([count, 20, 30, 3], tf.int32)
     images = tf.cast(images, tf.uint8)
-    mix = tf.function(cutmix, jit_compile=compiles, autograph=False)
+    mix = tf.function(cutmix, jit_compile=True, autograph=False)
     mixed, weights = mix(images, tf.one_hot(tf.range(count), count), tf.constant([4, 2]))
     assert (mixed.dtype, mixed.shape) == (tf.uint8, images.shape)
     np.testing.assert_allclose(weights.numpy().sum(axis=1), 1, atol=1e-6)
