@@ -1,8 +1,4 @@
-"""The devices that train, the part that each host reads for them, and the batch of each replica.
-
-strategy = resolve_strategy()
-dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "train", config)
-"""
+"""The devices that train, the part that each host reads for them, and the batch of each replica."""
 
 from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
 from tfpipe.distribution.mesh import MeshBatches, distribute_over_mesh

@@ -1,12 +1,4 @@
-"""One input pipeline for each host of a strategy, and the batches of all of them as one dataset.
-
-    with strategy.scope():
-        model = ...
-    train = distribute_dataset(strategy, manifest, "train", config, start_step, epochs=1)
-    model.fit(train, epochs=90)
-
-A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: nothing of the dataset is saved.
-"""
+"""One input pipeline for each host of a strategy, and the batches of all of them as one dataset."""
 
 from __future__ import annotations
 

@@ -1,19 +1,6 @@
 """The batches of a mesh of TensorFlow's DTensor, with an axis for the data and others for a model that is split.
 
-    mesh = dtensor.create_distributed_mesh([("data", 4), ("model", 2)])
-    batches = distribute_over_mesh(mesh, manifest, "train", config)
-    for batch in batches:
-        train_step(batch)
-
-```
-rows of a batch   0 1   2 3   4 5   6 7
-              ┌─────────────────────────┐
-model 0       │  A  │  B  │  C  │  D    │   split over `data`,
-model 1       │  A  │  B  │  C  │  D    │   whole along `model`
-              └─────────────────────────┘
-```
-
-Processes whose devices hold the same rows read the same records.
+Rows are split over `data` and whole along the others. Processes whose devices hold the same rows read the same records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The strategy that trains: on a TPU, several workers, GPUs or the CPU.
 
-A TPU that the user named is either used or an error: nobody should learn from the bill that a run meant for a
-TPU took place on a CPU.
+A TPU that the user named is used or an error: nobody should learn from the bill that a run took place on a CPU.
 """
 
 from __future__ import annotations

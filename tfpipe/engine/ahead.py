@@ -1,12 +1,4 @@
-"""Batches that are made before the trainer asks for them, by threads, in order; and the passes of a loader over epochs.
-
-```
-batches = make_ahead(maker, positions, threads=4)       # a generator; closing it at any point leaves nothing behind
-passes = Passes(start, steps_per_epoch, Position(0, 0), goes_on=True)
-for batch in passes: ...                                # to the end of the epoch; the next is being made meanwhile
-passes.position                                         # of the batch that comes next
-```
-"""
+"""Batches that are made before the trainer asks for them, by threads, in order; and a loader's passes over epochs."""
 
 from __future__ import annotations
 

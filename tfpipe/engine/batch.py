@@ -1,15 +1,6 @@
 """The batch of a step: order, read, parse, decode. Every framework gets its batches from here.
 
-```
-maker = BatchMaker(plan, manifest, "train")
-batch = maker.make(epoch, step)         # {"image": uint8 [256, 224, 224, 3], "label": int64 [256]}
-
-stored = maker.read(epoch, step)        # the same in two parts, for other threads: records, checked and parsed
-batch = maker.decode(stored, threads=4) # arrays
-```
-
-Records that lie near each other are read together, and each is checked against its checksums. Their features stay
-columns from the file to the array.
+Records that lie near each other are read together, and their features stay columns from the file to the array.
 """
 
 from __future__ import annotations

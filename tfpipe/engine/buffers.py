@@ -1,9 +1,6 @@
 """Memory for batches, which is used again once nobody holds the arrays in it.
 
-    array = allocate((256, 224, 224, 3), np.float32)
-
-The C library gives each block of more than 32 MB back to the system as soon as it is freed, and asks for it anew. A
-batch of 64 images of 224 x 224 in float32 has 38 MB, and the system then clears each of its pages: 80 us an image.
+The C library gives blocks of more than 32 MB back at once, and the system clears each page anew: 80 us an image.
 """
 
 from __future__ import annotations

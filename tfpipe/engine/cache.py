@@ -1,14 +1,6 @@
-"""Caches in memory: records as they are stored, or decoded images. The next epochs read or decode nothing twice.
+"""Caches in memory: records as they are stored, or decoded images with all other features.
 
-```
-bytes     a record's payload     the file is read once; each epoch parses, decodes and crops anew
-decoded   a whole image, squeezed to `decoded_size`, and all other features; each epoch crops anew. An evaluation does
-          the same to every image each time, so its cache has finished images
-```
-
-Records come into the cache when they are first needed. With `cache_bytes` only some of them are kept: in training
-blocks of adjacent records that the seed chooses, in evaluation the first ones. The others are read and decoded as
-without a cache.
+Records come in when they are first needed. Evaluations do the same to an image each time, so they keep finished ones.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """A cache in a file on a local disk: records that a run has read, for its later epochs, other processes and later runs.
 
 ```
-/local/ssd/flowers-train-0123456789abcdef.cache
-
 the version and the hash of everything that the bytes depend on        4096 bytes
 for each record of the split where it lies: offset, bytes, their XOR   24 bytes; zeros if it is not there
 the records, in the order in which they were written                   frames as in TFRecord files:
     its number, its payload, and of a decoded image its pixels
 ```
 
-Any number of processes read and write one file. All write the same bytes of a record, and it is trusted only if its
-number and all checksums hold; else the source is read. So a process may be killed and a disk may fail at any moment.
-A thread writes what was read. If the disk is slower than the batches, it leaves some of them to a later epoch.
+All processes write the same bytes of a record, and it is trusted only if its number and all checksums hold; else the
+source is read. So a process may be killed and a disk may fail at any moment.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """The batch of a step whose decoded images are kept in a file.
 
-```
-rows of the batch   in the file -> crops of the kept pixels
-                    elsewhere   -> read from the source, squeezed as the file has them, offered to it, and then cropped
-```
-
-So the pixels and the order are the same however much of the cache is there.
+Rows that are not there are read and squeezed as the file has them, and then cropped, so pixels and order are the same.
 """
 
 from __future__ import annotations

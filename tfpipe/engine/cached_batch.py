@@ -1,12 +1,6 @@
 """The batch of a step whose images are kept decoded.
 
-```
-rows of the batch   in the cache            -> crops of the kept pixels
-                    kept, but not there yet -> decoded whole into the cache, then as above
-                    not kept                -> read and decoded as without a cache
-```
-
-In an evaluation the cache has finished images, which are only copied.
+Images that the cache keeps are decoded whole into it and cropped there; the others are made as without a cache.
 """
 
 from __future__ import annotations

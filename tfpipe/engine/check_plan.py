@@ -1,10 +1,4 @@
-"""Checks of a plan before its batches are made: the options fit the records, the replicas and the devices.
-
-check_plan(plan)             # its features, its images and its shares
-check_fits_devices(plan)     # for arrays on accelerators
-
-Each check raises a ConfigError that says what must hold, what came, and what to do.
-"""
+"""Checks of a plan before its batches are made: the options fit the records, the replicas and the devices."""
 
 from __future__ import annotations
 

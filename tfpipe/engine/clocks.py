@@ -1,10 +1,5 @@
 """The clocks of the engine: for each phase of making batches, the time by the clock and the processor time.
 
-```
-with clocks.measure("decode"): ...      # the time of this thread, and of the threads that work for it
-clocks.read()["decode"].cpu_s
-```
-
 Phases of several threads pass side by side, so their sum may be more than the time that passed.
 """
 

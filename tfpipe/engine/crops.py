@@ -1,14 +1,7 @@
 """The seeds, the crop boxes and the flips of a batch: each one call for all of its images.
 
-```
-seeds = make_seeds(config.seed, epoch, numbers)              # int32 [n, 2]
-boxes, flips = draw_boxes(seeds, sizes, None, options)       # int32 [n, 4], bool [n]
-boxes = center_boxes(sizes, sizes, (224, 224), 0.875)        # of an evaluation
-```
-
-A box is y, x, height and width in pixels of the stored image. It lies inside and has at least one pixel. All randomness
-is a function of the seed of the run, the epoch and the record's number, so it does not depend on who makes the batch.
-The native library draws boxes and flips.
+A box is y, x, height and width in pixels of the stored image. Randomness is a function of the seed, the epoch and the
+record's number, so it does not depend on who makes the batch.
 """
 
 from __future__ import annotations

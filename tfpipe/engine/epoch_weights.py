@@ -5,9 +5,6 @@ weights   0: 1.0   1: 2.5   2: 0.25   3: 1.25      of four records; their sum is
 rounds    0 1 3 | 1 | ...                          the whole parts: first copies, second copies
 drawn     1 or 2 or 3                              the rest of the sum, by a hash of the seed and the epoch
 ```
-
-The entries of an epoch are as many in each epoch, so `Order` shuffles them as it shuffles records. A record's further
-copies get numbers of their own, from which their crops are drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The features of the records that a batch holds beside image and label, and the sizes that they are padded to.
-
-extra_features=("tokens", "caption", "tags"), pad_to={"tokens": 77}, multi_hot=("tags",)
-"""
+"""The features of the records that a batch holds beside image and label, and the sizes that they are padded to."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Host: the part of each batch that one process reads.
-
-```
-Host(index=1, num_hosts=4, num_replicas=8)              # the second of four hosts, each with two replicas
-Host(index=1, num_hosts=4, num_replicas=8).share(256)   # range(64, 128): its rows of a batch of 256
-```
-"""
+"""Host: the part of each batch that one process reads."""
 
 from __future__ import annotations
 

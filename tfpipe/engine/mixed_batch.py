@@ -1,12 +1,6 @@
 """The batch of a step of a mixture: fixed shares of several datasets, spread evenly over the rows.
 
-```
-rows of the global batch   0 1 2 3 4 5 6 7 ...
-datasets 0.7 and 0.3       a a b a a b a a ...      the same in every batch, for any number of hosts
-```
-
-Each dataset has an order and epochs of its own. At step N it stands after N times its share of a batch, so a run can go
-on at any step with any number of hosts.
+At step N each dataset stands after N times its share of a batch, so a run goes on at any step with any number of hosts.
 """
 
 from __future__ import annotations

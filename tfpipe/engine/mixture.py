@@ -1,11 +1,4 @@
-"""Several datasets read as one, each with a fixed share of every batch.
-
-    data = tfpipe.mix({"/data/photos": 0.7, "gs://bucket/drawings": 0.3})
-    train = tfpipe.build_dataset(data, "train", PipelineConfig(batch_size=256))
-
-Shares are whole records of a batch and not drawn at random: 179 and 77 of 256 here, in every batch. So the mixture
-depends on the config alone. A run that goes on at step N finds each dataset after N times its share.
-"""
+"""Several datasets read as one, each with a fixed share of every batch: whole records, not drawn at random."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,4 @@
-"""Opens the maker of the batches of one host, for every face: checked, of one dataset or of several.
-
-```
-maker = open_maker(plan_batches(source, config, host))
-maker = open_mixture(tfpipe.mix({"/data/photos": 0.7, "/data/drawings": 0.3}), "train", config, host)
-batch = maker.make(epoch, step)
-```
-"""
+"""Opens the maker of the batches of one host, for every face: checked, of one dataset or of several."""
 
 from __future__ import annotations
 

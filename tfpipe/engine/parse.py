@@ -1,15 +1,6 @@
 """The features of many records: as columns, all values of a feature behind each other, or as a dict for each record.
 
-```
-columns = parse_columns(block, {"image/encoded": "bytes", "image/class/label": "int64"})
-columns["image/class/label"].counts     # int64 [records]: 1 for each record that has one label
-columns["image/class/label"].values     # int64 [values]
-columns["image/encoded"].get_bytes(3)   # bytes of the image that is the fourth value
-parse_records(block)[0]["image/class/label"]   # int64 [1]
-```
-
-Bytes stay where they were read: a column holds their places in memory. The native library parses all records in one
-call that does not hold Python's lock, and leaves unusual ones to Python.
+The native library parses all records in one call, leaves unusual ones to Python, and bytes stay where they were read.
 """
 
 from __future__ import annotations

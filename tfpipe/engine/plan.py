@@ -1,13 +1,6 @@
 """BatchPlan: which records make the batch of a step on one host. Frozen, without a framework.
 
-```
-plan = plan_batches(source, config, Host(index=0, num_hosts=2, num_replicas=2))
-plan.steps_per_epoch, plan.batch_size       # 128 rows of each batch are made here
-plan.list_numbers(epoch, step)              # int64 [n]: its records, counted through all shards
-```
-
-The batch of a step depends on nothing but the data, the config and the step: not on the number of hosts, and not on the
-batches before.
+The batch depends on the data, the config and the step alone: not on the number of hosts or the batches before.
 """
 
 from __future__ import annotations

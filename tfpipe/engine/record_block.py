@@ -1,13 +1,6 @@
-"""Many records in one block of memory.
+"""Many records in one block of memory; those that lie near each other are read together.
 
-```
-spans = plan_spans(files, begins, sizes)    # which parts of files are read, near records together
-block = frame_block(memory, spans.ats, sizes, whole)
-block.list_payloads()       # a bytes object for each record, None for a damaged one
-```
-
-Records that lie near each other are read together. Whoever gets a None reads that record on its own, which tells what
-is wrong.
+A damaged one is None: whoever reads it on its own is told what is wrong.
 """
 
 from collections.abc import Sequence

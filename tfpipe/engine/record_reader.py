@@ -1,11 +1,4 @@
-"""A reader of a split's records in any order, by the index beside each shard.
-
-```
-reader[17]                              # the features of one record
-reader.read_examples([17, 4, 90_001])   # of many: the records of a file in its order, near ones with one read
-reader.read_columns([17, 4], ["label"]) # some features of many, without a copy
-```
-"""
+"""A reader of a split's records in any order, by the index beside each shard."""
 
 import errno
 import operator

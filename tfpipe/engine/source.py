@@ -1,8 +1,4 @@
-"""The source of a pipeline: its files, the facts about their records, and the form of their images.
-
-A dataset's manifest and indexes say how many records each shard has and where each record begins. Compressed shards
-have only a count. Files that match a pattern have no manifest, so only their first record is read.
-"""
+"""The source of a pipeline: its files, the facts about their records, and the form of their images."""
 
 from __future__ import annotations
 

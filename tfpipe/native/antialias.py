@@ -1,7 +1,4 @@
-"""Resizes pixels as Pillow does with its bicubic or bilinear filter, in a quarter of the time.
-
-pixels = resize(image.tobytes(), image.size, (341, 256), part=(500.0, 375.0))
-"""
+"""Resizes pixels as Pillow does with its bicubic or bilinear filter, in a quarter of the time."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """The images of a batch in one call that does not hold Python's lock.
 
-```
-draw_crops(seeds, sizes, boxes, flips, scale=(0.08, 1), ratio=(0.75, 1.33))
-results = decode(places, boxes, flips, images, threads=4)
-```
-
 Tables are buffers in C order, such as NumPy's arrays.
 """
 

@@ -1,12 +1,4 @@
-"""Crops of JPEGs, decoded, resized and converted in one call; and JPEGs checked and rewritten.
-
-```
-image = np.empty((224, 224, 3), np.uint8)
-decode(jpeg, (16, 40, 300, 280), image, flip=True)
-check(jpeg)                         # raises BadJpeg for one that is damaged; no pixel is computed
-seekable = make_seekable(jpeg)      # the same coefficients, with restart markers: a crop is decoded in less time
-```
-"""
+"""Crops of JPEGs, decoded, resized and converted in one call; and JPEGs checked and rewritten."""
 
 from __future__ import annotations
 

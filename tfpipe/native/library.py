@@ -1,7 +1,4 @@
-"""The native library: where it lies, and how it is loaded.
-
-loaded = library.load()     # raises MissingDependencyError in a checkout that was not installed
-"""
+"""The native library: where it lies, and how it is loaded."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """Records of TFRecord files, read and checked many at once, in calls that do not hold Python's lock.
 
-```
-whole = read_records(spans, frames, block)      # parts of files into one block of memory; the checksums of each record
-examples = parse_examples(block, payloads)
-```
-
 Tables are arrays of int64 in C order.
 """
 

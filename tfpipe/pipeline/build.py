@@ -1,13 +1,4 @@
-"""The pipeline of one host: of batches by their steps, which the engine makes, or the textbook's.
-
-```
-steps      list -> read -> decode -> batch -> prefetch                    an element is a batch: exact order, any caches
-textbook   list -> read -> shuffle -> parse -> decode -> ... -> prefetch  an element is a record until `batch`
-```
-
-dataset = build_dataset(manifest, "train", PipelineConfig(batch_size=256))
-print(build_stages(manifest, "train", config))
-"""
+"""The pipeline of one host: of batches by their steps, which the engine makes, or the textbook's of single records."""
 
 from __future__ import annotations
 

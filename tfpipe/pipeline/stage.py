@@ -1,9 +1,4 @@
-"""A pipeline as a tuple of named stages that folds into one `tf.data.Dataset`.
-
-stages = tfpipe.build_stages(manifest, "train", config)
-print(stages)                           # each stage with its settings and the reason for its place
-stages.until("read").dataset()          # the pipeline up to there, to look at or to time
-"""
+"""A pipeline as a tuple of named stages that folds into one `tf.data.Dataset`."""
 
 from __future__ import annotations
 

@@ -1,14 +1,5 @@
 """The engine's batches as a `tf.data.Dataset` of steps: each element is the batch of one step for one replica.
 
-```
-list       the numbers of steps, from the first one on
-read       one call of the engine reads, checks and parses the records of a step
-decode     another makes arrays of them, with the threads of the native library
-batch      the form that the trainer takes
-prefetch   finished batches wait for the trainer
-epochs     if a pass shall end: the next pass goes on with the next epochs
-```
-
 What `read` has made stays in this process, and a token for it goes through `tf.data`.
 """
 

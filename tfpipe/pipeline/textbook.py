@@ -1,13 +1,6 @@
 """The textbook pipeline: stock operations of TensorFlow, record by record, in no order that could be promised.
 
-```
-files -> repeat -> interleave -> shuffle -> map(parse) -> map(decode) -> map(augment) -> batch -> prefetch
-                              cache="bytes"                  cache="decoded"
-```
-
-It is for files that the engine cannot read by their index: those that match a pattern, compressed ones, and those that
-only TensorFlow has a client for; and for stages of one's own for each record. A record has one image or none, a class
-or none, and further features of one size. A cache stands in front of `repeat`.
+It is for files that the engine cannot read by their index, and for stages of one's own for each record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The choice between the engine and the textbook pipeline. It loads no TensorFlow.
-
-is_by_engine(source, config)        # True for a dataset with a manifest and the default options
-explain_textbook(source, config)    # "`order` is throughput"
-"""
+"""The choice between the engine and the textbook pipeline. It loads no TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The base of all readers: the engine behind them, their options, their text, and the position in a checkpoint.
-
-```
-class NumpyBatches(EpochBatches): ...   # the batches of one process; so are those for JAX
-class ShardLoader(Resumable, ...): ...  # a loader of PyTorch, whose batches its processes make
-class KerasBatches(Batches, ...): ...   # Keras keeps the epoch itself
-```
-"""
+"""The base of all readers: the engine behind them, their options, their text, and the position in a checkpoint."""
 
 from __future__ import annotations
 

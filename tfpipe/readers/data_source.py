@@ -1,15 +1,4 @@
-"""A data source: the images of a split as a sequence, for NumPy, PyTorch and JAX, and for looking at data.
-
-```
-records = tfpipe.data_source("/data/flowers", "train")
-records[0].image, records[0].label, records[0].name     # the image is decoded here
-records.__getitems__([5, 17, 3]) # several at once, for less time each
-records.read_columns([5, 17], ["image/encoded"])        # some features, whose bytes are not copied
-records[:1000]                                          # a view: nothing is read for it
-records[records.with_label("daisy")]                    # a view of the records with these numbers
-records[records.find("daisy/12.jpg")]
-```
-"""
+"""A data source: the images of a split as a sequence, for NumPy, PyTorch and JAX, and for looking at data."""
 
 import os
 from collections.abc import Iterator, Sequence

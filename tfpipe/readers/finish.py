@@ -1,11 +1,6 @@
 """The end of a batch in readers without TensorFlow: the trainer's own functions, and the form that the trainer takes.
 
-```
-transform(image, generator)     a whole Pillow image -> a NumPy array, in place of crop, resize and flip
-batch_transform(batch)          the finished batch -> the batch that the trainer gets
-```
-
-Both run in the threads that make batches. Their errors reach the trainer as they are.
+Both functions run in the threads that make batches, and their errors reach the trainer as they are.
 """
 
 from __future__ import annotations

@@ -1,17 +1,5 @@
 """Data sources for Grain: the records of a split as dictionaries, which Grain batches; or the batches of the engine.
 
-```
-source = RecordSource("/data/flowers", "train")
-dataset = grain.MapDataset.source(source).shuffle(seed=1)       # or grain.DataLoader(data_source=source, ...)
-dataset[0]["image"], dataset[0]["label"]
-
-numbers = grain.MapDataset.range(len(source)).shuffle(seed=1)   # the same records in the same order,
-dataset = numbers.batch(256).map(source.read_batch)             # read together, which takes less time for each
-
-batches = GrainBatches("/data/flowers", "train", config, num_epochs=90)     # element i is the batch of step i
-dataset = grain.MapDataset.source(batches).to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4))
-```
-
 This module does not need Grain: its sources are classes with certain methods.
 """
 

@@ -1,15 +1,6 @@
 """Batches for JAX: arrays that lie on all devices, each with its rows, without TensorFlow.
 
-```
-batches = JaxBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
-for epoch in range(90):
-    for batch in batches:
-        state = train_step(state, normalize(batch["image"], jnp.bfloat16), batch["label"])
-```
-
-With several processes (`jax.distributed.initialize`) each reads its own part, and the arrays are those of all of them.
-`batches.state_dict()` is five integers. Records, order, crops and flips are those of `build_dataset`; pixels differ
-by a few levels where the decoders round differently.
+With several processes each reads its own part, and the arrays are those of all of them.
 """
 
 from __future__ import annotations

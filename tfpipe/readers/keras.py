@@ -1,14 +1,6 @@
-"""Batches for Keras with any backend: `model.fit(KerasBatches(...), epochs=90)` ends by itself.
+"""Batches for Keras with any backend: `model.fit(KerasBatches(...), epochs=90, shuffle=False)` ends by itself.
 
-```
-config = tfpipe.PipelineConfig(batch_size=256, image_dtype="float32")
-train = KerasBatches("/data/flowers", "train", config)
-validation = KerasBatches("/data/flowers", "validation", dataclasses.replace(config, training=False))
-model.fit(train, epochs=90, shuffle=False, validation_data=validation)
-```
-
-Keras draws an order of batches of its own unless `shuffle=False` is given. Each epoch has all of its batches in any
-case.
+Keras draws an order of batches of its own unless `shuffle=False` is given; each epoch has all of its batches anyway.
 """
 
 from __future__ import annotations

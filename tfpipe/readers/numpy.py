@@ -1,16 +1,4 @@
-"""Batches as NumPy arrays, for a framework that has no reader here, or for a look at what a step got.
-
-```
-batches = NumpyBatches("/data/flowers", "train", PipelineConfig(batch_size=256))
-for batch in batches:               # one epoch; the next pass goes on
-    batch["image"], batch["label"]  # uint8 [256, 224, 224, 3], int64 [256]
-batches.read(1000)                  # the batch of step 1000 of the run, at once
-
-NumpyBatches(folder, "train", config, transform=f, batch_transform=g)   # f(image, generator) and g(batch) are yours
-```
-
-Records, order and crops are those of all other readers.
-"""
+"""Batches as NumPy arrays, for a framework that has no reader here, or for a look at what a step got."""
 
 from __future__ import annotations
 

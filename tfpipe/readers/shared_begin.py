@@ -1,13 +1,7 @@
 """The position at which the next pass of PyTorch's workers begins, in memory that they share with the trainer.
 
-```
-begin = SharedBegin(Position(0, 5), steps_per_epoch=18)
-begin.begin_pass(worker, 18)    # in every worker: (Position(0, 5), False); in the next pass Position(1, 0)
-begin.set(Position(7, 0), 18)   # in the trainer: the next pass begins there
-```
-
-PyTorch tells a dataset in its workers nothing when a pass begins but the seed of the pass. So the first worker that
-begins a pass writes down where, and the others find it there. All of it is one number, which is written at once.
+PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes down where, as one
+number, and the others find it there.
 """
 
 from __future__ import annotations

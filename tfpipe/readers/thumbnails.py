@@ -1,9 +1,4 @@
-"""The thumbnails of records: of `tfpipe inspect --show` and `--page`, and of datasets and readers in a notebook.
-
-```
-tfpipe.load_manifest("/data/flowers")     # the last line of a cell: eight images with their labels
-```
-"""
+"""The thumbnails of records: of `tfpipe inspect --show` and `--page`, and of datasets and readers in a notebook."""
 
 from __future__ import annotations
 

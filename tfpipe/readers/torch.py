@@ -1,16 +1,6 @@
-"""Batches for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
+"""Batches for PyTorch: the records, order, crops and pixels of the TensorFlow pipeline, without TensorFlow.
 
-```
-images = TorchBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
-loader = data_loader(images, num_workers=8)
-for epoch in range(90):
-    for batch in loader:
-        image = normalize(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
-```
-
-Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is five integers.
-
-Crops and flips are those that `build_dataset` draws for the same record, epoch and seed, and so are the pixels.
+Under `torch.distributed` every rank gets its part of each global batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Checks of what Python gives a function, with the sentences of options.
-
-```
-check_count("epochs", "1", 1)            # ConfigError: `epochs` must be a whole number, got '1'.
-check_function("transform", 3)           # ConfigError: `transform` must be a function, got 3.
-check_has("context", 3, "num_input_pipelines", "the tf.distribute.InputContext of a dataset function")
-```
-"""
+"""Checks of what Python gives a function, with the sentences of options."""
 
 from __future__ import annotations
 

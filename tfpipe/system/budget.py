@@ -1,9 +1,5 @@
 """The budget of a file that somebody else made: bytes, items and depth, checked before memory is taken.
 
-    budget = ROW.renew()
-    budget.take(bytes=len(line), items=len(cells))
-    value = budget.parse_json(line)
-
 The limits lie far above what real files need; `docs/reference/limits.md` lists them.
 """
 

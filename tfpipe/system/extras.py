@@ -1,10 +1,4 @@
-"""Optional packages: a missing one is named together with the extra of tfpipe that installs it.
-
-    with importing("A plan", "pyarrow", "tfpipe[shard]"):
-        import pyarrow
-
-raises "A plan needs pyarrow. Install it with: pip install '.[shard]' in a checkout of tfpipe." without pyarrow.
-"""
+"""Optional packages: a missing one is named together with the extra of tfpipe that installs it."""
 
 import contextlib
 import importlib.util

@@ -1,6 +1,6 @@
 """A lock that one process holds at a time: an flock(2) on a file, which the kernel drops however the process ends.
 
-On a folder that several machines share, the lock holds where that file system knows flock, as NFS does.
+On a folder that several machines share, it holds where that file system knows flock, as NFS does.
 """
 
 import contextlib

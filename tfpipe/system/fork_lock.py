@@ -1,7 +1,6 @@
 """A lock for what threads share, which is free in a forked process whichever thread of its parent held it.
 
-Loaders fork workers while threads of the trainer read. Python's own lock would stay locked in the worker for ever. So
-what a `ForkLock` guards must be of use at any point within its blocks.
+Loaders fork workers while threads read. What it guards must be of use at any point within its blocks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Keys, hashes and permutations that are the same on every machine and with every release of NumPy or TensorFlow.
+"""Keys, hashes and permutations that are the same on every machine and with every release of a library.
 
-They do not use a library's random generator: the next release may change its numbers, and then the position in a
-checkpoint would mean other records. The hash is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014; constants of Vigna's splitmix64.c). It is a bijection: no two hashes are equal.
-
-`permutation` sorts numbers by their hashes. `permute` computes single places of a permutation of any size, without a
-table of the others. The pipeline's exact order computes both in TensorFlow as well.
+A library's generator may change, and a checkpoint's position would then mean other records. The hash is SplitMix64
+(Steele, Lea and Flood, OOPSLA 2014; constants of Vigna's splitmix64.c), a bijection.
 """
 
 from math import isqrt

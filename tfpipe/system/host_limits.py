@@ -1,11 +1,7 @@
 """The memory, cores and disk of the machine that this process may use.
 
-In a container the kernel reports the totals of the host. A process that takes more memory than its control group
-allows is killed; one that takes more cores is stopped for the rest of each tenth of a second. So the limits of the
-process's own group count, and those of every group around it, in both versions of Linux control groups: cgroups(7).
-Without control groups, as on macOS, the machine's totals hold.
-
-`root` is the directory where the file system begins. Tests pass another one.
+In a container the kernel reports the host's totals, so the limits of the process's control groups count, of both
+versions: cgroups(7). `root` is the directory where the file system begins; tests pass another one.
 """
 
 import os

@@ -1,12 +1,6 @@
-"""Ctrl-C that is never lost.
+"""Ctrl-C that is never lost, also where Python or compiled code drops it: in a finalizer, or a garbage collection.
 
-Python raises KeyboardInterrupt wherever the main thread happens to be. If that is a finalizer (`__del__`), a callback
-of the garbage collector or one of a weak reference, no caller can catch it: Python prints "Exception ignored in ..."
-and the program goes on. JAX, for one, runs Python code in each garbage collection. Compiled code drops it too: in 3 of
-31 runs of a pipeline on a busy machine TensorFlow did.
-
-So an interrupt is remembered here, and raised again and again until it leaves the block. Code that handles it, an
-`except` or a `finally` or the end of a `with`, is left alone: Python knows which exception is being handled.
+An interrupt is remembered, and raised again until it leaves the block. Code that handles it is left alone.
 """
 
 import contextlib

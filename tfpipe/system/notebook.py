@@ -1,6 +1,6 @@
 """The way in which a notebook shows a dataset: as a few of its images.
 
-What is shown stands on lower floors than the readers, so `tfpipe` itself sets the function that draws.
+`tfpipe` sets the function that draws, because what is shown stands on lower floors than the readers.
 """
 
 from collections.abc import Callable

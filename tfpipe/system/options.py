@@ -1,17 +1,6 @@
 """Options: dataclass fields that know which values they take.
 
-    @dataclass(frozen=True)
-    class ReadConfig:
-        cycle_length: int = option(Count(1), 8, affects="speed")
-        order: str = option(Choice(("exact", "throughput")), "exact")
-        cpu_budget: int | None = option(Count(1), None)
-
-        def __post_init__(self) -> None:
-            check_options(self)     # ConfigError: `cycle_length` must be at least 1, got 0.
-
-Every user of an option reads its facts from the field: the check of its value, the command line with its help, and the
-test that compares the documentation of each option with its range and default. Its words stand in the `Attributes:` of
-the class, for `help()`, the site and the command line.
+The check of a value, the command line with its help, and the tests of documentation read the facts from the field.
 """
 
 from __future__ import annotations

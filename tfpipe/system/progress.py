@@ -1,15 +1,6 @@
 """The progress of a job, and the observer that receives it.
 
-Every long job takes one observer. Its methods do nothing until a subclass overrides them, so a job calls them
-without asking whether anybody watches:
-
-    class Lines(Observer):
-        def progress(self, progress):
-            print(progress.done, "of", progress.total, progress.unit)
-
-    verify(target, config, Lines())
-
-A job with more to report extends `Observer` with further methods, which do nothing either.
+A job calls the observer's methods without asking whether anybody watches: they do nothing until they are overridden.
 """
 
 import contextlib

@@ -1,13 +1,7 @@
 """Images: the ones that a batch holds, their crops, and their pixels.
 
-```
-images = choose_images(...)                 # as they are stored, with the box and the flip of each
-decode_images(images, out, form, threads)   # pixels in the dtype of the batch
-```
-
-The native library decodes, or resizes raw pixels, all images of a batch in one call. What it leaves comes image by
-image: Pillow decodes other formats, rare kinds of JPEGs, and damaged ones, whose error then says what is wrong; with
-antialiasing each crop is resized alone. Whoever decodes, the native library resizes.
+The native library decodes all images of a batch in one call. Pillow decodes what it leaves: other formats, rare kinds
+of JPEGs, and damaged ones, whose error then says what is wrong. Whoever decodes, the native library resizes.
 """
 
 from __future__ import annotations

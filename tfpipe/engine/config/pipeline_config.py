@@ -1,9 +1,4 @@
-"""PipelineConfig: the options of the input pipeline. Frozen, validated, without TensorFlow.
-
-config = PipelineConfig(batch_size=256, image_dtype="bfloat16")
-dataclasses.replace(config, cache="bytes").to_file("pipeline.toml")
-PipelineConfig.from_file("pipeline.toml")
-"""
+"""PipelineConfig: the options of the input pipeline. Frozen, validated, without TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options as a TOML or JSON file, and back. An error names the mistake in a file and its place.
-
-The functions take any dataclass whose fields are plain values, lists or another such dataclass.
-"""
+"""Options as a TOML or JSON file, and back. An error names the mistake in a file and its place."""
 
 from __future__ import annotations
 

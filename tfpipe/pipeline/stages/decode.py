@@ -1,12 +1,7 @@
 """The stage `decode`: pixels in place of stored bytes, one record at a time, by TensorFlow's decoders.
 
-    augment="host"                 just the crop, whose box and flip are drawn here
-    augment="none"                 a whole image
-    a cache of decoded images      a whole image, squeezed to one size
-
-The manifest's promises are not checked again. If all images of a split are JPEGs, they are cropped while they are
-decoded; PNGs and raw pixels have separate paths; images of one fixed size get a static shape. Only a split of several
-forms, or files that tfpipe did not write, cost a look at each record's first bytes (7 us).
+JPEGs are cropped while they are decoded, if all images of a split are JPEGs. Only a split of several forms, or files
+that tfpipe did not write, cost a look at each record's first bytes (7 us).
 """
 
 from __future__ import annotations
