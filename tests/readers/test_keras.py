@@ -39,7 +39,7 @@ class Noting(keras.callbacks.Callback):  # type: ignore[misc]
 def make_model(**options: Any) -> Any:
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, jit_compile=False, **options)  # to compile it takes longer than to run it
+    model.compile("sgd", loss, run_eagerly=True, **options)  # to compile it takes longer than to run it
     return model
 
 

@@ -26,14 +26,19 @@ from tfpipe.engine.columns.images import (
     Decoding,
     StoredImages,
     decode_images,
+    make_masks,
     make_whole_boxes,
     measure_headers,
     measure_images,
 )
-from tfpipe.engine.columns.labels import form_labels, make_multi_hot, number_classes, rename_classes
-from tfpipe.engine.columns.masks import make_masks
-from tfpipe.engine.columns.tensors import make_tensors
-from tfpipe.engine.columns.values import make_values
+from tfpipe.engine.columns.values import (
+    form_labels,
+    make_multi_hot,
+    make_tensors,
+    make_values,
+    number_classes,
+    rename_classes,
+)
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
@@ -333,20 +338,13 @@ class BatchMaker:
 
         Boxes refer to images of the size `squeeze_to` if these are in a cache. `filled` is as for `decode`.
         """
-        with self.clocks.measure("batch"):
-            return self._make_others(stored, images, filled, squeeze_to)
-
-    def _make_others(
-        self, stored: StoredBatch, images: StoredImages | None, filled: int | None, squeeze_to: tuple[int, int] | None
-    ) -> Batch:
-        """Does the work of `make_others`."""
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
         batch: Batch = {}
         if images is not None and config.augment == "device":
             batch = self._describe_crops(images, filled)
-        with self.naming(stored.numbers):
+        with self.clocks.measure("batch"), self.naming(stored.numbers):
             if source.label_key is not None:
                 classes = source.num_classes if config.one_hot else None
                 labels = number_classes(source.label_key, stored.columns[source.label_key], source.label_base)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache_file import CacheFile, Payload
-from tfpipe.engine.cached_batch import WrappedMaker
+from tfpipe.engine.cached_batch import WrappedMaker, join_rows
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.epoch_weights import strip_copies
-from tfpipe.engine.join import join_rows
 from tfpipe.engine.parse import BadRecord, Column, collect_column, parse_columns
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.format.example import encode_example
@@ -60,7 +60,7 @@ class FileCachingMaker(WrappedMaker):
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks the disk for records that are read soon, and storage for those that are not in the cache."""
         self._cache.announce(strip_copies(numbers))
-        self._maker.announce(self._leave_out_known(numbers), [self._leave_out_known(later) for later in soon])
+        super().announce(numbers, soon)
 
     def for_rows(self, first: int, end: int) -> FileCachingMaker:
         """Returns a maker of some of the rows of this host's batches, with the same cache."""
@@ -153,9 +153,8 @@ class FileCachingMaker(WrappedMaker):
         assert key is not None
         return key
 
-    def _leave_out_known(self, numbers: IntArray) -> IntArray:
-        known = self._cache.find(strip_copies(numbers))
-        return numbers[~known]
+    def _find_known(self, numbers: IntArray) -> NDArray[np.bool_]:
+        return self._cache.find(numbers)
 
 
 def _get_array(data: memoryview) -> Any:

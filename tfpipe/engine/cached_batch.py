@@ -19,7 +19,6 @@ from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.epoch_weights import strip_copies
-from tfpipe.engine.join import join_rows
 from tfpipe.engine.parse import Column, collect_column
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.system.hash_permutation import IntArray
@@ -70,6 +69,15 @@ class WrappedMaker(ABC):
         """Lists the records of a step: `BatchPlan.list_numbers`."""
         return self.plan.list_numbers(epoch, step)
 
+    def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
+        """Asks storage for records that are not in the cache and are read soon."""
+        missing, *later = (each[~self._find_known(strip_copies(each))] for each in (numbers, *soon))
+        self._maker.announce(missing, later)
+
+    @abstractmethod
+    def _find_known(self, numbers: IntArray) -> NDArray[np.bool_]:
+        """Finds out whether each record is in the cache: bool [n]."""
+
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
         batch: Batch = self.decode(self.read(epoch, step), threads)
@@ -100,10 +108,6 @@ class CachingMaker(WrappedMaker):
         self._filling = replace(maker.decoding, size=size, dtype=dtype)
         self._cropping = replace(maker.decoding, raw_size=size)
 
-    def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
-        """Asks storage for records that are not in the cache and are read soon."""
-        self._maker.announce(self._leave_out_known(numbers), [self._leave_out_known(later) for later in soon])
-
     def for_rows(self, first: int, end: int) -> CachingMaker:
         """Returns a maker of some of the rows of this host's batches, with the same cache."""
         maker = copy.copy(self)
@@ -114,7 +118,7 @@ class CachingMaker(WrappedMaker):
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
-        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers))[1])
+        missing = np.flatnonzero(~self._find_known(strip_copies(numbers)))
         stored = self._maker.read(epoch, step, numbers[missing]) if len(missing) else None
         return HalfCachedBatch(epoch, numbers, missing, stored)
 
@@ -201,5 +205,29 @@ class CachingMaker(WrappedMaker):
     def _image_names(self) -> tuple[str | None, ...]:
         return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
 
-    def _leave_out_known(self, numbers: IntArray) -> IntArray:
-        return numbers[~self._cache.find(strip_copies(numbers))[1]]
+    def _find_known(self, numbers: IntArray) -> NDArray[np.bool_]:
+        return self._cache.find(numbers)[1]
+
+
+def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:
+    """Joins the parts of a batch by the rows that each has. An array of images is whole already in each part."""
+    return {
+        name: _join([part[name] for part in parts], rows, images_per_row if name == "image" else 1)
+        if name != "image" or not isinstance(parts[0][name], np.ndarray)
+        else parts[0][name]
+        for name in parts[0]
+    }
+
+
+def _join(values: Sequence[Any], rows: Sequence[IntArray], per_row: int) -> Any:
+    total = sum(map(len, rows))
+    if isinstance(values[0], np.ndarray):
+        joined = np.empty((total, *values[0].shape[1:]), values[0].dtype)
+        for chosen, part in zip(rows, values, strict=True):
+            joined[chosen] = part
+        return joined
+    listed: list[Any] = [None] * (total * per_row)
+    for chosen, part in zip(rows, values, strict=True):
+        for place, value in enumerate(part):
+            listed[chosen[place // per_row] * per_row + place % per_row] = value
+    return listed

@@ -14,11 +14,10 @@ import numpy as np
 
 from tfpipe.engine.ahead import Maker
 from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker
-from tfpipe.engine.cached_batch import CachingMaker
+from tfpipe.engine.cached_batch import CachingMaker, join_rows
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.join import join_rows
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.system.hash_permutation import IntArray
 

@@ -237,34 +237,28 @@ class _Steps:
 
     def _read(self, element: Any) -> Any:
         with _CALLS:
-            return self._read_step(element)
+            time.sleep(PAUSE_S)
+            maker, position = self._locate(int(element))
+            stored = maker.read(*position)
+            token = next(self._numbers)
+            with self._lock:
+                self._stored[token] = stored
+                while len(self._stored) > self._calls.reads + self._calls.decodes + _TOKENS:
+                    self._stored.popitem(last=False)
+            return np.int64(token)
 
     def _decode(self, token: Any, element: Any) -> Any:
         with _CALLS:
-            return self._decode_step(token, element)
-
-    def _read_step(self, element: Any) -> Any:
-        time.sleep(PAUSE_S)
-        maker, position = self._locate(int(element))
-        stored = maker.read(*position)
-        token = next(self._numbers)
-        with self._lock:
-            self._stored[token] = stored
-            while len(self._stored) > self._calls.reads + self._calls.decodes + _TOKENS:
-                self._stored.popitem(last=False)
-        return np.int64(token)
-
-    def _decode_step(self, token: Any, element: Any) -> Any:
-        time.sleep(PAUSE_S)
-        maker, position = self._locate(int(element))
-        with self._lock:
-            stored = self._stored.pop(int(token), None)
-        if stored is None:  # too many iterators were left, and it gave way to later ones
-            stored = maker.read(*position)
-        batch = maker.decode(stored, self._calls.threads)
-        if is_true_size(self._plan):
-            batch = leave_out_masked(batch)
-        return [output.convert(batch) for output in self._outputs]
+            time.sleep(PAUSE_S)
+            maker, position = self._locate(int(element))
+            with self._lock:
+                stored = self._stored.pop(int(token), None)
+            if stored is None:  # too many iterators were left, and it gave way to later ones
+                stored = maker.read(*position)
+            batch = maker.decode(stored, self._calls.threads)
+            if is_true_size(self._plan):
+                batch = leave_out_masked(batch)
+            return [output.convert(batch) for output in self._outputs]
 
     def form(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Gives each batch the form that the trainer takes."""

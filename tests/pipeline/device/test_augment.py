@@ -46,7 +46,9 @@ def draw_crops(count: int, seed: int = 0) -> tuple[Any, Any]:
     return tf.constant(corners.reshape(count, 4), tf.float32), tf.constant(random.integers(0, 2, count) == 1)
 
 
-@pytest.mark.parametrize(("alpha", "compiles"), [(0.2, False), (1.0, False), (3.0, True)])
+@pytest.mark.parametrize(
+    ("alpha", "compiles"), [(0.2, False), (1.0, False), (3.0, False), pytest.param(3.0, True, marks=pytest.mark.slow)]
+)
 def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha: float, compiles: bool) -> None:
     draw = tf.function(lambda seed: _draw_beta(seed, 20_000, alpha), jit_compile=compiles, autograph=False)
     draws = draw(tf.constant([3, 4])).numpy()
@@ -214,13 +216,16 @@ def test_layer_trains_evaluates_and_is_saved_inside_a_compiled_model(tmp_path):
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
     inputs = [random_images(8, 16, 16), *draw_crops(8)]
     model.fit(inputs, tf.range(8) % 2, batch_size=4, epochs=1, verbose=0)
-    predicted = model.predict(inputs, verbose=0)
+    predicted = model(inputs)
     model.save(tmp_path / "model.keras")
     again = tf.keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(inputs), predicted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "compiles"), [(tf.float32, True), (tf.bfloat16, False)])
+@pytest.mark.parametrize(
+    ("dtype", "compiles"),
+    [(tf.float32, False), (tf.bfloat16, False), pytest.param(tf.float32, True, marks=pytest.mark.slow)],
+)
 def test_mixup_blends_images_as_labels(dtype: tf.DType, compiles: bool) -> None:
     images = tf.cast(tf.reshape(tf.range(8.0), [8, 1, 1, 1]) * tf.ones([8, 4, 4, 3]), dtype)
     labels = tf.one_hot(tf.range(8), 8)

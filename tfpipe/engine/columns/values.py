@@ -1,4 +1,4 @@
-"""Numbers and text: one value of each record, a fixed number of them, or lists that are padded."""
+"""The parts of a batch beside images and masks: numbers, text, tensors, and classes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.parse import Column
+from tfpipe.engine.parse import BadRecord, Column
+from tfpipe.errors import FormatError
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.system.hash_permutation import IntArray
 
+_LEAST = -(2**63) + 1  # the least int64 stands for "no class" elsewhere
 _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 
 
@@ -75,3 +78,81 @@ def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     """Returns the record of each value, and its place among the values of the record, each int64 [values]."""
     rows = np.repeat(np.arange(len(column.counts)), column.counts)
     return rows, np.arange(len(rows)) - np.repeat(column.firsts, column.counts)
+
+
+def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, filled: int) -> dict[str, Any]:
+    """Makes the part of a batch that holds tensors, with `filled` ones of zeros behind the records.
+
+    Under the feature's name is an array [rows, *shape], or a list of arrays that have several shapes. The values of
+    bfloat16 are their bits, as uint16. Beside padded tensors are their stored sizes, int32 [rows, axes].
+    """
+    kind = feature.spec.tensor
+    assert kind is not None
+    column.check_counts(1, feature.name)
+    tensors: list[NDArray[Any]] = []
+    all_sizes: list[Any] = [None] * len(column.counts) if sizes is None else sizes.list_records()
+    for row, stored_sizes in enumerate(all_sizes):
+        try:
+            tensors.append(kind.read_bits(column.get_bytes(row), stored_sizes))
+        except FormatError as error:
+            raise BadRecord(row, f"{feature.name!r} must be {error}") from None
+    shape = [size or 0 for size in feature.shape]
+    if feature.is_ragged:
+        return {feature.name: [*tensors, *[np.zeros(shape, kind.bits)] * filled]}
+    stacked = np.zeros((len(tensors) + filled, *shape), kind.bits)
+    if feature.pad_to is None:
+        for row, tensor in enumerate(tensors):
+            stacked[row] = tensor
+        return {feature.name: stacked}
+    stored = np.zeros((len(stacked), len(feature.pad_to)), np.int32)
+    for row, tensor in enumerate(tensors):
+        _put(stacked[row], tensor, feature.pad_to)
+        stored[row] = tensor.shape[: len(feature.pad_to)]
+    return {feature.name: stacked, feature.sizes_name: stored}
+
+
+def _put(target: NDArray[Any], tensor: NDArray[Any], pad_to: tuple[int, ...]) -> None:
+    """Puts as much of a tensor as fits at the beginning of zeros."""
+    cut = tensor[tuple(slice(size) for size in pad_to)]
+    target[tuple(slice(size) for size in cut.shape)] = cut
+
+
+def number_classes(name: str, column: Column, base: int) -> IntArray:
+    """Returns the class of each record, int64 [records], counted from 0, which is stored as `base`."""
+    column.check_counts(1, name)
+    stored: IntArray = column.values
+    least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
+    return np.where(stored < least, _LEAST, stored - base) if base else stored
+
+
+def rename_classes(labels: IntArray, classes: IntArray) -> IntArray:
+    """Returns the numbers that labels, int64 [records], have in a mixture of datasets, which numbers their classes."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
+    renamed: IntArray = classes[labels]
+    return renamed
+
+
+def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArray[Any]:
+    """Makes the labels of a batch, with rows of zeros: int64 [rows], or with `num_classes` one-hot float32 vectors."""
+    if num_classes is None:
+        return np.concatenate((labels, np.zeros(filled, np.int64)))
+    vectors = np.zeros((len(labels) + filled, num_classes), np.float32)
+    vectors[: len(labels)] = labels[:, None] == np.arange(num_classes)
+    return vectors
+
+
+def make_multi_hot(spec: FeatureSpec, column: Column, filled: int) -> NDArray[np.float32]:
+    """Makes vectors of lists of classes: float32 [rows, classes], with a 1 for each class of the record."""
+    rows, _ = locate_values(column)
+    wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
+    if len(wrong):
+        got = column.values[wrong[0]]
+        raise BadRecord(
+            int(rows[wrong[0]]), f"{spec.name!r} must hold classes from 0 to {len(spec.names) - 1}, got {got}"
+        )
+    vectors = np.zeros((len(column.counts) + filled, len(spec.names)), np.float32)
+    vectors[rows, column.values] = 1
+    return vectors
