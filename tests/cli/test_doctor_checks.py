@@ -11,158 +11,83 @@ PLAIN = {"tensorflow": "2.20.0", "keras": "3.10.0"}
 FOR_TPU = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.21", "keras": "3.10.0"}
 
 
+OTHER_SIDE = "It must be TensorFlow 2.20.0 on 'my-tpu' too, which cannot be seen from here."
+PLAIN_FOUND = "TensorFlow 2.20.0, Keras 3.10.0"
+TPU_FOUND = f"{PLAIN_FOUND}, libtpu 0.0.21"
+
+
 @pytest.mark.parametrize(
-    ("tensorflow", "installed", "target", "expected"),
+    ("tensorflow", "installed", "target", "status", "found", "advice"),
     [
-        ("2.20.0", PLAIN, HERE, Check("versions", "ok", "TensorFlow 2.20.0, Keras 3.10.0.")),
-        ("2.18.0rc1", PLAIN, HERE, Check("versions", "ok", "TensorFlow 2.18.0rc1, Keras 3.10.0.")),
-        ("2.20.0", FOR_TPU, LOCAL_TPU, Check("versions", "ok", "TensorFlow 2.20.0, Keras 3.10.0, libtpu 0.0.21.")),
+        ("2.20.0", PLAIN, HERE, "ok", f"{PLAIN_FOUND}.", ""),
+        ("2.18.0rc1", PLAIN, HERE, "ok", "TensorFlow 2.18.0rc1, Keras 3.10.0.", ""),
+        ("2.20.0", FOR_TPU, LOCAL_TPU, "ok", f"{TPU_FOUND}.", ""),
+        ("2.20.0", FOR_TPU, REMOTE_TPU, "ok", f"{TPU_FOUND}.", OTHER_SIDE),
+        ("2.20.0", PLAIN, REMOTE_TPU, "warning", f"{PLAIN_FOUND}, no libtpu on this machine.", OTHER_SIDE),
         (
-            "2.20.0",
-            FOR_TPU,
-            REMOTE_TPU,
-            Check(
-                "versions",
-                "ok",
-                "TensorFlow 2.20.0, Keras 3.10.0, libtpu 0.0.21.",
-                "It must be TensorFlow 2.20.0 on 'my-tpu' too, which cannot be seen from here.",
-            ),
+            *("2.20.0", {**FOR_TPU, "tensorflow": "2.21.0"}, HERE, "failure"),
+            "tensorflow 2.21.0 and tensorflow-tpu 2.20.0 are both installed, each over files of the other.",
+            "pip uninstall -y tensorflow tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
+        ),
+        ("2.17.1", PLAIN, HERE, "failure", "TensorFlow must be 2.18 or newer, got 2.17.1.", "Install a newer one."),
+        (
+            *("2.20.0", {**PLAIN, "keras": "2.15.0"}, HERE, "failure"),
+            *("Keras must be 3 or newer, got 2.15.0.", "pip install -U keras."),
         ),
         (
-            "2.20.0",
-            PLAIN,
-            REMOTE_TPU,
-            Check(
-                "versions",
-                "warning",
-                "TensorFlow 2.20.0, Keras 3.10.0, no libtpu on this machine.",
-                "It must be TensorFlow 2.20.0 on 'my-tpu' too, which cannot be seen from here.",
-            ),
+            *("2.20.0", PLAIN, LOCAL_TPU, "failure"),
+            f"{PLAIN_FOUND}, but no libtpu, without which no TPU can be used.",
+            "pip install tensorflow-tpu, which brings it, in place of tensorflow.",
         ),
         (
-            "2.20.0",
-            {**FOR_TPU, "tensorflow": "2.21.0"},
-            HERE,
-            Check(
-                "versions",
-                "failure",
-                "tensorflow 2.21.0 and tensorflow-tpu 2.20.0 are both installed, each over files of the other.",
-                "pip uninstall -y tensorflow tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
-            ),
-        ),
-        (
-            "2.17.1",
-            PLAIN,
-            HERE,
-            Check("versions", "failure", "TensorFlow must be 2.18 or newer, got 2.17.1.", "Install a newer one."),
-        ),
-        (
-            "2.20.0",
-            {**PLAIN, "keras": "2.15.0"},
-            HERE,
-            Check("versions", "failure", "Keras must be 3 or newer, got 2.15.0.", "pip install -U keras."),
-        ),
-        (
-            "2.20.0",
-            PLAIN,
-            LOCAL_TPU,
-            Check(
-                "versions",
-                "failure",
-                "TensorFlow 2.20.0, Keras 3.10.0, but no libtpu, without which no TPU can be used.",
-                "pip install tensorflow-tpu, which brings it, in place of tensorflow.",
-            ),
-        ),
-        (
-            "2.20.0",
-            {**PLAIN, "libtpu": "0.0.21"},
-            LOCAL_TPU,
-            Check(
-                "versions",
-                "warning",
-                "TensorFlow 2.20.0, Keras 3.10.0, libtpu 0.0.21, but a TensorFlow that may have no TPU in it.",
-                "If the TPU is not found, install tensorflow-tpu in place of tensorflow.",
-            ),
+            *("2.20.0", {**PLAIN, "libtpu": "0.0.21"}, LOCAL_TPU, "warning"),
+            f"{TPU_FOUND}, but a TensorFlow that may have no TPU in it.",
+            "If the TPU is not found, install tensorflow-tpu in place of tensorflow.",
         ),
     ],
 )
-def test_versions(tensorflow: str, installed: dict[str, str], target: TargetConfig, expected: Check) -> None:
-    assert check_versions(tensorflow, installed, target) == expected
+def test_versions(tensorflow: str, installed: dict[str, str], target: TargetConfig, status, found, advice):
+    assert check_versions(tensorflow, installed, target) == Check("versions", status, found, advice)
 
 
 CHIPS = ("/dev/accel0", "/dev/accel1", "/dev/accel2", "/dev/accel3")
-FREE = (CHIPS, ())
 
 
 @pytest.mark.parametrize(
-    ("facts", "tpu", "variables", "expected"),
+    ("chips", "holders", "target", "status", "found", "advice"),
     [
-        (FREE, "local", (), Check("tpu host", "ok", "4 chips, and no other process uses the TPU.")),
+        (CHIPS, (), {}, "ok", "4 chips, and no other process uses the TPU.", ""),
+        (CHIPS, (), {"TPU_NAME": "local"}, "ok", "4 chips, and no other process uses the TPU.", ""),
         (
-            FREE,
-            "local",
-            (("TPU_NAME", "local"),),
-            Check("tpu host", "ok", "4 chips, and no other process uses the TPU."),
+            *((), (), {}, "failure", "This machine has no TPU: /dev/accel* and /dev/vfio/* are not there."),
+            "Run it on the TPU VM itself; on this machine the other checks still count.",
         ),
         (
-            ((), ()),
-            "local",
-            (),
-            Check(
-                "tpu host",
-                "failure",
-                "This machine has no TPU: /dev/accel* and /dev/vfio/* are not there.",
-                "Run it on the TPU VM itself; on this machine the other checks still count.",
-            ),
+            *(CHIPS, (17, 23), {}, "failure", "The TPU is in use by another process (17, 23)."),
+            "End it first. Start one process on each host: it takes all chips.",
         ),
         (
-            (CHIPS, (17, 23)),
-            "local",
-            (),
-            Check(
-                "tpu host",
-                "failure",
-                "The TPU is in use by another process (17, 23).",
-                "End it first. Start one process on each host: it takes all chips.",
-            ),
+            *(CHIPS, (), {"TPU_NAME": "pod-7"}, "warning"),
+            "TPU_NAME is 'pod-7', so TensorFlow looks for a TPU on the network.",
+            "Set it to local, or unset it, on the TPU VM itself.",
         ),
         (
-            FREE,
-            "local",
-            (("TPU_NAME", "pod-7"),),
-            Check(
-                "tpu host",
-                "warning",
-                "TPU_NAME is 'pod-7', so TensorFlow looks for a TPU on the network.",
-                "Set it to local, or unset it, on the TPU VM itself.",
-            ),
+            *(CHIPS, (), {"TPU_VISIBLE_CHIPS": "0"}, "warning"),
+            "TPU_VISIBLE_CHIPS gives a process a part of the chips.",
+            "Unset it: tfpipe starts one process on each host, which takes all chips.",
         ),
         (
-            FREE,
-            "local",
-            (("TPU_VISIBLE_CHIPS", "0"),),
-            Check(
-                "tpu host",
-                "warning",
-                "TPU_VISIBLE_CHIPS gives a process a part of the chips.",
-                "Unset it: tfpipe starts one process on each host, which takes all chips.",
-            ),
-        ),
-        (
-            FREE,
-            "pod-7",
-            (),
-            Check(
-                "tpu host",
-                "ok",
-                "The TPU 'pod-7' is on other machines, which this one cannot see.",
-                "Run `tfpipe doctor` with `tpu` local on each of its hosts too.",
-            ),
+            *(CHIPS, (), "pod-7", "ok", "The TPU 'pod-7' is on other machines, which this one cannot see."),
+            "Run `tfpipe doctor` with `tpu` local on each of its hosts too.",
         ),
     ],
 )
-def test_the_host(facts, tpu, variables, expected):
-    assert check_tpu_host(*facts, TargetConfig(tpu=tpu, tpu_variables=variables)) == expected
+def test_the_host(chips, holders, target, status: str, found: str, advice: str) -> None:
+    """The target is the name of a TPU, or the environment of one that is local."""
+    named = target if isinstance(target, str) else "local"
+    variables = () if isinstance(target, str) else tuple(target.items())
+    config = TargetConfig(tpu=named, tpu_variables=variables)
+    assert check_tpu_host(chips, holders, config) == Check("tpu host", status, found, advice)
 
 
 @pytest.mark.parametrize(

@@ -89,18 +89,13 @@ def receive(stream: Iterable[Any], alive: Callable[[], None]) -> tuple[Batch, di
 def _decode(part: dict[str, Any], memory: NDArray[np.uint8]) -> Any:
     """Makes a part out of its bytes."""
     if "lengths" in part:
-        data, ends = memory.tobytes(), list(accumulate(map(_check_size, part["lengths"]), initial=0))
-        _check_total(ends[-1], len(data))
-        texts = [data[begin:end] for begin, end in pairwise(ends)]
-        if part["rows"] is None:
-            return texts
-        _check_total(sum(map(_check_size, part["rows"])), len(texts))
-        return [texts[begin:end] for begin, end in pairwise(accumulate(part["rows"], initial=0))]
+        data = memory.tobytes()
+        texts = [data[begin:end] for begin, end in _divide(part["lengths"], len(data))]
+        return texts if part["rows"] is None else [texts[a:b] for a, b in _divide(part["rows"], len(texts))]
     values = memory.view(_DTYPES[_DTYPES.index(part["dtype"])])
     shapes = [tuple(map(_check_size, shape)) for shape in (part["shapes"] if part["is_list"] else [part["shapes"]])]
-    _check_total(sum(map(prod, shapes)), len(values))
-    slices = pairwise(accumulate(map(prod, shapes), initial=0))
-    arrays = [values[begin:end].reshape(shape) for (begin, end), shape in zip(slices, shapes, strict=True)]
+    ends = _divide(map(prod, shapes), len(values))
+    arrays = [values[begin:end].reshape(shape) for (begin, end), shape in zip(ends, shapes, strict=True)]
     return arrays if part["is_list"] else arrays[0]
 
 
@@ -110,6 +105,9 @@ def _check_size(size: object) -> int:
     return size
 
 
-def _check_total(total: int, expected: int) -> None:
-    if total != expected:
-        raise ValueError(f"{total} of {expected}")
+def _divide(sizes: Iterable[object], total: int) -> list[tuple[int, int]]:
+    """Returns where each of some neighbors begins and ends, which must fill the whole."""
+    ends = list(accumulate(map(_check_size, sizes), initial=0))
+    if ends[-1] != total:
+        raise ValueError(f"{ends[-1]} of {total}")
+    return list(pairwise(ends))

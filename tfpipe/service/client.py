@@ -12,6 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,41 +57,13 @@ class WorkerClock:
 
 
 @dataclass
-class _Worker:
+class _Worker(WorkerClock):
     """A worker, or this host if it has no address."""
 
-    address: str
-    clock: WorkerClock
     outstanding: int = 0
     is_up: bool = True
     trouble: str = ""
-    idle: list[Any] = field(default_factory=list)
-
-
-class _Asking:
-    """A ticket that a thread asks a worker to answer."""
-
-    def __init__(self, client: Any) -> None:
-        self.client, self.heard, self.is_given_up = client, time.monotonic(), False
-        self.answer: Answer | None = None
-        self.error: BaseException | None = None
-
-    def run(self, ticket: bytes, options: Any) -> None:
-        """Waits for the answer or an error."""
-        try:
-            stream = self.client.do_get(flight.Ticket(ticket), options)
-            try:
-                self.answer = receive(stream, self._hear)
-            except BaseException:
-                stream.cancel()
-                raise
-        except BaseException as error:
-            self.error = error
-
-    def _hear(self) -> None:
-        self.heard = time.monotonic()
-        if self.is_given_up:
-            raise TimeoutError
+    idle: list[Any] = field(default_factory=list)  # connections
 
 
 class Workers:
@@ -102,8 +76,8 @@ class Workers:
         self._timeout_s, self._most = options.timeout_s, most
         self._release, self._pid = name_release(), os.getpid()
         self._changed = threading.Condition()  # guards all workers, and what is read
-        self._workers = [_Worker(address, WorkerClock(address)) for address in options.workers]
-        self._here = _Worker("", WorkerClock(""))
+        self._workers = [_Worker(address) for address in options.workers]
+        self._here = _Worker("")
         token = get_token()
         if options.token_file is not None:
             token = read_file("token_file", options.token_file).decode(errors="replace").strip()
@@ -114,8 +88,8 @@ class Workers:
 
     @property
     def clocks(self) -> list[WorkerClock]:
-        """The figures of each worker."""
-        return [worker.clock for worker in self._workers]
+        """The figures of each worker by now."""
+        return [WorkerClock(each.address, each.batches, each.made_s, each.num_bytes) for each in self._workers]
 
     def call_all(self) -> dict[str, str]:
         """Calls all workers at once, and returns what is wrong with those that do not answer, by their addresses."""
@@ -186,7 +160,7 @@ class Workers:
         up = [worker for worker in self._workers if worker.is_up and (most is None or worker.outstanding < most)]
         if not up and most is not None and self._here.outstanding < most:
             return self._here
-        return min(up, key=lambda worker: (worker.outstanding, worker.clock.batches), default=None)
+        return min(up, key=lambda worker: (worker.outstanding, worker.batches), default=None)
 
     def _ask_worker(self, worker: _Worker, ticket: Ticket, deadline: float) -> Batch:
         """Asks a worker for a batch; raises one of `_LOST` if it does not give it, or the error that it answers."""
@@ -198,32 +172,47 @@ class Workers:
         if type(made_s := end.get("made_s")) is not float:
             raise BrokenAnswer("a batch does not say how long it took")
         with self._changed:
-            worker.clock.batches += 1
-            worker.clock.made_s += made_s
-            worker.clock.num_bytes += num_bytes
+            worker.batches += 1
+            worker.made_s += made_s
+            worker.num_bytes += num_bytes
         return batch
 
     def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> Answer:
         """Returns the answer to a ticket; a connection that failed is not used again."""
         with self._changed:
             client = worker.idle.pop() if worker.idle else None
+        client = client or flight.FlightClient(f"{self._scheme}://{worker.address}", **self._tls)
         options = flight.FlightCallOptions(timeout=max(deadline - time.monotonic(), 0.001), headers=self._headers)
-        asking = _Asking(client or flight.FlightClient(f"{self._scheme}://{worker.address}", **self._tls))
+        answer, heard, is_given_up = Future[Answer](), time.monotonic(), False
+
+        def hear() -> None:
+            nonlocal heard
+            heard = time.monotonic()
+            if is_given_up:
+                raise TimeoutError
+
+        def ask() -> None:
+            try:
+                stream = client.do_get(flight.Ticket(ticket), options)
+                try:
+                    answer.set_result(receive(stream, hear))
+                except BaseException:
+                    stream.cancel()
+                    raise
+            except BaseException as error:
+                answer.set_exception(error)
+
         # Flight waits for a worker's first sign without end, so a thread of its own does: this one may give up.
-        thread = threading.Thread(target=asking.run, args=(ticket, options), name="tfpipe-ask", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_TICK_S)
-            silent_s = time.monotonic() - asking.heard
+        threading.Thread(target=ask, name="tfpipe-ask", daemon=True).start()
+        while not wait_for((answer,), _TICK_S).done:
+            silent_s = time.monotonic() - heard
             if silent_s > SILENCE_S or time.monotonic() > deadline or is_left():
-                asking.is_given_up = True
+                is_given_up = True
                 raise TimeoutError(f"no sign of it for {silent_s:.0f} s")
-        if asking.error is not None:
-            raise asking.error
-        assert asking.answer is not None
+        given = answer.result()
         with self._changed:
-            worker.idle.append(asking.client)
-        return asking.answer
+            worker.idle.append(client)
+        return given
 
     def _lose(self, worker: _Worker, trouble: str) -> None:
         """Sends no more requests to a worker until it answers a call."""

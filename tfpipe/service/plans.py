@@ -57,33 +57,33 @@ def describe_plan(plan: AnyPlan) -> Plan:
     }
 
 
-def read_options(plan: Plan) -> PipelineConfig:
-    """Returns the options of a plan from a network; nothing is opened."""
+def read_plan(plan: Plan) -> tuple[PipelineConfig, Host, tuple[int, ...]]:
+    """Returns the options of a plan from a network, the host and the shares of its datasets; nothing is opened."""
     try:
-        options, sources, hosts = dict(plan["options"]), plan["sources"], plan["host"][1]
-        if not set(options) <= set(_OPTIONS) or set(plan) != _ENTRIES:
+        options, sources, shares, (index, hosts) = dict(plan["options"]), plan["sources"], plan["shares"], plan["host"]
+        if not set(options) <= set(_OPTIONS) or set(plan) != _ENTRIES or type(plan["split"]) is not str:
             raise ValueError
         augment = toml_json.build(AugmentOptions, plan["augment"], "The plan of a trainer")
         config = toml_json.build(PipelineConfig, {**options, "augment_options": augment}, "The plan of a trainer")
-        numbers = [
-            config.batch_size,
-            len(sources),
-            hosts,
-            *plan["shares"],
-            *map(prod, map(_as_tuple, config.pad_to.values())),
-        ]
-        if not all(type(number) is int for number in numbers):
+        sizes = map(prod, map(_as_tuple, config.pad_to.values()))
+        if not all(type(number) is int for number in (config.batch_size, index, hosts, *shares, *sizes)):
             raise ValueError
-    except (TypeError, KeyError, ValueError, LookupError, AttributeError) as error:
-        if isinstance(error, ConfigError):
-            raise
+        if len(sources) != max(len(shares), 1) or (shares and (min(shares) < 1 or sum(shares) != config.batch_size)):
+            raise ValueError
+        for source in sources:
+            if type(address := source["address"]) is not str or "\0" in address or type(source["columns"]) is not dict:
+                raise ValueError
+        host = Host(index, hosts, hosts)
+    except ConfigError:
+        raise
+    except (TypeError, LookupError, ValueError, AttributeError):
         raise ConfigError(f"A ticket must hold the plan of a trainer of this release, got {plan!r:.100}.") from None
     if config.batch_size > MOST_ROWS or len(sources) > MOST_SOURCES or hosts > MOST_HOSTS:
         raise ConfigError(
             f"A service makes batches of at most {MOST_ROWS:,} rows, of {MOST_SOURCES} datasets, for {MOST_HOSTS:,} "
             f"hosts, got {config.batch_size:,}, {len(sources)} and {hosts:,}."
         )
-    return config
+    return config, host, tuple(shares)
 
 
 def count_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
@@ -102,20 +102,9 @@ def count_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
 
 
 def open_plan(plan: Plan, roots: Sequence[str]) -> AnyMaker:
-    """Opens the maker of the batches of all rows of a plan whose options were read."""
-    config = read_options(plan)
-    try:
-        index, num_hosts = map(int, plan["host"])
-        host, split, shares = Host(index, num_hosts, num_hosts), str(plan["split"]), tuple(map(int, plan["shares"]))
-        if len(plan["sources"]) != max(len(shares), 1) or (
-            shares and (min(shares) < 1 or sum(shares) != config.batch_size)
-        ):
-            raise ValueError
-        sources = [_open_source(each, split, roots) for each in plan["sources"]]
-    except (TypeError, KeyError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"A ticket must hold the plan of a trainer of this release, got {plan!r:.100}.") from None
+    """Opens the maker of the batches of all rows of a plan, whose datasets lie below real paths or URLs."""
+    (config, host, shares), split = read_plan(plan), plan["split"]
+    sources = [_open_source(each, split, roots) for each in plan["sources"]]
     if not shares:
         return open_maker(replace(plan_batches(sources[0], config, host), rows=range(config.batch_size)))
     manifests = tuple(source.manifest for source in sources if source.manifest is not None)
@@ -145,8 +134,6 @@ def _number_parts(manifest: Manifest, split: str, columns: Collection[str]) -> d
 
 def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str]) -> Source:
     address = description["address"]
-    if not isinstance(address, str) or "\0" in address:
-        raise ValueError(address)
     _check_below(address, address, roots)
     try:
         manifest = load_manifest(address)

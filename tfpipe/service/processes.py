@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,8 @@ class Service:
             import pyarrow.flight  # noqa: F401
         if not (token or config.is_local):
             raise ConfigError(f"Workers on `host` {config.host}, which others reach, need a token, got none.")
-        self._config, self._token, self._roots = config, token, resolve_roots(config.root)
+        self._config, self._token = config, token
+        self._roots = tuple(root if is_url(root) else os.path.realpath(root) for root in config.root)
         self._tls = None
         if config.certificate is not None and config.key is not None:
             self._tls = (read_file("certificate", config.certificate), read_file("key", config.key))
@@ -94,17 +94,15 @@ class Service:
         """Starts a worker, and returns once it serves."""
         config, context = self._config, multiprocessing.get_context("spawn")
         ready, child = context.Pipe(duplex=False)
-        location = f"grpc{'+tls' if self._tls else ''}://{_join(config.host, port)}"
-        num_bytes = host_limits.memory_limit_bytes() // 4 // config.workers
-        arguments = (
-            location,
-            self._roots,
-            config.threads or host_limits.usable_cpus(),
-            num_bytes,
-            self._token,
-            self._tls,
-        )
-        process = context.Process(target=_run_worker, args=(child, *arguments), name="tfpipe-worker", daemon=True)
+        options = {
+            "location": f"grpc{'+tls' if self._tls else ''}://{_join(config.host, port)}",
+            "roots": self._roots,
+            "threads": config.threads or host_limits.usable_cpus(),
+            "num_bytes": host_limits.memory_limit_bytes() // 4 // config.workers,
+            "token": self._token,
+            "tls": self._tls,
+        }
+        process = context.Process(target=_run_worker, args=(child, options), name="tfpipe-worker", daemon=True)
         with hold_interrupts():  # or `stop` could meet a process that is half started
             process.start()
         child.close()  # so that this end sees the child's end
@@ -121,11 +119,6 @@ class Service:
         return process
 
 
-def resolve_roots(roots: Sequence[str]) -> tuple[str, ...]:
-    """Returns URLs as they are, and the real paths of folders."""
-    return tuple(root if is_url(root) else os.path.realpath(root) for root in roots)
-
-
 def read_file(option: str, path: str) -> bytes:
     """Reads a file that an option names."""
     try:
@@ -135,7 +128,7 @@ def read_file(option: str, path: str) -> bytes:
         raise ConfigError(f"`{option}` must be a file that can be read, got {path}: {error.strerror}.") from None
 
 
-def _run_worker(ready: Connection, location: str, roots: tuple[str, ...], threads: int, *rest: Any) -> None:
+def _run_worker(ready: Connection, options: dict[str, Any]) -> None:
     """Serves as a worker; the main function of its process."""
     from tfpipe.service.server import Server
 
@@ -143,9 +136,8 @@ def _run_worker(ready: Connection, location: str, roots: tuple[str, ...], thread
     die_with_parent()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # silent connections cost a file each, and nothing else
-    num_bytes, token, tls = rest
     try:
-        server = Server(location, roots, threads, num_bytes, token=token, tls=tls, give_up=lambda: os._exit(1))
+        server = Server(**options, give_up=lambda: os._exit(1))
     except Exception as error:  # Arrow has several kinds
         ready.send(first_line(error))
         return
@@ -160,8 +152,7 @@ def _find_port(host: str, port: int) -> int:
         with socket.socket(family, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose server ended is free
             listener.bind((host, port))
-            found: int = listener.getsockname()[1]
-            return found
+            return int(listener.getsockname()[1])
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TfpipeError(
@@ -174,8 +165,7 @@ def _find_own_address() -> str:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram_socket:
             datagram_socket.connect(_REMOTE)  # chooses the interface, and sends nothing
-            own_address: str = datagram_socket.getsockname()[0]
-            return own_address
+            return str(datagram_socket.getsockname()[0])
     except OSError:
         return "127.0.0.1"
 

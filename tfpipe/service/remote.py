@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.engine.batch import Batch
@@ -20,14 +19,6 @@ _REQUESTS, _STORE_REQUESTS = 2, 6
 """The requests that each worker has at once: it makes one batch while it sends another. From an object store it reads
 several, because each is waited for."""
 _MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A batch that is made, and the seconds for which this host waited; None if it made the batch itself."""
-
-    batch: Batch
-    read_s: float | None
 
 
 def serve_remotely(maker: AnyMaker) -> AnyMaker:
@@ -110,22 +101,16 @@ class RemoteMaker:
         if share != "auto" and is_local(epoch * self.plan.steps_per_epoch + step, share):
             return self._local.read(epoch, step)
         begin, threads = time.perf_counter(), self.plan.config.max_threads
-        ticket = {
-            "plan": self._wire_plan,
-            "epoch": epoch,
-            "step": step,
-            "rows": [self.plan.rows.start, len(self.plan.rows)],
-        }
+        rows = [self.plan.rows.start, len(self.plan.rows)]
+        ticket = {"plan": self._wire_plan, "epoch": epoch, "step": step, "rows": rows}
         batch, came = self._workers.ask(ticket, lambda: self._local.make(epoch, step, threads))
-        return _Made(batch, time.perf_counter() - begin if came else None)
+        if came:
+            self.clocks.add("read", time.perf_counter() - begin, 0.0)
+        return batch
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:
-        """Returns the batch that a worker made, or makes the arrays if this host has read the records."""
-        if not isinstance(stored, _Made):
-            return self._local.decode(stored, threads)
-        if stored.read_s is not None:
-            self.clocks.add("read", stored.read_s, 0.0)
-        return stored.batch
+        """Returns a batch that is made, or makes the arrays if this host has read only the records."""
+        return stored if isinstance(stored, dict) else self._local.decode(stored, threads)
 
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the first image, which this host makes."""

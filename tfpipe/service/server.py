@@ -24,7 +24,7 @@ from tfpipe.engine.mixed_batch import AnyMaker, MixedPlan
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.arrays import MOST_BYTES, SCHEMA, make_message, send_batch
 from tfpipe.service.fair_queue import FairQueue, Turn
-from tfpipe.service.plans import count_bytes, name_release, open_plan, read_options
+from tfpipe.service.plans import count_bytes, name_release, open_plan, read_plan
 
 BEAT_S = 1.0
 """The seconds after which a worker says that it still works."""
@@ -156,7 +156,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
                 f"A trainer and its workers must have the same release: the trainer has {release}, and this worker has "
                 f"{self._release}. Install one of them on both."
             )
-        config = read_options(plan)
+        config, _, _ = read_plan(plan)
         first, count = numbers[2:]
         if not 0 < count <= config.batch_size - first or config.batch_size % count:
             raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")

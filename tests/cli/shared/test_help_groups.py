@@ -113,50 +113,6 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
     assert len(tfpipe("--help", columns=80).lines) <= 40  # a screen
 
 
-def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
-    lines = tfpipe("merge", "--help", columns=110).lines
-    assert lines[lines.index("Records:") :] == [
-        "Records:",
-        "  --max-bad N|SHARE               The number of images, such as 25, or the share of images, such as 0.01,",
-        "                                  that may be quarantined.  [default: 1 %, or 10 images if that is more, but",
-        "                                  of few images a third, and always one]",
-        "  --drop-duplicates               Whether only one of the images with equal bytes is kept.",
-        "  --drop-feature NAME             The features that the records of a dataset lose; the image and its class",
-        "                                  stay. Repeat it for several.",
-        "",
-        "Output:",
-        "  --num-shards N                  The number of shards of every split, but never more than its images.",
-        "                                  [default: as many as --shard-size gives]",
-        "  --shard-size SIZE               The size of a shard, unless --num-shards gives their number.  [default:",
-        "                                  128MiB]",
-        "  --shuffle / --no-shuffle        Whether all images of a split are mixed; else they keep the order of their",
-        "                                  paths, or of their datasets.  [default: shuffle]",
-        "  --overwrite                     Whether another dataset in OUTPUT is replaced once the new one is",
-        "                                  complete.",
-        "",
-        "Clouds:",
-        "  --runner [local|direct|dataflow]",
-        "                                  The runner. local is this machine without Beam, direct Beam on this",
-        "                                  machine, with the graph that Dataflow runs.  [default: local]",
-        "",
-        "Running:",
-        "  --workers N                     The number of processes that read, check and write.  [default: one per",
-        "                                  core]",
-        "  --dry-run                       Write nothing. Print the plan, and estimate size and time from a sample of",
-        "                                  the images.",
-        "",
-        "Options:",
-        "  --json                          Print one JSON object.",
-        "  --debug                         Show tracebacks and the libraries' own log messages.",
-        "  -h, --help                      Show this message and exit.",
-        "  --help-all                      Show all 25 options and exit.",
-        "",
-        "  Example: tfpipe merge flowers more-flowers all-flowers",
-        "",
-        "  Options after -- go to Beam.",
-    ]
-
-
 def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
     def list_clouds(flag: str) -> list[str]:
         text = tfpipe("shard", flag).out

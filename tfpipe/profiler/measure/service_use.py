@@ -6,8 +6,8 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from tfpipe.engine.ahead import list_positions, make_ahead
 from tfpipe.engine.open_maker import open_maker
@@ -16,9 +16,6 @@ from tfpipe.engine.position import Position
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
 from tfpipe.service.remote import RemoteMaker
-
-if TYPE_CHECKING:
-    from tfpipe.service.client import WorkerClock
 
 _MEASURE_S = 3.0
 _AT_ONCE = 2  # batches that a worker makes
@@ -81,11 +78,11 @@ def measure_rates(maker: RemoteMaker, seconds: float) -> ServiceRates:
     with closing(batches):
         for _ in range(maker.steps_ahead + 1):
             next(batches)
-        begin, before, count = time.perf_counter(), _copy_clocks(maker), 0
+        begin, before, count = time.perf_counter(), maker.worker_clocks, 0
         while time.perf_counter() - begin < seconds or not count:
             next(batches)
             count += 1
-        passed, after = time.perf_counter() - begin, _copy_clocks(maker)
+        passed, after = time.perf_counter() - begin, maker.worker_clocks
     pairs = list(zip(before, after, strict=True))
     came = sum(new.batches - old.batches for old, new in pairs)
     num_bytes = sum(new.num_bytes - old.num_bytes for old, new in pairs)
@@ -105,7 +102,3 @@ def _repeat_positions(maker: RemoteMaker) -> Iterator[Position]:
     if training:
         return list_positions(Position(0, 0), steps, goes_on=True)
     return itertools.cycle(list(list_positions(Position(0, 0), steps, goes_on=False)))
-
-
-def _copy_clocks(maker: RemoteMaker) -> list[WorkerClock]:
-    return [replace(clock) for clock in maker.worker_clocks]
