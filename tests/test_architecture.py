@@ -141,8 +141,8 @@ class Module:
     path: Path
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))))
 
     @cached_property
     def package(self) -> str:
@@ -167,7 +167,7 @@ class Source:
         return [(module, target) for module in self.modules.values() for target in self._read_imports(module)]
 
     def _read_imports(self, module: Module) -> Iterator[Import]:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(alias.name, node.lineno)
@@ -251,7 +251,7 @@ class Source:
         return [
             f"{at(module, node)} no print in the library: log, or let the command line render."
             for module in self.modules.values()
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         ]
 
@@ -259,9 +259,7 @@ class Source:
         names = {"environ", "environb", "getenv", "getenvb"}
         faults = []
         for module in self.modules.values():
-            for node in (
-                [] if any(lies_in(module.name, name) for name in READ_THE_ENVIRONMENT) else ast.walk(module.tree)
-            ):
+            for node in [] if any(lies_in(module.name, name) for name in READ_THE_ENVIRONMENT) else module.nodes:
                 is_attribute = isinstance(node, ast.Attribute) and node.attr in names
                 is_import = isinstance(node, ast.ImportFrom) and node.module == "os"
                 if is_attribute or (is_import and names & {alias.name for alias in node.names}):

@@ -185,9 +185,9 @@ def test_a_component_that_is_named_twice(tmp_path: Path) -> None:
 def test_sums_in_headers_have_limits(tmp_path: Path) -> None:
     jpeg, png = save(draw(16, 16)), save(draw(16, 16), "PNG")
     text = make_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_001), 9))
-    junk = {"fill": b"\xff" * 10_000_000, "restarts": b"\xff\xd0" * 5_000_000}
-    segments = {"comments": b"\xff\xfe\0\2" * 2_500_000, "applications": b"\xff\xe0\0\2" * 2_500_000}
-    chunks = {"texts": 1000 * text, "empty": 800_000 * make_chunk(b"abCd", b"")}
+    junk = {"fill": b"\xff" * 1_000_000, "restarts": b"\xff\xd0" * 500_000}
+    segments = {"comments": b"\xff\xfe\0\2" * 250_000, "applications": b"\xff\xe0\0\2" * 250_000}
+    chunks = {"texts": 1000 * text, "empty": 200_000 * make_chunk(b"abCd", b"")}
     images = {f"{name}.jpg": jpeg[:2] + middle + jpeg[2:] for name, middle in (junk | segments).items()}
     images |= {f"{name}.png": png[:33] + middle + png[33:] for name, middle in chunks.items()}
     begin = time.process_time()
