@@ -4,15 +4,15 @@ A folder, an archive and a folder of archives are all walked as one tree: an arc
 with the archive's name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
 """
 
-import posixpath
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import is_archive, is_compressed_tar, strip_archive_suffix
+from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.facts import Facts, give_meaning
+from beam_jobs.inputs.folder import list_unpacked, name_input
 from beam_jobs.inputs.label_file import put_known_first, rename_labels
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
@@ -43,13 +43,11 @@ def resolve_tree(config: ShardConfig, images: ImageTable, facts: Facts) -> Listi
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=False)
-    base = posixpath.basename(source if from_archive else file_io.make_absolute(source))
     listing = Listing(
-        name=(strip_archive_suffix(base) if from_archive else base) or "images",
-        root=posixpath.dirname(source) if from_archive else source,
+        *name_input(source),
         label_names=label_names,
         skipped=facts.skipped,
-        unpack=tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file))),
+        unpack=list_unpacked(images),
         note=_explain_parents(folders, source, shared - parents),
     )
     return give_meaning(listing, images, labels, {folder: split for folder, (split, _) in meanings.items()})

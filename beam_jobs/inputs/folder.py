@@ -139,6 +139,18 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     return _drop_other_files(drop_equal_paths(tree, source) if archives else tree, source)
 
 
+def name_input(source: str) -> tuple[str, str]:
+    """Returns a short name of a folder or an archive, and the folder from which locations start."""
+    if is_archive(source):
+        return strip_archive_suffix(posixpath.basename(source)) or "images", posixpath.dirname(source)
+    return posixpath.basename(file_io.make_absolute(source)) or "images", source
+
+
+def list_unpacked(images: ImageTable) -> tuple[str, ...]:
+    """Returns the compressed tar files that must be unpacked before a worker can read from them at an offset."""
+    return tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
+
+
 def is_listed_archive(path: str) -> bool:
     """Checks whether the name is that of an archive that can be read, and that is not hidden."""
     return is_archive(path) and not posixpath.basename(path).startswith(".")

@@ -28,7 +28,6 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import (
     ListedFile,
     is_archive,
-    is_compressed_tar,
     is_tar,
     list_archive,
     strip_archive_suffix,
@@ -47,6 +46,8 @@ from beam_jobs.inputs.folder import (
     list_begin,
     list_folder,
     list_side_by_side,
+    list_unpacked,
+    name_input,
 )
 from beam_jobs.inputs.label_file import put_known_first, rename_labels
 from beam_jobs.inputs.table import number_labels
@@ -193,7 +194,9 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     if names:
         images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
     tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
-    return _resolve(config, tree, typed) if num_images else _make_empty(source, tree)
+    if not num_images:
+        return Listing(*name_input(source), tree.images, skipped=tree.skipped)
+    return _resolve(config, tree, typed)
 
 
 def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
@@ -368,29 +371,15 @@ def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Li
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numeric and not config.labels)
-    name, root = _get_place(source)
-    unpack = tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
     listing = Listing(
-        name,
-        root,
+        *name_input(source),
         label_names=label_names,
         extra=tuple(column.spec for column in columns),
         skipped=tree.skipped,
-        unpack=unpack,
+        unpack=list_unpacked(images),
         images_shape=facts.infer_images_shape(source),
     )
     return give_meaning(listing, images, labels, columns=columns)
-
-
-def _get_place(source: str) -> tuple[str, str]:
-    """Returns a short name of the input, and the folder from which locations start."""
-    if is_archive(source):
-        return strip_archive_suffix(posixpath.basename(source)), posixpath.dirname(source)
-    return posixpath.basename(file_io.make_absolute(source)) or "images", source
-
-
-def _make_empty(source: str, tree: Tree) -> Listing:
-    return Listing(*_get_place(source), tree.images, skipped=tree.skipped)
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
+from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
@@ -116,7 +116,7 @@ class DatasetRecords:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
             images = _reform_all(old_images, mask, header.form, source)
             if any(new.encoded != old.encoded for new, old in zip(images, old_images, strict=True)):
-                changes |= make_list_features(images) if several else make_image_features(images[0])
+                changes |= make_list_features(images) if several else images[0].to_features()
             if images and images[0].mask is not None and images[0].mask != mask:
                 changes[keys.IMAGE_MASK] = images[0].mask
         name = _get_text(_take(features, 0), keys.IMAGE_FILENAME) if has_image else planned.path
@@ -333,7 +333,7 @@ def _make_record(
     if source.foreign.image_key is not None:
         image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
         images = (image,)
-        values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
+        values = {**image.to_features(), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
     label = NO_CLASS
     if header.label_names:
         label = _get_foreign_label(old, source)
@@ -356,11 +356,7 @@ def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int
     """Returns the new label of a foreign record. A stored number below 0 stands for no class."""
     assert source.foreign is not None
     assert source.foreign.label_key is not None
-    key = source.foreign.label_key
-    value = old.get(key)
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "i" or len(value) != 1:
-        raise BadImage(f"its record must have one whole number as {key}")
-    stored = int(value[0])
+    stored = _get_number(old, source.foreign.label_key)
     if stored < 0:
         return NO_CLASS
     label = stored - source.foreign.label_base

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from beam_jobs.plan.image_ref import PlannedImage
-from tfpipe.format import schema as keys
-from tfpipe.format.example import FeatureLike
 from tfpipe.images.normalize import PreparedImage
 
 # A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
@@ -38,17 +36,5 @@ def check_source_size(planned: PlannedImage) -> None:
 
 def make_list_features(images: Sequence[PreparedImage]) -> dict[str, Any]:
     """Returns the features of a record that describe its several images."""
-    rows = [make_image_features(image) for image in images]
+    rows = [image.to_features() for image in images]
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
-    """Returns the features of a record that describe its stored image."""
-    return {
-        keys.IMAGE_ENCODED: image.encoded,
-        keys.IMAGE_FORMAT: image.format,
-        keys.IMAGE_HEIGHT: image.height,
-        keys.IMAGE_WIDTH: image.width,
-        keys.IMAGE_CHANNELS: image.channels,
-        keys.IMAGE_COLORSPACE: image.colorspace,
-    }

@@ -279,16 +279,7 @@ def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form
         prepared = prepare_image(data, form, mask=mask_data)
     except BadImage as error:
         raise ConfigError(f"{name} cannot be stored: {error.reason}.") from None
-    values: dict[str, Any] = {
-        keys.IMAGE_ENCODED: prepared.encoded,
-        keys.IMAGE_FORMAT: prepared.format,
-        keys.IMAGE_HEIGHT: prepared.height,
-        keys.IMAGE_WIDTH: prepared.width,
-        keys.IMAGE_CHANNELS: prepared.channels,
-        keys.IMAGE_COLORSPACE: prepared.colorspace,
-        keys.IMAGE_FILENAME: "",
-        keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest(),
-    }
+    values = {**prepared.to_features(), keys.IMAGE_FILENAME: "", keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest()}
     return values if mask is None else values | {keys.IMAGE_MASK: prepared.mask}
 
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.folder import name_input
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.table import read_sizes
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.format.schema import FeatureSpec
-from tfpipe.storage import file_io
 
 _NO_AREA = "box without an area in its image"
 
@@ -59,7 +59,7 @@ def make_listing(
     if list(names) != list(class_names):
         images = _renumber(images, [list(names).index(name) for name in class_names])
     return Listing(
-        file_io.make_absolute(root).rpartition("/")[2] or "images",
+        name_input(root)[0],
         root,
         images,
         extra=tuple(extra),
