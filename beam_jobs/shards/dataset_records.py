@@ -36,6 +36,7 @@ from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
 from tfpipe.storage import file_io
+from tfpipe.writer.fields import make_image_features
 
 _DIGEST_BYTES = 32
 _MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from
@@ -116,7 +117,7 @@ class DatasetRecords:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
             images = _reform_all(old_images, mask, header.form, source)
             if any(new.encoded != old.encoded for new, old in zip(images, old_images, strict=True)):
-                changes |= make_list_features(images) if several else images[0].to_features()
+                changes |= make_list_features(images) if several else make_image_features(images[0])
             if images and images[0].mask is not None and images[0].mask != mask:
                 changes[keys.IMAGE_MASK] = images[0].mask
         name = _get_text(_take(features, 0), keys.IMAGE_FILENAME) if has_image else planned.path
@@ -333,7 +334,7 @@ def _make_record(
     if source.foreign.image_key is not None:
         image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
         images = (image,)
-        values = {**image.to_features(), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
+        values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
     label = NO_CLASS
     if header.label_names:
         label = _get_foreign_label(old, source)

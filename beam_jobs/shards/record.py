@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from beam_jobs.plan.image_ref import PlannedImage
 from tfpipe.images.normalize import PreparedImage
+from tfpipe.writer.fields import make_image_features
 
 # A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
 MAX_SOURCE_BYTES = 512 * 2**20
@@ -36,5 +37,5 @@ def check_source_size(planned: PlannedImage) -> None:
 
 def make_list_features(images: Sequence[PreparedImage]) -> dict[str, Any]:
     """Returns the features of a record that describe its several images."""
-    rows = [image.to_features() for image in images]
+    rows = [make_image_features(image) for image in images]
     return {name: [row[name] for row in rows] for name in rows[0]}

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import PIL
 from PIL import Image, features
 
-from tfpipe.format import schema as keys
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage, Surplus
@@ -39,17 +37,6 @@ class PreparedImage:
     noticed: tuple[str, ...]  # left as it is: "name_differs", "progressive", "animated"; of `plain` ones "turned", ...
     boxes: tuple[Box, ...]  # turned with the pixels
     mask: bytes | None = None  # a gray PNG, turned and resized with the pixels
-
-    def to_features(self) -> dict[str, Any]:
-        """Returns the features of a record that describe the stored image."""
-        return {
-            keys.IMAGE_ENCODED: self.encoded,
-            keys.IMAGE_FORMAT: self.format,
-            keys.IMAGE_HEIGHT: self.height,
-            keys.IMAGE_WIDTH: self.width,
-            keys.IMAGE_CHANNELS: self.channels,
-            keys.IMAGE_COLORSPACE: self.colorspace,
-        }
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from tfpipe.format.schema import (
 )
 from tfpipe.format.tensors.tensor_type import TensorDType, TensorType
 from tfpipe.system.units import shorten
+
+if TYPE_CHECKING:
+    from tfpipe.images.normalize import PreparedImage
 
 _MAX_CLASS = 65_535
 
@@ -269,6 +272,18 @@ def _check_names(name: str, field: Label | Labels) -> tuple[str, ...]:
     return tuple(names)
 
 
+def make_image_features(image: PreparedImage) -> dict[str, Any]:
+    """Returns the features of a record that describe its stored image."""
+    return {
+        keys.IMAGE_ENCODED: image.encoded,
+        keys.IMAGE_FORMAT: image.format,
+        keys.IMAGE_HEIGHT: image.height,
+        keys.IMAGE_WIDTH: image.width,
+        keys.IMAGE_CHANNELS: image.channels,
+        keys.IMAGE_COLORSPACE: image.colorspace,
+    }
+
+
 def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form: ImageForm) -> dict[str, Any]:
     """Makes the features of an image."""
     from tfpipe.images.normalize import BadImage, prepare_image  # Pillow loads only for records with images
@@ -279,7 +294,11 @@ def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form
         prepared = prepare_image(data, form, mask=mask_data)
     except BadImage as error:
         raise ConfigError(f"{name} cannot be stored: {error.reason}.") from None
-    values = {**prepared.to_features(), keys.IMAGE_FILENAME: "", keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest()}
+    values = {
+        **make_image_features(prepared),
+        keys.IMAGE_FILENAME: "",
+        keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest(),
+    }
     return values if mask is None else values | {keys.IMAGE_MASK: prepared.mask}
 
 
