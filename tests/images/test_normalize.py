@@ -719,3 +719,33 @@ def test_a_gif_of_many_comments_is_refused(comments: int, pieces: int, before: b
     assert reason(head + comment * comments + image) == "GIF of more than 10,000 blocks of comments and the like"
     few = b"\x21\xfe" + b"\x01a" * (pieces // 2) + b"\0"
     assert prepare_image(head + few * (comments // 2 + 1) + image, KEEP).format == "PNG"
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("big", [False, True])
+def test_a_tiff_of_many_strips_is_refused(order: str, big: bool) -> None:
+    def make(strips: int) -> bytes:
+        sizes = {256: 16, 257: 16, 258: 8, 262: 1, 278: 16}
+        head = struct.pack(order + ("HHHQ" if big else "I"), *((43, 8, 0, 16) if big else (8,)))
+        head = (b"II" if order == "<" else b"MM") + (head if big else struct.pack(order + "H", 42) + head)
+        size, lists = (20, 8 + 8) if big else (12, 2 + 4)
+        begin = len(head) + lists + 7 * size
+        lists = begin + 4 * strips
+        tags = {**dict.fromkeys(sizes, 1), 273: strips, 279: strips}
+        values = {**sizes, 273: begin, 279: lists} if strips > 1 else {**sizes, 273: begin, 279: 256}
+        entry = "HHQQ" if big else "HHII"
+        entries = b"".join(struct.pack(order + entry, tag, 4, tags[tag], values[tag]) for tag in sorted(tags))
+        packed = struct.pack(order + ("Q" if big else "H"), 7) + entries + bytes(8 if big else 4)
+        return head + packed + bytes(8 * strips + 256)
+
+    assert reason(make(500_001)) == "TIFF of more than 500,000 strips or tiles"
+    if order == "<" and not big:  # the bytes of the others' numbers are Pillow's matter
+        assert prepare_image(make(1), KEEP).format == "PNG"
+
+
+def test_a_ppm_with_a_long_comment_is_refused() -> None:
+    def make(comment: int) -> bytes:
+        return b"P6 #" + b"a" * comment + b"\n16 16 #b\n255\n" + bytes(768)
+
+    assert prepare_image(make(60_000), KEEP).format == "PNG"
+    assert reason(make(70_000)) == "PPM without a header in its first 65,536 bytes"

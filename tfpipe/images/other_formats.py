@@ -21,7 +21,7 @@ from tfpipe.errors import TfpipeError
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
-from tfpipe.system.budget import BLOCKS, OverBudget
+from tfpipe.system.budget import BLOCKS, STRIPS, OverBudget
 from tfpipe.system.extras import name_install
 from tfpipe.system.fork_lock import ForkLock
 
@@ -51,6 +51,9 @@ _TIFF_EXTRA, _MULTIPLIED = 338, 1
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
 _TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
 _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
+_SEPARATOR = rb"(?:\s|#[^\r\n]*[\r\n])+"
+_PPM_HEADER = re.compile(rb"P[14](?:%b\d+){2}|P\d(?:%b\d+){3}" % (_SEPARATOR, _SEPARATOR))
+_PPM_HEADER_BYTES = 65_536  # Pillow reads a comment byte by byte
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
@@ -107,6 +110,10 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
         check_size(*_read_webp_size(data), max_pixels)
     if kind == "gif":
         _check_gif_blocks(data)
+    if kind == "tiff":
+        _check_tiff_strips(data)
+    if kind == "ppm" and len(data) > _PPM_HEADER_BYTES and not _PPM_HEADER.match(data, 0, _PPM_HEADER_BYTES):
+        raise BadImage(f"PPM without a header in its first {_PPM_HEADER_BYTES:,} bytes")
     image = open_plugin(data, kind)
     check_size(*image.size, max_pixels)
     tags: Any = getattr(image, "tag_v2", {})
@@ -185,6 +192,22 @@ def _check_gif_blocks(data: bytes) -> None:
             at += 1
     except OverBudget:
         raise BadImage(f"GIF of more than {BLOCKS.items:,} blocks of comments and the like") from None
+
+
+def _check_tiff_strips(data: bytes) -> None:
+    """Refuses a TIFF with very many strips or tiles, whose lists Pillow would take seconds to read."""
+    order = "<" if data.startswith(b"I") else ">"
+    first, number, entry = ("8xQ", "Q", "HHQ8x") if data[2:4] in (b"+\0", b"\0+") else ("4xI", "H", "HHI4x")
+    try:
+        (at,) = struct.unpack_from(order + first, data)
+        (count,) = struct.unpack_from(order + number, data, at)
+        begin = at + struct.calcsize(order + number)
+        entries = struct.iter_unpack(order + entry, data[begin : begin + count * struct.calcsize(order + entry)])
+        most = max((values for tag, _, values in entries if tag in _TIFF_OFFSETS_AND_SIZES), default=0)
+    except struct.error:
+        return  # Pillow says what is wrong
+    if most > STRIPS.items:
+        raise BadImage(f"TIFF of more than {STRIPS.items:,} strips or tiles")
 
 
 def _find_table_bytes(flags: bytes) -> int:

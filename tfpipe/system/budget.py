@@ -106,6 +106,9 @@ COLUMNS = Budget(items=4096)
 BLOCKS = Budget(items=10_000)
 """The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""
 
+STRIPS = Budget(items=500_000)
+"""The strips or tiles of a TIFF: 64 megapixels in the smallest tiles are 250,000."""
+
 SCANS = Budget(items=2_500_000_000)
 """The pixels of a progressive JPEG, once for each scan: ten scans are usual, and 50 of 50 megapixels take 5 s."""
 
