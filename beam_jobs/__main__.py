@@ -1,10 +1,6 @@
-"""`python -m beam_jobs`: the jobs for Beam as a module, for schedulers and other launchers.
+"""`python -m beam_jobs`: `shard`, `reshard` and `merge` as a module, for schedulers and other launchers.
 
-    python -m beam_jobs shard gs://in gs://out --num-shards=64 -- --runner=DataflowRunner --project=my-project
-
-The commands are `shard`, `reshard` and `merge` of `tfpipe`, with the same options. `tfpipe shard ... --print-command`
-prints such a line. Worker processes load no Beam: `multiprocessing` imports the main module of a program in each
-process that it spawns, but not a module called `__main__`.
+Worker processes load no Beam: `multiprocessing` imports the main module of a program, but not one called `__main__`.
 """
 
 import click

@@ -1,10 +1,4 @@
-"""Appends records to a finished dataset: a shard job that writes them into a folder of the dataset, and an entry.
-
-```
-with open_append("/data/flowers", ShardConfig(input="more", output="")) as append:
-    append.finish(shard_job.run(append.config, check=append.check))
-```
-"""
+"""Appends records to a finished dataset: a shard job that writes them into a folder of the dataset, and an entry."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Estimates what a job will write and how long it will take, from a sample of its images that it really prepares.
+"""Estimates what a job will write and how long it will take, from a sample that goes through the job's own code.
 
-The sample goes through the job's own `write_shard` into a temporary folder. The sizes of all sources are known, so a
-line is fitted to each image's stored bytes and seconds by the size of its source. The estimate of the stored bytes is
-nearly exact if images are kept as they are or stored as raw pixels.
+The sizes of all sources are known, so a line is fitted to each image's stored bytes and seconds by its source's size.
 """
 
 import os

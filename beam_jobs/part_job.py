@@ -1,11 +1,7 @@
 """A job in parts that know nothing of each other, such as the tasks of a Slurm array, or the pods of an indexed Job.
 
-    plan_parts(config)                  # once: tfpipe shard IN OUT --plan-only
-    run_part(config, Part(3, 8))        # as often as there are parts, on any machine: tfpipe shard IN OUT --part 3/8
-
-All that the parts share is OUTPUT. A part notes in `begun/NAME` that it makes a shard before it does: of two parts that
-try at once one succeeds. A part that ends before its time finds its own notes when it is started again. Even if two
-make one shard it is whole, because a shard is a pure function of its lines and appears under its name at one moment.
+All that they share is OUTPUT, where a part notes which shard it begins: of two that try at once one succeeds. Even if
+two make one shard it is whole, because a shard is a pure function of its lines and appears at one moment.
 """
 
 import time

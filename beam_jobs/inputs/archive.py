@@ -1,7 +1,6 @@
-"""Lists the members of tar and zip archives, with the place of each member's bytes.
+"""Lists tar and zip archives, with the place of each member's bytes, at which a worker reads it.
 
-Nothing is ever extracted: a worker reads a member at its offset, so no name in an archive becomes a path on this
-disk. Names that point outside are still refused, because such an archive was made to do harm.
+No name in an archive becomes a path here. Names that point outside are still refused: they were made to do harm.
 """
 
 import bz2

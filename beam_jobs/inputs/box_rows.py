@@ -1,11 +1,4 @@
-"""Makes one record of the rows that have boxes of one image, and fractions of boxes in pixels.
-
-A table of boxes often has a row for each box, with the size of the image beside it:
-
-    filename,width,height,class,xmin,ymin,xmax,ymax
-    a.jpg,500,375,cat,10,20,110,220
-    a.jpg,500,375,dog,250,20,450,300
-"""
+"""Makes one record of the rows that have boxes of one image, and fractions of boxes in pixels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """Says which split and which class the folders above an image name.
 
-A folder, an archive and a folder of archives are all walked as one tree: an archive inside a folder counts as a folder
-with the archive's name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
+A folder, an archive and a folder of archives are walked as one tree: ImageNet ships as one tar per class.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -1,8 +1,6 @@
-"""Lists the records of finished datasets, by their places in the shards.
+"""Lists the records of finished datasets by their places in the shards, from the manifests and indexes alone.
 
-Planning reads nothing but the manifests and the indexes beside the shards. A worker then reads each record once.
-Compressed foreign shards have no index. They are unpacked once to find the records' places in the unpacked shards, and
-once more for the workers.
+Compressed foreign shards have no index: they are unpacked to find the places, and once more for the workers.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,4 @@
-"""Gathers what is wrong with an input, so that one run says all of it.
-
-faults = Faults("photos.csv")
-with faults: ...            # an error about the data is kept, and the next block goes on
-with faults: ...
-faults.check()              # raises the only error as it is, or one that lists all
-"""
+"""Gathers what is wrong with an input in `with faults:` blocks, so that one run says all of it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,11 +1,7 @@
-"""Lists the images of a folder or an archive as one tree of files.
+"""Lists the images of a folder or an archive as one tree of files, with masks such as `a.mask.png` beside `a.jpg`.
 
-    cat/a.jpg         an image
-    cat/a.mask.png    optional: its mask, with the same name up to the ending
-    cat/a.xyz         an image too if some file of this ending in the folder begins like one
-
-An archive inside a folder counts as a folder with the archive's name without the ending. Many archives are read side by
-side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
+An archive inside a folder counts as a folder. Only the columns of the table grow with the number of images: there is no
+set of paths and no dictionary of files.
 """
 
 import os

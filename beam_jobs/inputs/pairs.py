@@ -1,14 +1,7 @@
 """Lists pairs of images and captions in tar files, as WebDataset and img2dataset write them.
 
-    00017.jpg     the image, or .png, .webp, ...
-    00017.txt     optional: its caption, in UTF-8
-    00017.json    optional: an object; each number, text or list becomes a feature of its name
-    00017.cls     optional: the number of its class, or its name
-
-Files belong together if their names are equal up to the first dot, as in WebDataset. A pair may have several images,
-`00017.0.jpg` and `00017.1.jpg`, or `00017.left.jpg` and `00017.right.jpg`, if no pair has a single one. Images are
-read in place, like those of any archive. The other files are read when the tar is listed, so each tar is read once
-before the job.
+Files belong together if their names are equal up to the first dot. Images are read in place; the other files are read
+when the tar is listed.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Reads batches of Parquet files, whose memory is bounded by their decoded bytes.
 
-A text or an image that stands once in a file may stand in any number of rows, so a file of a kilobyte can decode to
-gigabytes. The footer tells the number of values and the bytes of a column before each is repeated.
+A value that stands once in a file may stand in any number of rows, so a file of a kilobyte can decode to gigabytes.
 """
 
 from collections.abc import Iterator, Sequence

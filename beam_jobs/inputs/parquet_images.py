@@ -1,11 +1,7 @@
 """Reads images, masks and tensors out of the rows of Parquet files, each row group once for all that is wanted of it.
 
-A row group can only be read as a whole, and each of many shuffled shards needs some images of each row group. Before
-such a job each file is read once: its images and masks are written one after another, with their places beside them.
-
-    HASH.rows            the bytes
-    HASH.rows.places     int64: the number of row groups and of columns, the first row of each group, and the number of
-                         all rows; then for each row and column the offset and the size, -1 for what cannot be read
+Before a shuffled job each file is copied to HASH.rows, and beside it HASH.rows.places, int64: the number of row groups
+and of columns, the first row of each group and the number of rows, and each cell's offset and size or -1.
 """
 
 import posixpath

@@ -1,15 +1,6 @@
 """Lists the rows of Parquet files that hold the images themselves, as Hugging Face's `datasets` writes them.
 
-    image    a struct of `bytes` and `path`, or the bytes alone; another name, if only one column is such a struct
-    images   several images of a record: a list of such; another name, if only one column is a list of such structs
-    label    optional: the number or the name of the class, or a list of such; another name, if only one column is a
-             `ClassLabel`
-    mask     optional: the mask of the image, as `image`; or another column that looks like it or that the option names
-
-A file without images, such as one of latents, may hold tensors instead, see `beam_jobs.inputs.parquet_tensors`.
-
-A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of images and masks are not read here, so a row
-has only their places. Names of classes come from the metadata that `datasets` leaves in the schema.
+A row becomes one of a table. The bytes of images and masks are not read here, so it has only their places.
 """
 
 import os

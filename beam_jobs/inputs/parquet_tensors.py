@@ -1,12 +1,6 @@
 """Tensors in columns of Parquet files, such as latents: their types, and the tensors of a row.
 
-    list, large list, fixed-size list    of numbers, or of such lists: one axis for each
-    fixed shape tensor                   Arrow's own type
-    binary                               the bytes of an array, if `ShardConfig.tensors` says its dtype and shape
-
-Most files do not say how long lists are. So the first rows are looked at: an axis has a size if it is the same in them.
-`tfpipe export` and Hugging Face's `datasets` leave the shapes in the metadata. Beside images only columns with such
-metadata are tensors.
+Most files do not say how long lists are. So an axis has a size if it is the same in the first rows.
 """
 
 import json

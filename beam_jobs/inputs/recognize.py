@@ -1,9 +1,4 @@
-"""Recognizes what an input is. The input is looked at once; what it is decides how it is listed and read.
-
-source = recognize(config)
-images, facts = source.list()
-listing = source.resolve(images, facts)   # with the splits, classes and values that folders and columns mean
-"""
+"""Recognizes what an input is. It is looked at once; what it is decides how it is listed and read."""
 
 import functools
 from abc import ABC, abstractmethod

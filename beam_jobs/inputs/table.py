@@ -1,19 +1,6 @@
 """Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
 
-    image       path below the folder of the table, or below `image_root`; in Parquet also the image itself
-    images      instead of `image`, for several images of a record: a list of such
-    label       optional: name of the class, or its number from 0; or a list of such, for several classes
-    split       optional: name of the split; `val`, `valid` and `dev` mean `validation`
-    xmin, ymin, xmax, ymax
-                optional: boxes as fractions of width and height, or in pixels beside columns `width` and `height`; a
-                number, a list for several boxes, or a row for each box
-    box_label   optional: class of the box, by number or name, or a list
-    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image
-    caption     optional: text
-    target      optional: number, the target of a regression
-
-Options such as `label_column` name other columns for these. Every further column becomes a feature of the same name. A
-CSV cell holds a list as JSON: `[0.1, 0.5]`.
+Every column that has no meaning of its own becomes a feature of the same name. A CSV cell holds a list as JSON.
 """
 
 import mimetypes

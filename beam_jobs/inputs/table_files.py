@@ -1,11 +1,6 @@
-"""Reads the rows of a table: one CSV, TSV, JSONL or Parquet file, or many of them.
+"""Reads the rows of a table: one CSV, TSV, JSONL or Parquet file, or many of them in the order of their names.
 
-    photos.parquet               a file, or a folder of Parquet files as Spark writes it
-    'tables/photos-*.parquet'    a pattern of file names
-    photos                       a folder of Parquet files that hold the images themselves
-
-A CSV may have semicolons or tabs in place of commas: its header says so. The files count as one table in the order of
-their names.
+A CSV may have semicolons or tabs in place of commas: its header says so.
 """
 
 import contextlib

@@ -1,16 +1,7 @@
-"""The images of an input as a table: one row for each image, in Arrow columns.
+"""The images of an input as a table: one row for each image, in Arrow columns, of which those of defaults are left out.
 
-    builder = ImageTableBuilder()
-    for ref in refs: builder.append(ref)
-    images = builder.finish()
-    images[0]                       # an ImageRef, made when it is read
-    images.sizes, images.hash_texts("path", key), images.count_values("split")
-
-A column in which every row holds its default takes no memory: the table leaves it out. Most inputs have only `path`,
-`size`, `split` and `label`, so ten million images take about 0.6 GB. The same images as Python tuples would take 4 GB.
-Boxes, captions and other details are in a temporary file once they are large: see `large_column`.
-
-A column is read and written as a whole where that is possible: a Python object for each cell costs more than all else.
+Ten million images take about 0.6 GB; as Python tuples they would take 4 GB. A column is read and written as a whole
+where that is possible: a Python object for each cell costs more than all else.
 """
 
 import json

@@ -1,7 +1,6 @@
 """A column of bytes that is put together from parts, and lies in a temporary file once it is large.
 
-The captions and numbers of ten million pairs take 6 GB, other columns 0.1 GB each. The file is mapped into memory,
-where the system lets its pages go if others need the room.
+The file is mapped into memory, where the system lets its pages go if others need the room.
 """
 
 import contextlib

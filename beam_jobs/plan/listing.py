@@ -1,8 +1,4 @@
-"""The listing of a job's input. Every kind of input fills one listing, and the plan is made from it.
-
-`Listing` is for images in folders, archives and tables, `DatasetListing` for the records of finished datasets. The
-planner treats both alike.
-"""
+"""The listing of a job's input, which every kind of input fills, and from which the plan is made."""
 
 import contextlib
 import os

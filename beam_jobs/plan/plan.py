@@ -1,9 +1,4 @@
-"""The plan of a job: which shards there will be, and the lines that say which images go into each, in their order.
-
-plan = plan_shards(config)
-for shard in plan.shards:
-for image in plan.read_lines(shard): ...
-"""
+"""The plan of a job: which shards there will be, and the lines that say which images go into each, in their order."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
 """Decides which image goes to which shard, in which order: pure functions of names and sizes, with a seed.
 
-Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random generator.
-So the result does not depend on the order in which a folder was listed, or on a library's version. Images that are
-added later never move the others from one split to another.
+Order and split come from a keyed BLAKE2b hash of each path. So they depend neither on the order of the listing nor on a
+library's version, and images that are added later never move the others.
 """
 
 from collections import Counter

@@ -1,16 +1,4 @@
-"""The settings of a dataset of records, and the working folder that its workers share. Needs no Beam.
-
-```
-OUTPUT/
-  NAME, index/NAME     shards, each renamed from .tfpipe/tmp when it is whole
-  .tfpipe/
-    plan.json          the identity of the job
-    rows/NAME.json     the description of each finished shard, written after it
-    digests/NAME       the hashes of its keys, 16 bytes each, sorted
-    tmp/               files being written
-  manifest.json        written last, before .tfpipe is removed
-```
-"""
+"""The settings of a dataset of records, and the working folder that its workers share. Needs no Beam."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """`WriteRecords`: the end of a user's own Beam pipeline, which makes a dataset of its elements.
 
-```
-records ─▶ check, encode ─▶ (shard, (hash of the key, payload)) ─▶ group by shard ─▶ write shard ─▶ finish
-           prepare the folder ─▶ (shard, nothing) of every shard ──┘
-```
-
-The hash of its key gives a record its shard and its place there. So the files are the same on every run, whatever the
-bundles. Beam's own grouping carries the payloads: a service spills them to its disks, and the runners of one process
-hold them in memory.
+The hash of its key gives a record its shard and its place there. So the files are the same on every run. Beam's own
+grouping carries the payloads.
 """
 
 from __future__ import annotations

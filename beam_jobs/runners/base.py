@@ -1,12 +1,4 @@
-"""The runners of the job: the options of each, and the steps that the job takes with one. Loads no Beam.
-
-```
-tfpipe shard IN OUT --runner dataflow --project p
-└─ RunnerConfig("dataflow", project="p").beam_args()      Beam's own arguments
-   └─ make_runner(beam_args) -> DataflowRunner            one of local, direct, dataflow
-      └─ check -> prepare -> submit -> wait               called by `shard_job.run`
-```
-"""
+"""The runners of the job: the options of each, and the steps that the job takes with one. Loads no Beam."""
 
 import contextlib
 from collections.abc import Callable

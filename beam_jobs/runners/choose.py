@@ -1,8 +1,6 @@
 """Chooses a runner by its name in Beam's options: that of Dataflow, or Beam's own of this machine, `FnApiRunner`.
 
-Since Beam 2.68 the default runner first tries to download a Go program, and waits forever behind a proxy that
-does not answer. `FnApiRunner` is the same local runner without that. Its own worker processes
-(`--direct_running_mode=multi_processing`) log to the terminal, and it waits forever when one of them is killed.
+Beam's default runner first tries to download a Go program, and waits forever behind a proxy that does not answer.
 """
 
 import logging

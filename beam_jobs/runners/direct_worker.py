@@ -1,8 +1,6 @@
 """A worker process of Beam on this machine (`--direct_running_mode=multi_processing`) that ends with the job.
 
-`python -m beam_jobs.runners.direct_worker PID` does the work of Beam's own worker. But it ends with the process
-PID that started the job, even when that one is killed. After Ctrl-C it ends without a message: the other process
-reports it.
+`python -m beam_jobs.runners.direct_worker PID` ends with the process PID, even when that one is killed.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
 
-An image or a feature that need not change is copied byte for byte. Of records that another program wrote, new ones are
-made: the image and the class get tfpipe's own features, and classes count from 0; other features keep name and values.
-The pixels are those that a plain decoder gives, so a pipeline reads what it read before.
+Of records that another program wrote, new ones are made, whose pixels are those that a plain decoder gives.
 """
 
 import hashlib

@@ -1,10 +1,4 @@
-"""A job that writes the shards of a plan: which process may take part, the writing, and the end.
-
-job = Job(work, header.fingerprint, header.versions, workers=2)
-gathered = GatheredShards()
-for shard in write_shards(job, range(len(job.header.shards))): gathered += shard
-finish(job, gathered)
-"""
+"""A job that writes the shards of a plan: which process may take part, the writing, and the end."""
 
 import socket
 from collections import Counter

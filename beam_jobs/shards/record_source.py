@@ -1,9 +1,4 @@
-"""The source of a job's records: image files, or the records of finished datasets, behind one set of methods.
-
-source = open_source(header)
-for image, read in source.read_all(planned_images):
-record = read()                                     # or a `RejectedImage`, if none can be made of the image
-"""
+"""The source of a job's records: image files, or the records of finished datasets, behind one set of methods."""
 
 from typing import TypeAlias
 

@@ -1,8 +1,6 @@
 """Writes the records of one shard, its index, and a description of both. Needs neither Beam nor TensorFlow.
 
-`write_shard` is a pure function of the plan: the same bytes come out on any worker, however often it is called. A
-shard that an earlier run finished is recognized by its size and checksum, and kept. Memory holds one image and one
-write buffer.
+`write_shard` is a pure function of the plan. Memory holds one image and one write buffer.
 """
 
 import hashlib

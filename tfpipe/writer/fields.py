@@ -1,9 +1,4 @@
-"""The kinds of values that a record can hold, as the user of `tfpipe.write` names them.
-
-schema = {"latents": Tensor("bfloat16", (4, 64, 64)), "caption": Text(), "class": Label(("cat", "dog"))}
-schema = {"image": Image(), "mask": Mask()}
-schema = {"views": Images(3), "tags": Labels(("red", "round", "small"))}
-"""
+"""The kinds of values that a record can hold, as the user of `tfpipe.write` names them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
 """The facts about each record of a shard that conditions ask for, as a Parquet file beside the shard's index.
 
-```
-flowers/index/train-00003-of-00008.parquet      a row for each record of the shard, in its order
-
-name       label  label_id  bytes   digest   format  height  width   and all other features with one value
-"a/1.jpg"  cat    0         109531  1f8e...  JPEG    375     500
-```
-
-Whoever writes a shard writes its facts too, where PyArrow is installed; otherwise the first view reads the shard and
-makes them. The file says which shard it stands for, by its checksum, so one that is left over is made again.
+Whoever writes a shard writes them too, where PyArrow is installed; otherwise the first view makes them. The checksum of
+its shard tells a file that is left over, which is made again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """The folder in which the shards of a job are gathered, and how a later run finds those that are finished.
 
-    finished = folder.find_finished(name)
-    if finished is None:
-        with folder.new_shard(name, count, facts) as writer:
-            writer.add(features, payload)
-
 A shard appears under its name when it is complete, then its index, and the row about it last.
 """
 

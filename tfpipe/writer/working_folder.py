@@ -1,19 +1,6 @@
 """The working folder of a job that writes, and the folder where its result appears.
 
-    folder = RepairFolder(check_output("/data/out", ["/data/in"]))      # works in /data/out.tfpipe-repair
-    with folder.open(identity, "repairs into /data/out"):
-        ...                                             # what an earlier run of this identity wrote is still there
-        folder.publish()
-
-So the final name holds the whole result or nothing, and the same call completes a run that was killed. Every job has
-these parts, and says in its class which others it keeps:
-
-```
-plan.json        the identity of the job, or its plan
-rows/NAME.json   the description of each finished shard, written after it
-data/            the result, which is renamed to the output; a job of images writes into the output itself
-lock             held by the process that writes (local only)
-```
+The final name holds the whole result or nothing, and the same call completes a run that was killed.
 """
 
 import contextlib

@@ -1,14 +1,7 @@
 """Lists the images of a folder with the boxes, captions and segmentations of COCO's annotation files.
 
-    annotations/instances_train2017.json    boxes and segmentations of the images in train2017/
-    annotations/captions_train2017.json     captions of the same images
-
-    train/_annotations.coco.json            the images beside it, as Roboflow exports them
-
-Such layouts are recognized; `annotations` names other files. The files are read once, object by object. Only names,
-boxes and captions are kept until all are read: a million boxes in 100,000 images take 360 MB, and 13 s of a core.
-With `segmentation_masks` the segmentations wait in a temporary file, and the plan holds those of each image compressed.
-A million polygons of 36 corners then take 46 s.
+The files are read once, object by object. Names, boxes and captions are kept until all are read: a million boxes in
+100,000 images take 360 MB and 13 s of a core. Segmentations wait in a temporary file.
 """
 
 import fnmatch

@@ -1,9 +1,4 @@
-"""Reads the objects in the arrays of one large JSON object, one by one, so that it is never in memory whole.
-
-    for name, number, element in iterate_objects(path, {"images", "annotations"}): ...
-
-The file is `{"name": [{...}, {...}], ...}`, with any other values under other names.
-"""
+"""Reads the objects in the arrays of one large JSON object, one by one, so that it is never in memory whole."""
 
 import io
 import json

@@ -1,13 +1,7 @@
-"""The segmentations of COCO's annotations, and the mask that they give together.
+"""The segmentations of COCO's annotations, and the mask that they give together, as `pycocotools` draws it.
 
-    shapes = [Shape(number, mask_class, is_crowd, text), ...]
-    packed = pack_shapes(height, width, shapes)        # a text, which the plan carries to the worker
-    png = draw_mask(packed, max_pixels)                # class 0 where no shape lies
-
-A segmentation is a list of polygons, or a mask as runs, either numbers or packed as a text. Each becomes runs: the
-places at which the shape begins and ends, counted down the columns of the image from left to right. The pixels are
-those that COCO's own `pycocotools` gives. Shapes may overlap: crowds are drawn first, then the others from the largest
-to the smallest, so that a small one lies on top.
+Each becomes runs: the places at which it begins and ends, counted down the columns of the image from left to right.
+Shapes may overlap: crowds are drawn first, then the others from the largest to the smallest.
 """
 
 import base64

@@ -1,9 +1,4 @@
-"""Lists the images of a folder in the layout of Pascal VOC, with the boxes of their XML files.
-
-    Annotations/000005.xml          the boxes of an image
-    JPEGImages/000005.jpg           the image
-    ImageSets/Main/train.txt        optional: the images of a split, one name on each line
-    SegmentationClass/000005.png    optional: the mask of an image; masks are stored if all images have one
+"""Lists the images of a folder in the layout of Pascal VOC, with the boxes of their XML files and their masks.
 
 A document type in an XML file is refused, so no file can define entities.
 """
