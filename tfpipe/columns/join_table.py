@@ -1,11 +1,4 @@
-"""Adds a column that comes out of a Parquet table, whose rows are joined with the records by DuckDB.
-
-```
-join_table("/data/flowers", "captions.parquet", TableConfig("captions", on="name"))
-```
-
-The table may have any order and any size: it is sorted into the order of the shards once, on disk if need be.
-"""
+"""Adds a column that comes out of a Parquet table, whose rows DuckDB joins with the records, on disk if need be."""
 
 from __future__ import annotations
 

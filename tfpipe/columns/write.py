@@ -1,11 +1,5 @@
 """Writes a column: its values come from whoever makes them, record by record in the order of the shards.
 
-```
-with open_change("/data/flowers") as change:
-    new = NewColumn.open(change, ColumnConfig("captions"), {"caption": Text()})
-    new.write(make_values)              # a function of a split and a shard's number that yields a `Value` per record
-```
-
 A run that was killed goes on when the same is asked for again: shards that are finished are not made again.
 """
 

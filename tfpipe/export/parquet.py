@@ -1,8 +1,6 @@
-"""Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`.
+"""Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`, as its metadata says.
 
-The column `image` is a struct of `bytes` and `path`. Several images of a record are a list of these in the column
-`images`. `label` is the class, counted from 0. The file says so in its metadata, so `datasets` shows images, masks and
-names of classes. All other features are columns of their own names.
+`image` is a struct of `bytes` and `path`, several images are a list of these in `images`, and `label` counts from 0.
 """
 
 import json

@@ -1,8 +1,6 @@
 """Writes a dataset in the format of another tool.
 
-The dataset is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
-name holds the whole result or nothing. In a bucket, where no folder can be renamed, export.json is written last. The
-same call completes a run that was killed.
+The final name holds the whole result or nothing. The same call completes a run that was killed.
 """
 
 import hashlib

@@ -1,19 +1,8 @@
-"""Writes a shard as a tar of WebDataset: the files of a sample lie side by side under one key.
+"""Writes a shard as a tar of WebDataset: the files of a sample lie side by side under its number in the split.
 
-```
-000000017.jpg     the image file
-000000017.cls     the class, counted from 0, if there is one
-000000017.txt     the caption, if there is one: the feature `caption`, or else `text`
-000000017.json    all other features
-000000017.latents.npy   the tensor `latents`
-000000017.mask.png      the mask, if there is one
-```
-
-Several images of a record are `000000017.0.jpg`, `000000017.1.jpg` and so on. Of several captions the first is the
-`.txt`, and all stand in the `.json`. The feature `text` stands there too, beside `"caption": null`, so that
-`tfpipe shard` gives it its own name again.
-
-The key is the number of the record in its split, so no name of a file becomes a name in the tar.
+These are `000000017.jpg` (or `.0.jpg` and so on), `.cls`, `.txt` with the first caption, `.latents.npy`, `.mask.png`,
+and `.json` with all other features. `"caption": null` there lets `tfpipe shard` find the name of a feature `text`
+again.
 """
 
 import base64

@@ -1,5 +1,4 @@
-"""The format of a dataset on disk: Example bytes, record framing, index, schema, manifest and file names.
+"""The format of a dataset on disk: bytes and text in, bytes and text out.
 
-Bytes and text in, bytes and text out. No module here opens a file or imports TensorFlow or Apache Beam. So writers,
-readers and tools of every kind share one description of the format.
+No module here opens a file, or loads TensorFlow or Beam. docs/reference/format.md describes the format.
 """

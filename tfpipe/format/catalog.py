@@ -1,17 +1,7 @@
-"""The catalog of a dataset: what was appended, hidden, added as a column or named as a view, in one small file.
+"""The catalog of a dataset: one small file that lists what was appended, hidden, added as a column or named as a view.
 
-```
-flowers/
-  manifest.json, train-00000-of-00008.tfrecord      what `tfpipe shard` wrote: layer 1, without a catalog
-  catalog                                           the list of all changes since, replaced as a whole by each of them
-  layers/2-1f0c9a77be52/                            appended records: a dataset of their own
-  columns/captions-90ab34cd12ef/                    the values of a column for the records of one layer
-  views/large-5d41402abc4b.view                     a view
-```
-
-What no entry names is not there: a change that was cut off left it. The number of a layer is that of the state that it
-made, so `flowers@2` is the dataset before layer 3 hid records. The file is a line of JSON, and behind it the hidden
-records, compressed.
+What no entry names is not there: a change that was cut off left it. A layer has the number of the state that it made. A
+line of JSON comes first, then the hidden records, compressed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """TFRecord files that are compressed as a whole, as `tf.io.TFRecordOptions(compression_type="GZIP")` writes them.
 
-Such a file can only be read from its first record on. Its unpacked bytes are never held as a whole, because a few
-bytes can unpack to a thousand times as many.
+The unpacked bytes are never held as a whole: a few bytes can unpack to a thousand times as many.
 """
 
 import io

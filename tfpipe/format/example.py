@@ -1,17 +1,6 @@
-"""Writes and reads the bytes of a `tf.train.Example` without TensorFlow.
+"""Writes and reads the bytes of a `tf.train.Example` without TensorFlow; each level is a tag byte, a length and a body.
 
-The picture shows the wire format. Every level is a tag byte, a length and a body:
-
-```
-Example   { 1: Features }
-Features  { 1: entry, repeated }
-entry     { 1: key (UTF-8), 2: Feature }
-Feature   { 1: BytesList | 2: FloatList | 3: Int64List }       at most one of them
-*List     { 1: value, repeated; numbers are packed into one run }
-```
-
-`encode_example` returns the bytes of `Example.SerializeToString(deterministic=True)`. `decode_example` reads what any
-protobuf writer can write, and refuses everything else with a `FormatError`.
+Example { 1: Features { 1: entry { 1: key, 2: Feature { 1: BytesList | 2: FloatList | 3: Int64List } } } }
 """
 
 import struct

@@ -1,22 +1,4 @@
-"""The names of the files in a dataset directory.
-
-```
-flowers/
-  train-00003-of-00008.tfrecord        one shard
-  index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
-  index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
-  manifest.json                        written last: its presence means that the dataset is complete
-  catalog                              the list of all later changes, see `catalog.py`; the content of these:
-  layers/2-1f0c9a77be52/               appended records
-  columns/captions-90ab34cd12ef/       features that were added to the records: shards, indexes and a manifest
-  features.json, dataset_info.json     the same for TensorFlow Datasets
-  duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
-  duplicates.00001.jsonl               the next part
-  repair.json                          the losses, if `tfpipe repair` wrote the dataset
-  quarantine/quarantined.jsonl         images that could not be repaired, if there are any; in parts likewise
-  quarantine/bytes/                    their bytes, if requested
-```
-"""
+"""The names of the files in a dataset directory: `train-00003-of-00008.tfrecord`, indexes, the manifest, and others."""
 
 import re
 from collections.abc import Iterable, Iterator

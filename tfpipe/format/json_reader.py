@@ -1,7 +1,6 @@
 """Reads JSON that comes from outside, and names the place of every mistake.
 
-A `Node` is a JSON value that knows its place in the document. So the message about a wrong value reads
-`manifest.json: splits.train.shards[3].records must be a whole number of at least 0, got -1.`
+manifest.json: splits.train.shards[3].records must be a whole number of at least 0, got -1.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""The description of a finished dataset. `manifest_json.py` writes it as JSON and reads it back.
-
-The manifest is written last, so its presence means that every shard is complete.
-"""
+"""The description of a finished dataset, which is written last: its presence means that every shard is complete."""
 
 import hashlib
 import json
@@ -62,34 +59,19 @@ class ImagesPerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """One split: its shards and their contents.
-
-    Attributes:
-        name: The name of the split.
-        shards: The shards in the order of their shard index.
-        formats: The number of images stored in each format, such as `{"JPEG": 20, "PNG": 3}`.
-        class_counts: The number of images of each class, in the order of the label names; empty without labels.
-        sizes: The heights and widths of the images.
-        seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded; 0 if nobody looked.
-        tensors: The numbers about the tensors of each feature that holds some.
-        masks: The numbers about the masks of each feature that holds some.
-        images_per_record: The numbers of images in a record; None if each record has one, or none.
-        label_counts: The number of records with each class of a list of classes, by the feature. Each has a number for
-            every class up to the last that occurs.
-        chosen: The records that a view reads; None without a view. It is not part of the manifest's file.
-    """
+    """One split: its shards and their contents."""
 
     name: str
-    shards: tuple[ShardInfo, ...]
-    formats: Mapping[str, int]
-    class_counts: tuple[int, ...]
+    shards: tuple[ShardInfo, ...]  # in the order of their shard index
+    formats: Mapping[str, int]  # images in each format, such as `{"JPEG": 20, "PNG": 3}`
+    class_counts: tuple[int, ...]  # in the order of the label names; empty without labels
     sizes: ImageSizes
-    seekable_jpegs: int = 0
+    seekable_jpegs: int = 0  # from which a crop can be decoded; 0 if nobody looked
     tensors: Mapping[str, TensorStats] = field(default_factory=dict)
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
-    images_per_record: ImagesPerRecord | None = None
-    label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    chosen: ViewSplit | None = field(default=None, compare=False, repr=False)
+    images_per_record: ImagesPerRecord | None = None  # None if each record has one, or none
+    label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # records with each class of a list
+    chosen: ViewSplit | None = field(default=None, compare=False, repr=False)  # by a view
 
     def __repr__(self) -> str:
         facts = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))

@@ -1,7 +1,4 @@
-"""Protobuf's wire format, as far as an Example needs it: varints, and the fields of one message.
-
-Reading never goes beyond the given bounds, and takes memory only for the values that it finds there.
-"""
+"""Protobuf's wire format, as far as an Example needs it. Memory is taken only for values within the given bounds."""
 
 from array import array
 from collections.abc import Iterator

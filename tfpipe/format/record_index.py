@@ -1,7 +1,6 @@
-"""The index of a shard: the offset and the size of each record, as text.
+"""The index of a shard: a line `offset size` for each record, in bytes and with its framing.
 
-Each record has one line, `offset size`, both in bytes and with the record's framing. NVIDIA DALI and the `tfrecord`
-package for PyTorch read this form as it is.
+NVIDIA DALI and the `tfrecord` package for PyTorch read this form as it is.
 """
 
 import hashlib
@@ -28,12 +27,7 @@ _MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it
 
 
 class RecordWriter:
-    """A writer of one file of records.
-
-    Attributes:
-        file: The open file. Its owner closes it.
-        sizes: The bytes of each record in the file.
-    """
+    """A writer of one file of records."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file

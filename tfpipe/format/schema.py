@@ -1,16 +1,6 @@
 """The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader.
 
-A feature is stored as a list of bytes, int64 or float. Its *kind* says what the list means:
-
-    values    the list itself, as `shape` has it
-    text      bytes that are UTF-8
-    tensor    one bytes value that holds an array, see `tfpipe.format.tensors`
-    mask      one bytes value, a PNG whose gray values are the classes of the image's pixels
-
-```
-for spec in manifest.schema.features:
-    spec.name, spec.kind, spec.tensor, spec.decode(features)
-```
+A feature is stored as a list of bytes, int64 or float. Its *kind* says what the list means.
 """
 
 from collections import Counter
@@ -93,27 +83,15 @@ _EMPTY: dict[DType, FeatureLike] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """A feature that every record has.
+    """A feature that every record has."""
 
-    Attributes:
-        name: The key in the Example. Readers that nest features nest them at `/`.
-        dtype: The kind of the values. `float` is float32 on disk.
-        shape: The shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
-        doc: The meaning of the values, for people.
-        kind: The meaning: "values" for the values themselves, "text" for bytes that are UTF-8, "tensor" for a tensor,
-            "mask" for a PNG with the class of each pixel of the image.
-        tensor: The type of the tensor; None for other kinds.
-        names: The names of the classes whose numbers the values are, counted from 0. Empty if the values are no
-            classes, and for the one class of an image, whose names the manifest has.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...] | None
-    doc: str = ""
-    kind: Kind = "values"
-    tensor: TensorType | None = None
-    names: tuple[str, ...] = ()
+    name: str  # the key in the Example. Readers that nest features nest them at `/`
+    dtype: DType  # `float` is float32 on disk
+    shape: tuple[int, ...] | None  # `()` for one value, None for a list of any length, 0 included
+    doc: str = ""  # the meaning of the values, for people
+    kind: Kind = "values"  # "text" is UTF-8, "mask" a PNG with the class of each pixel
+    tensor: TensorType | None = None  # of the kind "tensor"
+    names: tuple[str, ...] = ()  # of the classes that the values are; empty for the class of an image
     _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

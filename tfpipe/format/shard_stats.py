@@ -1,13 +1,4 @@
-"""Counts of the images, masks and tensors in a shard: added record by record, merged, and given to a `SplitInfo`.
-
-stats = ShardStats()
-stats.add("JPEG", height=375, width=500, label=3)      # for each record with one image
-stats.add_several([("JPEG", 375, 500), ...], label=3)  # for each record with several
-stats.add_tensors(schema, features)
-stats.add_mask("image/mask", classes)
-split_stats = merge_stats(stats_of_each_shard)         # for each split
-split_stats.to_split_info("train", shards, num_classes=10)
-"""
+"""Counts of the images, masks and tensors in a shard: added record by record, merged, and given to a `SplitInfo`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,6 @@
-"""The two JSON files, and the file of label names, with which TensorFlow Datasets opens a dataset.
+"""The JSON files and the file of label names with which TensorFlow Datasets, which is not needed here, opens a dataset.
 
-With them beside the shards, `tfds.builder_from_directory(folder).as_dataset(split="train[:50%]")` reads the dataset.
-This module does not need TFDS. TFDS nests features by `/`: `image/class/label` becomes
-`example["image"]["class"]["label"]`.
+TFDS nests features by `/`: `image/class/label` becomes `example["image"]["class"]["label"]`.
 """
 
 import json

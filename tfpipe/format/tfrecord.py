@@ -1,12 +1,4 @@
-"""TFRecord framing: the bytes around each payload in a file.
-
-```
-8 bytes   length of the payload, little endian
-4 bytes   masked CRC32C of those 8 bytes
-n bytes   payload
-4 bytes   masked CRC32C of the payload
-```
-"""
+"""TFRecord framing: 8 bytes of length, little endian, their masked CRC32C, the payload, its masked CRC32C."""
 
 import logging
 import os

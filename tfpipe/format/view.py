@@ -1,13 +1,6 @@
-"""A view: some records of a dataset, and how often each is read, in a small file that the catalog names.
+"""A view: some records of a dataset, and how often each is read: a line of JSON, then bitmaps and weights, compressed.
 
-```
-flowers/
-  manifest.json, catalog
-  views/large-5d41402abc4b.view    a line of JSON, then of each split a bitmap of its records and weights, compressed
-```
-
-A view holds no record. Record 0 of a view is the first one that it chose, and so on: whoever reads by number reads a
-view as it reads a dataset. The file says which shards it was made for, so a view of other shards is refused.
+Record 0 of a view is the first one that it chose, so whoever reads by number reads a view as a dataset.
 """
 
 from __future__ import annotations
@@ -72,24 +65,14 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewSplit:
-    """The records of one split that a view reads.
+    """The records of one split that a view reads."""
 
-    Attributes:
-        numbers: The chosen records, counted through all shards of the split, ascending: int64 [records].
-        weights: The number of times that an epoch of training reads each, in units of 1/65,536: uint32 [records]. None:
-            once.
-        stored_records: The number of records in the shards.
-        bytes: The size of the chosen records in their files.
-        class_counts: The number of chosen records of each class; empty without labels.
-        fingerprint: The `SplitInfo.fingerprint` of the shards.
-    """
-
-    numbers: NDArray[np.int64]
-    weights: NDArray[np.uint32] | None
-    stored_records: int
-    bytes: int
-    class_counts: tuple[int, ...]
-    fingerprint: str
+    numbers: NDArray[np.int64]  # [records], counted through all shards of the split, ascending
+    weights: NDArray[np.uint32] | None  # [records], reads in an epoch in units of 1/65,536; None: once
+    stored_records: int  # in the shards
+    bytes: int  # of the chosen records in their files
+    class_counts: tuple[int, ...]  # of chosen records; empty without labels
+    fingerprint: str  # of the shards
 
     @property
     def records(self) -> int:

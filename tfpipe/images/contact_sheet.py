@@ -1,7 +1,6 @@
 """Draws a contact sheet: many images in one picture, each in a tile of the same size with its caption below.
 
-A mask lies over its image in half-transparent colors, one for each class; class 0 is left clear, because it is usually
-the background. Boxes are drawn as frames.
+A mask lies over its image in half-transparent colors; class 0 is left clear, because it is usually the background.
 """
 
 from __future__ import annotations

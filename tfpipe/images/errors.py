@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class BadImage(Exception):
-    """An image that cannot be stored. A job puts it into quarantine and goes on.
-
-    Attributes:
-        reason: A sentence for the owner of the file, without the file's path.
-    """
+    """An image that cannot be stored. A job puts it into quarantine and goes on."""
 
     def __init__(self, reason: str) -> None:
         """Takes `reason` as the only argument, so that the exception can be pickled."""

@@ -1,7 +1,4 @@
-"""Reads JPEG headers, adds the end marker that a file lacks, and decodes without surprises.
-
-Pillow hides libjpeg's warnings, and libjpeg fills missing data with gray once it sees an end marker.
-"""
+"""Reads JPEG headers, adds a missing end marker, and decodes without surprises: Pillow hides libjpeg's warnings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The PNG file of a mask: its classes, as an array and back.
 
-A mask is stored as a gray PNG of 8 or 16 bits, whose values are the classes. So every decoder gives the classes. What
-comes with a palette or with fewer bits is encoded anew, with the same classes.
+It is stored as a gray PNG of 8 or 16 bits, of which every decoder gives the classes. Any other is encoded anew.
 """
 
 from __future__ import annotations

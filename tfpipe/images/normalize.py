@@ -1,8 +1,7 @@
 """Turns one image file into an image of the requested form, or gives a clear reason why it cannot.
 
-A file that every 8-bit decoder reads correctly, and that `judge` calls whole, stays as it is: byte for byte, or with
-`ImageForm.seekable` coefficient for coefficient. Any other file is decoded and encoded here once. So no reader of the
-shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third image format.
+A file that every 8-bit decoder reads correctly, and that `judge` calls whole, stays as it is. Any other is encoded anew
+once, so no reader of the shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third format.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """Seekable JPEGs: restart markers at an interval that divides a row, so that a decoder can begin at each of them.
 
-```
-interval = choose_interval(width, mcu_width)       # MCUs between two markers, for a JPEG that is encoded anew
-smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss
-is_seekable(smaller)                               # True: reads headers and markers, and decodes nothing
-```
-
-The native library decodes a crop of such a JPEG from the intervals that the crop needs. It recognizes the
-same files as `is_seekable`, and chooses the interval as `choose_interval` does. (An MCU is a square or rectangle of
-8 x 8 up to 32 x 32 pixels, the unit in which a JPEG is coded.)
+The native library recognizes and writes the same ones. An MCU is the unit in which a JPEG is coded, 8 x 8 up to 32 x 32
+pixels.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Converts pixels of any kind to 8-bit gray or RGB: scales 16-bit samples, composites alpha on white, converts CMYK.
+"""Converts pixels of any kind to 8-bit gray or RGB: a 16-bit sample v becomes v * 255 / 65535; alpha lies on white.
 
-Pillow's own conversion clips 16-bit gray at 255, which makes nearly every such image white. Of 16-bit color it keeps
-the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
-
-Samples of 32 bits stay as they are if all lie between 0 and 255. Floats are scaled by 255 if all lie between 0 and 1.
+Samples of 32 bits stay if all lie between 0 and 255. Floats are scaled by 255 if all lie between 0 and 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Writes a clean dataset from a damaged one: every undamaged record, and no other.
+"""Writes a clean dataset from a damaged one, which is only read: every undamaged record, and no other.
 
-The source is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
-name holds the whole result or nothing. In a bucket, where no folder can be renamed, the manifest is written last. The
-same call completes a run that was killed.
+The final name holds the whole result or nothing. The same call completes a run that was killed.
 """
 
 import contextlib

@@ -114,11 +114,7 @@ class _NoValue(Exception):
 
 
 class _ColumnValues:
-    """The values that columns have of the records of a shard, and which of these are hidden.
-
-    Attributes:
-        schema: The features of the records with those of the columns.
-    """
+    """The values that columns have of the records of a shard, and which of these are hidden."""
 
     def __init__(self, manifest: Manifest, job: FileJob) -> None:
         assert job.shard is not None

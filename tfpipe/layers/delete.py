@@ -1,9 +1,4 @@
-"""Hides records of a dataset by their names, at once. `tfpipe reshard` writes a dataset without their bytes.
-
-```
-delete_records("/data/flowers", ["roses/17.jpg"])
-```
-"""
+"""Hides records of a dataset by their names, at once. `tfpipe reshard` writes a dataset without their bytes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The lock of a run: the records, their order, and the options, which decide its batches. `run.json` holds it.
-
-```
-lock = lock_data(tfpipe.load_manifest("/data/flowers@large"), "train", config)
-read_lock("run/run.json").open()       # refused where the records are others
-```
-"""
+"""The lock of a run: the records, their order, and the options, which decide its batches. `run.json` holds it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""The records of a step, with their crops, and the steps at which a record is read.
-
-```
-plan = lock.open()
-rows = look_up_step(plan, step=340)
-rows[0].name, rows[0].label_name, rows[0].box, rows[0].flip
-find_steps(plan, number=1204, epochs=range(3))      # [Seen(epoch=0, step=17, row=3), ...]
-```
-"""
+"""The records of a step, with their crops, and the steps at which a record is read."""
 
 from __future__ import annotations
 

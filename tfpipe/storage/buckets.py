@@ -1,8 +1,4 @@
-"""Opening buckets with obstore: the address, the credentials and the limits of their clients.
-
-Credentials are those that the cloud's own tools leave behind, found by Google's and Amazon's libraries; for az:// by
-obstore, in the variables AZURE_* and from the `az` command.
-"""
+"""Opening buckets with obstore. Credentials are those that the cloud's own tools leave behind."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""The meaning of obstore's errors, and the rules by which a request to an object store is repeated.
+"""The meaning of obstore's errors, and the rules by which a single request to an object store is repeated here.
 
-obstore repeats requests too. But it cannot be interrupted meanwhile, and it gives up where the answer to a listing, a
-copy or a removal breaks off. So a single request is repeated here, and only the parts of a large object by obstore.
+While obstore repeats it cannot be interrupted, and it gives up where an answer breaks off.
 """
 
 import contextlib

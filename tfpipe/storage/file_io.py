@@ -1,7 +1,6 @@
 """Files by path or URL, in one place: those of this machine by `local`, all others by the store of their URL.
 
-Small files are read whole. A file appears under its final name whole or not at all: locally by a temporary name and a
-rename, in a bucket because an object appears when it is closed.
+A file appears under its final name whole or not at all.
 """
 
 import contextlib

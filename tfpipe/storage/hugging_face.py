@@ -1,7 +1,7 @@
 """Datasets on Hugging Face: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, by the file system of `huggingface_hub`.
 
-A file that is written is a commit. So what a job keeps while it works, in folders that begin with `.tfpipe`, lies on
-this machine, where the same command finds it again.
+A written file is a commit. So what a job keeps while it works, in folders that begin with `.tfpipe`, lies on this
+machine.
 """
 
 import contextlib

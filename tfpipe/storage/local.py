@@ -1,8 +1,4 @@
-"""Files of this machine. None is half there, and no call waits for a pipe or a device.
-
-with new_file("/data/out/shard") as file:  # appears when the block ends well, and is then on the disk itself
-    file.write(payload)
-"""
+"""Files of this machine. None is half there, and no call waits for a pipe or a device."""
 
 import contextlib
 import errno

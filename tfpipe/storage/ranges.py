@@ -1,14 +1,4 @@
-"""Reading parts of objects over connections that stay open, many at once and ahead of time.
-
-TensorFlow's client opens a connection for each part of an object, and reads from gs:// only. This one serves every
-reader.
-
-```
-ranges = RangeReader(["gs://data/photos/train-00000-of-00016.tfrecord"])
-ranges.announce([Range(0, 0, 110_000, 440_000)])  # asks for 440,000 bytes
-frame, = ranges.read([Range(0, 0, 110_000)])      # waits for them, and keeps the other 330,000
-```
-"""
+"""Reading parts of objects over connections that stay open, many at once and ahead of time."""
 
 from __future__ import annotations
 

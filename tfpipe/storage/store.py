@@ -1,9 +1,4 @@
-"""One object store of a scheme: what a job asks of it, and the errors for one that fails.
-
-- An image costs one request. A bucket is opened once in each process and keeps its connections.
-- A failure becomes one sentence that says which bucket failed, why, and what to do.
-- An object that is cut off by an error never appears.
-"""
+"""One object store of a scheme. Each failure becomes a sentence; an object cut off by an error never appears."""
 
 import contextlib
 import io

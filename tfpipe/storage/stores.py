@@ -1,8 +1,4 @@
-"""The store of a URL, opened when it is first needed, and then kept for this process.
-
-store = get_store("gs://data/photos/a.jpg")
-store.read("gs://data/photos/a.jpg")
-"""
+"""The store of a URL, opened when it is first needed, and then kept for this process."""
 
 import contextlib
 import errno

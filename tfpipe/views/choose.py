@@ -1,13 +1,6 @@
 """Makes a view: the records that a condition chooses, a sample of them, and how often each is read.
 
-```
-view = make_view(manifest, ViewConfig("large", where="width >= 300 and label in ('cat', 'dog')"))
-write_view(manifest, view)
-tfpipe.load_manifest("/data/flowers@large")
-```
-
-Conditions are those of SQL's WHERE. DuckDB computes them over the facts about the records, in pieces, so that
-memory does not grow with the dataset.
+DuckDB computes conditions over the facts about the records, in pieces, so that memory does not grow with the dataset.
 """
 
 from __future__ import annotations

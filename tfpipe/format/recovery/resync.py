@@ -1,9 +1,7 @@
 """Finds the offset at which reading resumes in a damaged file, from the bytes alone.
 
-If the length in the damaged record's header holds and leads to a header or to the end of the file, reading resumes
-there. Else it resumes at the next header whose checksum holds and which another header, the end of the file, or its
-payload's checksum confirms: by chance 1 in 2**64. That may be a record inside the payload of a record that has lost its
-header. With an index `scan.py` tells the two apart, and finds all intact records.
+The length in the damaged header counts if it leads to a header or the end of the file. Else the next header counts that
+another header, the end of the file or its payload confirms: by chance 1 in 2**64, or one inside a payload.
 """
 
 from collections.abc import Iterator

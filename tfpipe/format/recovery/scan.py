@@ -1,9 +1,7 @@
 """Finds every intact record of a file that may be damaged, and every place of damage.
 
-`scan` follows the framing. Where the framing breaks, `resync.py` finds the offset at which reading resumes. With an
-index, damage is reported record by record, because the index gives the size and the offset of each record. Then bytes
-that were inserted or removed show as records at other offsets, and a record inside another record's payload is
-recognized by a size or an offset that the index does not have.
+With an index damage is reported record by record: inserted or removed bytes show as records at other offsets, and a
+record inside a payload by a size or an offset that the index does not have.
 """
 
 from collections.abc import Iterator

@@ -58,21 +58,12 @@ class TensorProto(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of the tensors of a feature.
-
-    Attributes:
-        dtype: The type of the values.
-        shape: The size of each axis. None for an axis whose size differs between records; such axes come first.
-        encoding: The form in a record. "raw": the values in row order, little endian. "proto": the bytes of
-            `tf.io.serialize_tensor`, as other programs write them.
-        sizes: The feature that holds the sizes of the axes that are None: int64, one value for each. The length of
-            the bytes tells a single one, so it is None for up to one such axis, and for "proto".
-    """
+    """The type of the tensors of a feature."""
 
     dtype: TensorDType
-    shape: tuple[int | None, ...]
-    encoding: Encoding = "raw"
-    sizes: str | None = None
+    shape: tuple[int | None, ...]  # None for an axis whose size differs between records; such axes come first
+    encoding: Encoding = "raw"  # "raw": the values in row order, little endian; "proto": as `tf.io.serialize_tensor`
+    sizes: str | None = None  # the feature with the sizes of two unknown axes or more; bytes tell a single one
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

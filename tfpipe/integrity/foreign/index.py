@@ -1,7 +1,6 @@
 """Makes a dataset of TFRecords that another program wrote: reads them once, and describes them as they are.
 
-Every file is read from end to end, because the manifest vouches for its SHA-256, for every checksum, for the labels
-and for the formats of the images. Headers alone do not tell any of these.
+The manifest vouches for every checksum, the labels and the formats of the images, which headers alone do not tell.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Reads the files beside foreign shards that describe them: the metadata of TFDS, and lists of label names.
-
-All of it is a hint. A file that cannot be used is reported in a note, and the records alone count.
-"""
+"""Reads the files beside foreign shards that describe them: hints, of which a note names what cannot be used."""
 
 import re
 from collections.abc import Iterator
