@@ -30,6 +30,7 @@ MAX_BYTES = 32 << 20
 """The largest manifest that is read. `file_names.MAX_SHARDS` shards take half of it."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_PER_RECORD = (("total", 0), ("min", 1), ("max", 1))  # the fields, and the least value of each
 _MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, "Maximum Compression Factor")
 
 
@@ -55,11 +56,7 @@ def dumps(manifest: Manifest) -> str:
         "noticed": _sorted(manifest.noticed),
         "skipped": _sorted(manifest.skipped),
         "quarantined": manifest.quarantined,
-        "duplicates": {
-            "within": _sorted(manifest.duplicates.within),
-            "across": manifest.duplicates.across,
-            "dropped": manifest.duplicates.dropped,
-        },
+        "duplicates": asdict(manifest.duplicates) | {"within": _sorted(manifest.duplicates.within)},
     }
     return _render(document, "") + "\n"
 
@@ -124,15 +121,9 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     label_names = _label_names(root.field("label_names"))
     schema = Schema.from_json(root.field("schema"))
     foreign = _foreign(root, schema)
-    has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
-    several = foreign is None and schema.has_several_images
-    if several:
+    if foreign is None and schema.has_several_images:
         _check_several(root, schema)
-    splits = _splits(root.field("splits"), len(label_names), foreign, has_images, several)
-    for name, split in splits.items():
-        _check_label_counts(root.field("splits").field(name), split, schema)
-    for name, split in splits.items() if several else ():
-        _check_number(root.field("splits").field(name), split, schema)
+    splits = _splits(root.field("splits"), len(label_names), schema, foreign)
     duplicates = root.field("duplicates")
     return Manifest(
         name=root.field("name").text(),
@@ -145,9 +136,7 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
         skipped=root.field("skipped").counts(),
         quarantined=root.field("quarantined").count(),
         duplicates=Duplicates(
-            within=duplicates.field("within").counts(),
-            across=duplicates.field("across").count(),
-            dropped=duplicates.field("dropped").count(),
+            duplicates.field("within").counts(), *(duplicates.field(name).count() for name in ("across", "dropped"))
         ),
         image=root.field("image").mapping(Node.scalar),
         fingerprint=root.field("fingerprint").text(),
@@ -209,12 +198,9 @@ def _check_several(root: Node, schema: Schema) -> None:
         raise root.field("schema").refuse(f"several images need lists of one shape in {names}, and have no masks.")
 
 
-def _check_number(node: Node, split: SplitInfo, schema: Schema) -> None:
+def _check_number(field: Node, split: SplitInfo, shape: tuple[int, ...] | None) -> None:
     """Checks that a split can have these numbers of images in its records."""
-    counts, shape, records = split.images_per_record, schema[IMAGE_ENCODED].shape, split.records
-    if not records:
-        return
-    field = node.field("images_per_record")
+    counts, records = split.images_per_record, split.records
     assert counts is not None
     if shape is not None and not counts.smallest == counts.largest == shape[0]:
         raise field.refuse(f"`min` and `max` must be {shape[0]}, as the schema says.")
@@ -222,33 +208,33 @@ def _check_number(node: Node, split: SplitInfo, schema: Schema) -> None:
         raise field.refuse(f"`total` must fit {records} records with `min` to `max` images each.")
 
 
-def _images_per_record(counts: Node | None) -> ImagesPerRecord | None:
-    """Reads the numbers of images in a record. Splits without records do not have the field."""
-    if counts is None:
-        return None
-    return ImagesPerRecord(counts.field("total").count(), counts.field("min").count(1), counts.field("max").count(1))
-
-
-def _splits(
-    node: Node, num_classes: int, foreign: Foreign | None, has_images: bool, several: bool
-) -> dict[str, SplitInfo]:
+def _splits(node: Node, num_classes: int, schema: Schema, foreign: Foreign | None) -> dict[str, SplitInfo]:
     """Reads every split. A list of shards that would take long to read is refused first."""
     nodes = dict(node.items())
-    for name, split in nodes.items():
+    for name, one in nodes.items():
         try:
             file_names.check_split_name(name)
         except ConfigError as error:
-            raise split.refuse(error) from None
-    shards = sum(len(split.field("shards").elements()) for split in nodes.values())
+            raise one.refuse(error) from None
+    shards = sum(len(one.field("shards").elements()) for one in nodes.values())
     if shards > file_names.MAX_SHARDS:
         raise node.refuse(f"there must be at most {file_names.MAX_SHARDS:,} shards in all, got {shards:,}.")
     names: set[str] | None = None if foreign is None else set()
     factor = _MAX_INFLATION if foreign is not None and foreign.compression else 1
+    has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
+    several = foreign is None and schema.has_several_images
     splits = {}
-    for name, split in nodes.items():
-        splits[name] = _split(name, split, num_classes, names, several)
-        _check_formats(split.field("formats"), splits[name], has_images)
-        _check_sizes(split.field("shards"), splits[name], factor)
+    for name, one in nodes.items():
+        split = splits[name] = _split(name, one, num_classes, names, several)
+        _check_formats(one.field("formats"), split, has_images)
+        _check_sizes(one.field("shards"), split, factor)
+        for key, counts in split.label_counts.items():
+            classes = len(schema[key].names) if key in schema else 0
+            if len(counts) > classes or max(counts, default=0) > split.records:
+                field = one.field("label_counts").field(key)
+                raise field.error(f"at most {classes} counts, each at most {split.records}")
+        if several and split.records:
+            _check_number(one.field("images_per_record"), split, schema[IMAGE_ENCODED].shape)
     return splits
 
 
@@ -264,8 +250,11 @@ def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
 
 
 def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None, several: bool) -> SplitInfo:
-    """Reads one split."""
-    shard_nodes = node.field("shards").elements()
+    """Reads one split. Those without masks and the like do not have their fields."""
+    shard_nodes, counts = node.field("shards").elements(), node.field("class_counts").tuple(Node.count)
+    if counts and len(counts) != num_classes:
+        raise node.field("class_counts").error(f"empty or a count for each of the {num_classes} label names")
+    per_record = node.get("images_per_record") if several else None
     split = SplitInfo(
         name=name,
         shards=tuple(
@@ -273,14 +262,15 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
             for i, shard in enumerate(shard_nodes)
         ),
         formats=node.field("formats").counts(),
-        class_counts=_class_counts(node.field("class_counts"), num_classes),
+        class_counts=counts,
         sizes=_sizes(node.field("sizes")),
         seekable_jpegs=_seekable_jpegs(node),
-        # A split without such features does not have these fields.
         tensors=node.mapping(TensorStats.from_json, "tensors"),
         masks=node.mapping(MaskStats.from_json, "masks"),
-        images_per_record=_images_per_record(node.get("images_per_record")) if several else None,
-        label_counts=node.mapping(_read_counts, "label_counts"),
+        images_per_record=None
+        if per_record is None
+        else ImagesPerRecord(*(per_record.field(key).count(least) for key, least in _PER_RECORD)),
+        label_counts=node.mapping(lambda counts: counts.tuple(Node.count), "label_counts"),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
@@ -295,18 +285,6 @@ def _check_formats(node: Node, split: SplitInfo, has_images: bool) -> None:
         records = f"the {split.records} records of the shards" if several is None else f"the {images} images"
         what = records if has_images else "0, since the records have no image"
         raise node.error(f"counts that sum to {what}")
-
-
-def _read_counts(node: Node) -> tuple[int, ...]:
-    return node.tuple(Node.count)
-
-
-def _check_label_counts(node: Node, split: SplitInfo, schema: Schema) -> None:
-    for name, counts in split.label_counts.items():
-        names = schema[name].names if name in schema else ()
-        if len(counts) > len(names) or max(counts, default=0) > split.records:
-            field = node.field("label_counts").field(name)
-            raise field.error(f"at most {len(names)} counts, each at most {split.records}")
 
 
 def _seekable_jpegs(node: Node) -> int:
@@ -326,7 +304,12 @@ def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
     """Reads one shard. `expected` is its name or, for a foreign shard, the set of names so far, which it joins."""
     file = node.field("file")
     if isinstance(expected, set):
-        _check_foreign_name(file, expected)
+        try:
+            file_names.check_foreign_name(file.text())
+        except FormatError as error:
+            raise file.refuse(error) from None
+        if file.text() in expected:
+            raise file.error("a name that no other shard has")
         expected.add(file.text())
     elif file.text() != expected:
         # Only one name is right, so folders, other splits and repetitions are all refused here.
@@ -335,22 +318,6 @@ def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
     if not _SHA256.fullmatch(sha256.text()):
         raise sha256.error("64 lower-case hexadecimal digits")
     return ShardInfo(file.text(), node.field("records").count(), node.field("bytes").count(), sha256.text())
-
-
-def _check_foreign_name(file: Node, before: set[str]) -> None:
-    try:
-        file_names.check_foreign_name(file.text())
-    except FormatError as error:
-        raise file.refuse(error) from None
-    if file.text() in before:
-        raise file.error("a name that no other shard has")
-
-
-def _class_counts(node: Node, num_classes: int) -> tuple[int, ...]:
-    counts = _read_counts(node)
-    if counts and len(counts) != num_classes:
-        raise node.error(f"empty or a count for each of the {num_classes} label names")
-    return counts
 
 
 def _sizes(node: Node) -> ImageSizes:

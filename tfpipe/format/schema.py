@@ -87,7 +87,7 @@ class FeatureSpec:
 
     name: str  # the key in the Example. Readers that nest features nest them at `/`
     dtype: DType  # `float` is float32 on disk
-    shape: tuple[int, ...] | None  # `()` for one value, None for a list of any length, 0 included
+    shape: tuple[int, ...] | None  # `()` for one value, `(n,)` for n, None for any number, also 0
     doc: str = ""  # the meaning of the values, for people
     kind: Kind = "values"  # "text" is UTF-8, "mask" a PNG with the class of each pixel
     tensor: TensorType | None = None  # of the kind "tensor"

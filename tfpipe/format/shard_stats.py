@@ -13,6 +13,8 @@ from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, Split
 from tfpipe.format.schema import Schema, find_tensors
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 
+_COUNTS, _SIDES = ("formats", "labels", "changed", "noticed"), ("heights", "widths", "per_record")
+
 
 @dataclass(slots=True)
 class SideStats:
@@ -103,14 +105,11 @@ class ShardStats:
     def merge(self, other: "ShardStats") -> None:
         """Adds the images, masks and tensors of another shard."""
         self.images += other.images
-        self.formats.update(other.formats)
-        self.labels.update(other.labels)
-        self.changed.update(other.changed)
-        self.noticed.update(other.noticed)
+        for name in _COUNTS:
+            getattr(self, name).update(getattr(other, name))
         self.seekable_jpegs += other.seekable_jpegs
-        self.heights.merge(other.heights)
-        self.widths.merge(other.widths)
-        self.per_record.merge(other.per_record)
+        for name in _SIDES:
+            getattr(self, name).merge(getattr(other, name))
         for name, stats in other.tensors.items():
             self.tensors.setdefault(name, TensorStats()).merge(stats)
         for name, mask_stats in other.masks.items():
@@ -169,8 +168,8 @@ class ShardStats:
         return {
             "images": self.images,
             "seekable_jpegs": self.seekable_jpegs,
-            **{name: dict(getattr(self, name)) for name in ("formats", "labels", "changed", "noticed")},
-            **{name: asdict(getattr(self, name)) for name in ("heights", "widths", "per_record")},
+            **{name: dict(getattr(self, name)) for name in _COUNTS},
+            **{name: asdict(getattr(self, name)) for name in _SIDES},
             "tensors": {name: stats.to_json() for name, stats in self.tensors.items()},
             "masks": {name: stats.to_json() for name, stats in self.masks.items()},
             "label_counts": {name: dict(counts) for name, counts in self.label_counts.items()},
@@ -179,18 +178,14 @@ class ShardStats:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "ShardStats":
         """Inverts `to_json`, also if the fields were in a file between. Other fields are ignored."""
+        same: dict[str, Any] = {name: fields[name] for name in ("images", "seekable_jpegs")}
+        same |= {name: Counter(fields[name]) for name in ("formats", "changed", "noticed")}
+        same |= {name: SideStats(**fields[name]) for name in _SIDES}
         return cls(
-            images=fields["images"],
-            formats=Counter(fields["formats"]),
+            **same,
             labels=_from_json(fields["labels"]),
-            changed=Counter(fields["changed"]),
-            noticed=Counter(fields["noticed"]),
-            seekable_jpegs=fields["seekable_jpegs"],
-            heights=SideStats(**fields["heights"]),
-            widths=SideStats(**fields["widths"]),
             tensors=Node(fields["tensors"]).mapping(TensorStats.from_json),
             masks=Node(fields["masks"]).mapping(MaskStats.from_json),
-            per_record=SideStats(**fields["per_record"]),
             label_counts={name: _from_json(counts) for name, counts in fields["label_counts"].items()},
         )
 
