@@ -40,11 +40,7 @@ class Joined:
 
 
 def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
-    """Adds the columns of a Parquet table to the records of a dataset.
-
-    A row with a missing value counts as none. Numbers stay numbers, texts become text, and lists of floats tensors.
-    Rows with a column `split` belong to that split alone.
-    """
+    """Adds the columns of a Parquet table to the records of a dataset; a row with a missing value counts as none."""
     with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
         import duckdb  # noqa: F401
         import pyarrow  # noqa: F401
@@ -59,10 +55,7 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
 
 
 def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int, int]:
-    """Does the work of `join_table`, while no other process changes the dataset, and returns the counts of the result.
-
-    A table that the same command has joined already is not written again.
-    """
+    """Does the work of `join_table`, and returns the counts; what the same command has joined is not written again."""
     import duckdb
 
     table, directory = opened.path, change.directory

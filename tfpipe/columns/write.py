@@ -170,11 +170,7 @@ class NewColumn:
             raise ConfigError(f"There is a view {config.name!r} already. Give the column another `name`.")
 
     def write(self, make: Make) -> None:
-        """Writes the column.
-
-        The records of each layer get their values in a folder of their own. A column that some layers have is written
-        for the others alone.
-        """
+        """Writes the values of the layers that have none, each in a folder of its own."""
         layers = [self._plan(part, make) for part in self.list_lacking()]
         # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
         unwritten = [layer for layer in layers if self.config.missing == "view" or not layer.is_written]

@@ -75,10 +75,7 @@ class History:
             )
 
     def load(self, view: str = "", *, with_columns: bool = True) -> Manifest:
-        """Returns the dataset at the newest layer, or as a view shows it.
-
-        A view shows the newest layer whose shards are those it was made for, without what the newest layer hides.
-        """
+        """Returns the newest layer, or what a view shows of the newest one it fits, without what is hidden now."""
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
         made = load_view(self.join_shards(self.newest), self.catalog, view)

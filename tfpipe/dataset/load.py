@@ -54,10 +54,7 @@ def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Splits `data/flowers@large` into the directory and the view, which is empty without an `@`.
-
-    A path that exists is a directory, whatever its name.
-    """
+    """Splits `data/flowers@large` into the directory, as which a path that exists counts, and the view or ""."""
     directory, at, view = address.rstrip("/").rpartition("@")
     if not at or "/" in view or os.path.exists(address):
         return address, ""

@@ -64,11 +64,7 @@ def _get_version(path: str) -> str:
 
 
 def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
-    """Reads the catalog of a dataset, which is empty before its first change; `count` is that of `decode_catalog`.
-
-    A bucket that lets nobody list it answers that the file may not be read where it is not there. Then there are no
-    changes, with a warning.
-    """
+    """Reads the catalog, empty before the first change, and with a warning where a bucket does not let one look."""
     path = file_io.join(directory, file_names.CATALOG)
     try:
         return decode_catalog(file_io.read_bytes(path, MAX_CATALOG_BYTES), path, count)

@@ -27,10 +27,7 @@ def write_array_record(file: IO[bytes], payloads: Iterable[bytes]) -> None:
 
 
 def describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, bytes]:
-    """Returns the files with which TensorFlow Datasets opens the folder, by their names.
-
-    They are left out for records that another program wrote, and for names of features that TFDS cannot nest.
-    """
+    """Returns the files with which TFDS opens the folder; none for foreign records and names that it cannot nest."""
     if manifest.foreign is not None:
         return {}
     part = replace(manifest, splits={name: manifest.splits[name] for name in splits})

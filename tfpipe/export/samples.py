@@ -80,10 +80,7 @@ def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
 
 
 def read_payloads(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[tuple[int, bytes]]:
-    """Yields the number in the split and the bytes of each `tf.train.Example` of a shard that is to be exported.
-
-    The features of columns follow those of the record.
-    """
+    """Yields number and bytes of each `tf.train.Example` of a shard to export; features of columns follow."""
     columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
     for number, payload in _scan_payloads(job, progress):
         yield number, payload + b"".join([column.read_payload(number) for column in columns])

@@ -104,10 +104,7 @@ def name_tensors(columns: Iterable[FeatureSpec]) -> dict[str, str]:
 
 
 def _to_json(spec: FeatureSpec, feature: Any) -> Any:
-    """Returns a feature as a JSON value: one value or a list; None if a record has none.
-
-    A float has the fewest digits that give the same float32. Bytes that are not UTF-8 become `{"base64": "..."}`.
-    """
+    """Returns a feature as JSON, floats in the fewest digits, bytes that are not UTF-8 as `{"base64": "..."}`."""
     if spec.kind == "text" or feature is None:
         return feature if feature is not None or spec.shape == () else []
     values = [_to_text(value) for value in feature] if isinstance(feature, list) else _list_numbers(feature)

@@ -119,10 +119,7 @@ def get_path(kind: Kind, name: str, job: str) -> str:
 
 
 def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
-    """Reads what `Catalog.encode` wrote; `count` returns the records of each split in the shards of a catalog.
-
-    What an entry claims is compared with them before hidden records take memory.
-    """
+    """Reads what `Catalog.encode` wrote; an entry must fit `count` of the splits before hidden records take memory."""
     node, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     entries, at, layers = list[Entry](), 0, 1
     for one in node.field("entries").elements():

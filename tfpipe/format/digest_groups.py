@@ -54,11 +54,7 @@ def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> byte
 
 
 def equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
-    """Returns the groups of equal rows, sorted by their first member. A row has at least 8 bytes.
-
-    Rows are sorted by their first 8 bytes and then compared as a whole. This takes 16 bytes of memory a row, and a
-    second for 5 million rows.
-    """
+    """Returns the groups of equal rows, of at least 8 bytes, by their first member; 16 bytes of memory a row."""
     if not len(table):
         return []
     prefix = np.ascontiguousarray(table[:, :8]).view(np.uint64).ravel()

@@ -160,10 +160,7 @@ def check_column_name(name: str) -> str:
 
 
 def index_name(shard: str) -> str:
-    """Returns the path of a shard's index, relative to the dataset directory.
-
-    The index of `layers/2-1f0c9a77be52/train-00000-of-00001.tfrecord` lies in `layers/2-1f0c9a77be52/index`.
-    """
+    """Returns the path of a shard's index, relative to the dataset directory; that of a layer lies in the layer."""
     folder, _, name = shard.rpartition("/")
     if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(folder)):
         folder, name = "", shard

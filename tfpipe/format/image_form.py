@@ -104,10 +104,7 @@ class ImageForm:
 
     @classmethod
     def recorded(cls, image: Mapping[str, object]) -> ImageForm:
-        """Returns the form that the `image` of a manifest describes. Missing options take their defaults.
-
-        Keys that are not options are ignored.
-        """
+        """Returns the form that the `image` of a manifest describes. Missing options take their defaults."""
         options = {name: image[name] for name in cls.__dataclass_fields__ if name in image}
         try:
             return cls(**options)  # type: ignore[arg-type]

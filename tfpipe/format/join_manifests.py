@@ -16,10 +16,7 @@ from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
 def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
-    """Returns the manifest of all parts, whose folders are relative to that of the first, itself "".
-
-    The labels of a later part begin with those of the one before.
-    """
+    """Returns the manifest of all parts, whose folders are relative to the first, itself ""; labels only grow."""
     first, last = parts[0], parts[-1]
     names = dict.fromkeys(name for part in parts for name in part.splits)
     facts = [part.fingerprint for part in parts]

@@ -35,10 +35,7 @@ class ShardInfo:
 
 @dataclass(frozen=True, slots=True)
 class ImageSizes:
-    """The heights and widths of a split's images in pixels, as the records give them.
-
-    With the image form `square` these are the sizes of the originals.
-    """
+    """The heights and widths of a split's images in pixels; with the image form `square` those of the originals."""
 
     min_height: int
     max_height: int
@@ -118,10 +115,7 @@ class SplitInfo:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the shards' names, sizes and checksums, and of what a view chooses, as 64 hexadecimal digits.
-
-        Splits with equal fingerprints hold the same records.
-        """
+        """The hash of the shards' names, sizes and checksums, and of what a view chooses: equal ones, equal records."""
         shards = [[shard.file, shard.bytes, shard.sha256] for shard in self.shards]
         if self.chosen is not None:
             shards.append(["view", self.chosen.records, self.chosen.digest])

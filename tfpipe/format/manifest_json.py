@@ -35,11 +35,7 @@ _MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, 
 
 
 def dumps(manifest: Manifest) -> str:
-    """Returns the manifest as JSON text, ASCII only, that ends with a newline.
-
-    Equal manifests give equal text, because everything without an order is sorted. Each shard and each feature has
-    one line, so that two manifests can be compared line by line.
-    """
+    """Returns the manifest as ASCII text, sorted, with a line for each shard and feature, so that versions compare."""
     document = {
         "format_version": FORMAT_VERSION,
         "name": manifest.name,
@@ -108,10 +104,7 @@ def _render(value: object, indent: str) -> str:
 
 
 def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
-    """Reads a manifest and checks all of it.
-
-    Unknown fields are ignored: a newer tfpipe may add them without raising the format version.
-    """
+    """Reads a manifest and checks all of it. Unknown fields are ignored: a newer tfpipe may add them."""
     root = parse_json(text, where)
     version = root.field("format_version").count(1)
     if version > FORMAT_VERSION:

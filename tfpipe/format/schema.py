@@ -325,10 +325,7 @@ class Schema:
         return frozenset(self._by_name.keys() - self.sizes_keys)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, FeatureLike]:
-        """Returns the values of a record in a form that `encode_example` writes as this schema says.
-
-        A float feature takes whole numbers too. The sizes of tensors are added.
-        """
+        """Returns the values of a record in a form that `encode_example` writes, with the sizes of tensors."""
         if values.keys() != self._written:
             expected = self._written
             missing = ", ".join(map(repr, sorted(expected - values.keys())))

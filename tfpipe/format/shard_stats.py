@@ -88,10 +88,7 @@ class ShardStats:
         return with_nan
 
     def add_classes(self, schema: Schema, features: Mapping[str, Any]) -> None:
-        """Adds the lists of classes of a record that was checked or decoded.
-
-        A class counts once in a record. A number that is not a class, as in a damaged record, does not count.
-        """
+        """Adds the lists of classes of a record, each class once; a number that is not a class does not count."""
         for spec in schema.class_lists:
             value = features.get(spec.name)
             numbers = {int(number) for number in (() if value is None else value)}

@@ -45,10 +45,7 @@ _warn_if_slow(google_crc32c.implementation)
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum of TFRecord files, from 0 to 2**32 - 1: a CRC32C, rotated, plus a constant.
-
-    The mask keeps the checksum useful for data that itself holds checksums.
-    """
+    """Returns the checksum of TFRecord files, a CRC32C, rotated, plus a constant: data may itself hold checksums."""
     return mask_crc(google_crc32c.value(data))
 
 

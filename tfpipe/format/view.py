@@ -159,10 +159,7 @@ class View:
 
 
 def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
-    """Reads what `View.encode` wrote; `records` are the most that the shards of each split can hold.
-
-    What a small file claims is compared with them before a bitmap of so many records takes memory.
-    """
+    """Reads what `View.encode` wrote; `records` are the most of each split, checked before a bitmap takes memory."""
     header, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
     splits, at = {}, 0
     for name, node in header.field("splits").items():

@@ -29,10 +29,7 @@ _TRANSPOSE = {
 
 
 def read_orientation(exif: bytes) -> int:
-    """Reads the orientation, 1 (upright) to 8, in an EXIF block, with or without its leading "Exif" header.
-
-    Only the first directory is read, because it describes the image itself. Any damage counts as orientation 1.
-    """
+    """Reads the orientation, 1 (upright) to 8, in the first directory of an EXIF block; 1 for any damage."""
     tiff = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:
@@ -91,10 +88,7 @@ def find_turn(
 def place_boxes(
     boxes: Iterable[Box], frame: Sequence[float], stored: tuple[int, int], orientation: int
 ) -> tuple[Box, ...]:
-    """Turns the boxes of an image of a width and height, `frame`, into boxes for its upright pixels.
-
-    A frame of zeros is the upright image itself, with boxes in pixels; an empty one is the image as stored.
-    """
+    """Turns boxes for an image of the size `frame` (zeros: upright, in pixels; empty: as stored) into upright ones."""
     if not frame:
         return turn_boxes(boxes, orientation)
     width, height = get_upright_size(stored, orientation)

@@ -87,10 +87,7 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
 
 
 def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file with the JPEG plugin alone; no process-wide pixel limit or warning applies.
-
-    It raises `OSError` without an end marker. Bytes after that do no harm.
-    """
+    """Opens a file with the JPEG plugin alone, without process-wide limits. No end marker is an `OSError`."""
     data = header.decodable
     if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
         # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
@@ -105,10 +102,7 @@ def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
 
 
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
-    """Decodes to pixels, and returns the factor by which each side was reduced: 1, 2, 4 or 8.
-
-    It is the largest that leaves `at_least` a width and height, as stored: a cheap and good first step of a reduction.
-    """
+    """Decodes to pixels, and returns the factor of each side: the most of 1, 2, 4 and 8 that leaves `at_least`."""
     image = open_jpeg(header)
     if at_least is not None:
         image.draft(None, at_least)
@@ -176,10 +170,7 @@ def _segments_of_scans(data: bytes, position: int) -> Iterator[tuple[int, int, i
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields the marker, offset and end of each segment up to and including the first start of scan.
-
-    Bytes between segments are skipped, as libjpeg does.
-    """
+    """Yields marker, offset and end of each segment up to the first scan; bytes between are skipped, as in libjpeg."""
     position = 2
     for _ in range(_MAX_SEGMENTS):
         match = _NEXT_SEGMENT.search(data, position)

@@ -113,10 +113,7 @@ def _make_mask_image(classes: Classes) -> Image.Image:
 
 
 def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
-    """Checks a mask and does to it what was done to its image. A mask that fits as it is keeps its bytes.
-
-    It is for the pixels as they lie in the image's file or, if its size says so, for the upright ones.
-    """
+    """Checks a mask, for stored or upright pixels, and does to it what was done to its image, if anything."""
     try:
         header = _read_mask_header(data, max_pixels)
         classes = _decode_mask(header)

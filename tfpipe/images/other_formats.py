@@ -73,10 +73,7 @@ class OpenedImage:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Keeps Pillow's warnings about odd files off the screen.
-
-    Warning filters belong to the process, so threads take turns. JPEG and PNG do not need this.
-    """
+    """Keeps Pillow's warnings off the screen. Their filters belong to the process, so threads take turns."""
     with _WARNING_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -84,10 +81,7 @@ def quiet_pillow() -> Iterator[None]:
 
 @contextmanager
 def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
-    """Turns every error of a decoder into a `BadImage`, and keeps Pillow quiet. Blocks must not be nested.
-
-    An error of tfpipe, such as a package that is not installed, is not the image's fault and goes on.
-    """
+    """Turns every error of a decoder but tfpipe's own into a `BadImage`. Blocks must not be nested."""
     with nullcontext() if kind in ("jpeg", "png") else quiet_pillow():
         try:
             yield

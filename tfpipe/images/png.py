@@ -109,11 +109,7 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
 
 
 def verify_png(header: PngHeader) -> None:
-    """Inflates the image data and checks that it is complete, as libpng does and Pillow does not.
-
-    The checksums are known to be right, so only wrong filters and missing data are still possible. No pixels are
-    computed, and no data is kept.
-    """
+    """Inflates the image data to check that it is complete; only wrong filters and missing data are still possible."""
     passes = _list_passes(header)
     inflater = zlib.decompressobj()
     offset, total = 0, passes[-1][1]

@@ -48,20 +48,14 @@ class _Layout:
 
 
 def choose_interval(width: int, mcu_width: int) -> int:
-    """Returns the MCUs between two restart markers: the most that divide a row and span at most 96 pixels.
-
-    Where no interval of at least 24 pixels divides the row, it is the whole row.
-    """
+    """Returns the MCUs between two restart markers: the most that divide a row in 24 to 96 pixels, else the row."""
     mcus_per_row = -(-width // mcu_width)
     longest, shortest = _MOST_PIXELS // mcu_width, -(-_LEAST_PIXELS // mcu_width)
     return next((mcus for mcus in range(longest, shortest - 1, -1) if mcus_per_row % mcus == 0), mcus_per_row)
 
 
 def is_seekable(data: bytes) -> bool:
-    """Returns whether a JPEG has one sequential scan, and a restart marker after each interval, which divides a row.
-
-    It reads the headers and looks for markers. Damage between two markers stays unnoticed.
-    """
+    """Returns whether a JPEG has one sequential scan, with a marker after each interval. Nothing is decoded."""
     layout = _read_layout(data)
     return layout is not None and _has_markers(data, layout)
 
@@ -75,11 +69,7 @@ def has_chosen_interval(data: bytes) -> bool:
 
 
 def make_seekable(data: bytes, max_pixels: int) -> bytes | None:
-    """Rewrites a JPEG without loss as a seekable one; None for a rare kind that no baseline JPEG can hold.
-
-    The coefficients stay, and so do the pixels. A progressive JPEG becomes a sequential one. Segments that do not
-    concern pixels are left out.
-    """
+    """Rewrites a JPEG, coefficients and pixels alike, as a seekable one; None for a rare kind without such a form."""
     try:
         return jpeg.make_seekable(data, max_pixels)
     except jpeg.UnsupportedJpeg:

@@ -66,10 +66,7 @@ Counters: TypeAlias = Any
 
 
 def check_file(content: ContentCheck | None, counters: Counters | None, job: FileJob) -> FileReport:
-    """Checks the framing, the checksums, the index and the manifest's entry, and the content unless `content` is None.
-
-    Damage in the file is reported and never raised.
-    """
+    """Checks framing, checksums, index and the manifest's entry, and the content if given; damage is only reported."""
     report, progress = FileReport(job), Progress(counters)
     try:
         with open_file(job.path) as file:

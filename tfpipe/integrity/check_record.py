@@ -44,19 +44,13 @@ class Content:
         return "" if value is None else value.decode("utf-8", "surrogateescape")
 
     def find_markers(self) -> bool | None:
-        """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG.
-
-        Of several images every JPEG must have them.
-        """
+        """Returns whether all JPEGs have the restart markers of seekable ones; None without a JPEG."""
         jpegs = [image for image in self._images if sniff_format(image) == "jpeg"]
         return all(map(is_seekable, jpegs)) if jpegs else None
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of the image's source if the record gives it, else of the stored bytes, in 32 bytes.
-
-        Without an image it is that of all features, of several images that of their digests.
-        """
+        """The SHA-256 of the image's source, of several digests, of the stored bytes, or of all features."""
         value = self.features.get(keys.IMAGE_SHA256)
         if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
             with contextlib.suppress(ValueError):

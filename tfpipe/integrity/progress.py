@@ -22,10 +22,7 @@ def run_on_files(
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> list[Result]:
-    """Calls `function(*shared, counters, job)` for each job, given with its bytes; the results come in order.
-
-    None: one worker process for each core. 0: this process does the work.
-    """
+    """Calls `function(*shared, counters, job)` for each job with its bytes; by default in one process a core."""
     count = min(usable_cpus() if workers is None else workers, len(jobs))
     with _share_counters(sum(size for _, size in jobs), observer or Observer()) as counters:
         if not count:

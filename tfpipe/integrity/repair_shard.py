@@ -42,10 +42,7 @@ class RepairFolder(ShardFolder):
 def repair_shard(
     content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
 ) -> FileReport:
-    """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
-
-    Damage in the source is reported and never raised.
-    """
+    """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
     report = FileReport(job)
     written = staging.find_finished(get_staged_name(job))
     if written is None:

@@ -122,10 +122,7 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
 
 
 def list_files(directory: str) -> dict[str, int] | None:
-    """Returns the files of a dataset by their names in its directory, with their bytes; None if it is no directory.
-
-    A bucket is asked once. On a disk, only the folders count in which a dataset has files.
-    """
+    """Returns the files in the folders where a dataset has some, with their bytes; None if it is no directory."""
     if file_io.is_url(directory):
         return dict(file_io.list_tree(directory)) or None
     if not os.path.isdir(directory):
@@ -199,10 +196,7 @@ def _foreign_jobs(target: str) -> list[FileJob]:
 
 
 def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
-    """Yields the files that the manifest does not know, and those that should exist and do not.
-
-    Any file may lie beside foreign shards, so these are not searched.
-    """
+    """Yields files that the manifest does not know, and missing ones. Any file may lie beside foreign shards."""
     if manifest.foreign is not None:
         return
     shards = {shard.file for split in manifest.splits.values() for shard in split.shards}

@@ -61,10 +61,7 @@ def write_repaired(
 
 
 def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, Iterator[bytes]]:
-    """Returns the new manifest, and the lines of the duplicates.
-
-    The counts of changed images stay, because they are known for the whole dataset only.
-    """
+    """Returns the new manifest, which keeps the counts of changed images, and the lines of the duplicates."""
     infos = {
         name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
         for name, split in manifest.splits.items()

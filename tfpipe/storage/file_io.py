@@ -66,10 +66,7 @@ def lies_below(path: str, root: str) -> bool:
 
 
 def refuse_links(folder: str, names: Iterable[str]) -> None:
-    """Refuses to write below a local folder that came with links to other folders: the files would get there.
-
-    The folder itself may be a link. So may its files be, because a new file takes the place of a link.
-    """
+    """Refuses to write below a local folder that came with links to other folders; it may itself be a link."""
     if is_url(folder):
         return
     for path in (join(folder, name) for name in names):
@@ -167,10 +164,7 @@ def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
 def create(
     path: str, temporary: str | None = None, *, expected_bytes: int = 0, makes_folders: bool = False
 ) -> AbstractContextManager[IO[bytes]]:
-    """Opens a new file that appears under `path` when the block ends well. Its bytes are then on the disk itself.
-
-    `temporary` is its local name until then, on the same disk; `expected_bytes` counts for objects above 100 GB.
-    """
+    """Opens a new file that appears under `path`, on the disk itself, when the block ends well."""
     if is_url(path):
         return get_store(path).create(path, expected_bytes)
     if makes_folders:
@@ -189,10 +183,7 @@ def write_file(path: str, data: bytes, temporary: str | None = None, *, makes_fo
 
 
 def write_new(path: str, data: bytes) -> bool:
-    """Writes a small file unless there is one of its name, and returns whether it did. Of several that try one does.
-
-    Folders are made. What is written is whole, but not yet on the disk itself.
-    """
+    """Writes a small file, and folders, unless there is one of its name, and returns whether it did. Only one does."""
     if is_url(path):
         return get_store(path).write_new(path, data)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -341,10 +332,7 @@ def remove(path: str) -> None:
 
 
 def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
-    """Checks that files exist, can be opened, and have the sizes that the manifest gives.
-
-    Local files are checked one by one. Files of an object store are listed in one request.
-    """
+    """Checks that files exist, can be opened, and have the sizes that the manifest gives; a store is asked once."""
     if paths and is_url(paths[0]):
         found: dict[str, int] = {}
         for folder in dict.fromkeys(map(_folder, paths)):

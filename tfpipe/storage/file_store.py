@@ -42,11 +42,7 @@ class _RangedObject(io.RawIOBase):
 
 
 class FileStore:
-    """A place with files by URL: a bucket, or a file system that another library knows.
-
-    All methods raise an `OSError` for a file that is missing or may not be read, and a `DataError` for a store
-    that fails.
-    """
+    """A place with files by URL. Its methods raise an `OSError` for a missing file, a `DataError` for a bad store."""
 
     def check(self, url: str) -> None:
         """Checks, with few retries, that the bucket can be reached. Elsewhere only the first use shows it."""
@@ -101,10 +97,7 @@ class FileStore:
         return None if size < 0 else str(size)
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Yields URL and bytes of all files in a folder, whose URL ends with a slash.
-
-        If not recursive, a folder comes as its URL with a slash at the end, and -1.
-        """
+        """Yields URL and bytes of all files in a folder; not recursive, a folder with a slash at its end and -1."""
         raise NotImplementedError
 
     def rename(self, source: str, target: str) -> None:

@@ -69,10 +69,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 def read_regular(path: str) -> bytes | None:
-    """Returns the whole of a local file, or None if it is not a regular one: nothing waits for a FIFO or a device.
-
-    It takes four system calls, half as many as `open` and a look at the file before it.
-    """
+    """Returns the whole of a local file by four system calls, or None if it is not a regular one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -134,11 +131,7 @@ class _EarlySyncedFile(io.FileIO):
 
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
-    """Opens a new local file that appears under `path` when the block ends without an error, its bytes on disk.
-
-    Until then it has a name beside `path` that no other call takes, on any machine. After an error nothing is left of
-    it.
-    """
+    """Opens a new local file that appears, its bytes on disk, under `path` when the block ends without an error."""
     temporary = temporary or f"{path}.{uuid4().hex}.tmp"
     try:
         with (

@@ -37,10 +37,7 @@ class _Held:
 
 
 class RangeReader:
-    """A reader of parts of objects. It holds what it asked for ahead until that is read, once. Threads may share it.
-
-    A reader of another process opens its own connections, so a pickled one holds nothing.
-    """
+    """A reader of parts of objects, for threads; what it asked for ahead is held until it is read, once."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = tuple(urls)

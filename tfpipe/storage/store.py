@@ -120,11 +120,7 @@ class _Upload(io.BufferedIOBase):
 
 
 class Store(FileStore):
-    """A store of objects by URL.
-
-    All methods raise a `FileNotFoundError` or `PermissionError` for an object that is missing or may not be read, and a
-    `DataError` for a store that fails. Threads may share a store; a forked process may not.
-    """
+    """A store of objects by URL. Threads may share it; a forked process may not."""
 
     def __init__(self, scheme: str, options: StoreOptions = StoreOptions(), retries: RetryConfig = RETRIES) -> None:  # noqa: B008
         check_installed("obstore", f"{scheme}://", "obstore", REQUIREMENT)
@@ -255,10 +251,7 @@ class Store(FileStore):
             return None
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Yields URL and bytes of all objects in a folder.
-
-        If not recursive, a folder comes as its URL with a slash at the end, and -1.
-        """
+        """Implements `FileStore.list`."""
         import obstore
 
         bucket, key = self._find(folder)

@@ -64,10 +64,7 @@ class HashedReader:
         return crc
 
     def record_at(self, at: int) -> int:
-        """Returns the size of the intact record that begins at `at`, framing included; 0 if none begins there.
-
-        `payload` then returns the payload of that record.
-        """
+        """Returns the size of the intact record that begins at `at`, framing included; 0 if none begins there."""
         left = self.size - at - FRAME_BYTES
         if left < 0:
             return 0

@@ -30,11 +30,7 @@ Places = NDArray[np.int64]
 
 
 def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Damage]:
-    """Yields every intact record of a file and every damage, in the order of their offsets.
-
-    `reader.payload` returns the payload of a record that was just yielded. An index that contradicts intact records is
-    no longer followed.
-    """
+    """Yields intact records and damages in order; an index that contradicts intact records is no longer followed."""
     at = number = 0
     search = Search(reader)
     guide = None if places is None else _Guide(places, reader, search)

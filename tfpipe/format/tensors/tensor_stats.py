@@ -70,10 +70,7 @@ class TensorStats:
     max_sizes: tuple[int, ...] = ()
 
     def add(self, kind: TensorType, bits: NDArray[Any]) -> int:
-        """Adds a tensor as `TensorType.read_bits` returns it; returns its number of NaN.
-
-        A tensor of 64 KB takes 5 us, or 15 us with float16 and bfloat16.
-        """
+        """Adds a tensor as `TensorType.read_bits` returns it, 64 KB in 5 to 15 us; returns its number of NaN."""
         nan = infinite = 0
         low: float | None = None
         high: float | None = None

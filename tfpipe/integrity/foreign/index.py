@@ -134,10 +134,7 @@ class IndexReport:
 
 
 def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport:
-    """Describes foreign TFRecords by a manifest, and by an index of every file that is not compressed.
-
-    Nothing is written unless everything can be, and the manifest is written last. It replaces one of an earlier call.
-    """
+    """Describes foreign TFRecords by indexes and a manifest, which are written if all files can be described."""
     file_io.check_stores([options.target, options.output or options.target])
     files = find_files(options.target)
     metadata = read_metadata(files.root)

@@ -83,11 +83,7 @@ def _shown(features: Mapping[str, Feature]) -> str:
 
 
 def infer_schema(scan: FileScan, notes: list[str]) -> Schema:
-    """Infers the shape of each feature: one value, always n values, or a list of any length.
-
-    Two kinds of features are left out with a note: a feature with several kinds of values, which no parser reads, and
-    a feature whose name is not valid text.
-    """
+    """Infers the shape of each feature; one of several kinds, or whose name is not text, is left out with a note."""
     specs = []
     for name, stats in sorted(scan.features.items()):
         if len(stats.kinds) != 1:
