@@ -70,10 +70,7 @@ def change_and_exit(dataset: str, step: Step, environment: Mapping[str, str]) ->
 
 
 def run_at_once(
-    dataset: str,
-    steps: Sequence[Step],
-    kills_s: Sequence[float | None],
-    environment: Mapping[str, str],
+    dataset: str, steps: Sequence[Step], kills_s: Sequence[float | None], environment: Mapping[str, str]
 ) -> list[int]:
     """Makes changes at once, and kills each after some seconds if it runs so long. Returns their exit codes."""
     begun = time.monotonic()

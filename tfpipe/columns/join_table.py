@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,8 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
         manifest = new.choose_records(written or new.list_lacking())
         with open_facts(manifest.keep_columns(())) as known:
             counts = opened.join(known, manifest)
-            first = {split: sum(info.num_shards for info in _before(manifest, split)) for split in manifest.splits}
+            counted = accumulate((info.num_shards for info in manifest.splits.values()), initial=0)
+            first = dict(zip(manifest.splits, counted, strict=False))
             if not written:
                 new.write(lambda split, number: opened.read(known, fields, first[split] + number))
     except duckdb.Error as error:
@@ -90,13 +92,6 @@ def _follow(fields: Mapping[str, Field], schema: Schema | None) -> dict[str, Fie
             kind = replace(kind, shape=(None,)) if spec.tensor.shape == (None,) else kind
         followed[name] = kind
     return followed
-
-
-def _before(manifest: Manifest, split: str) -> Iterator[Any]:
-    for name, info in manifest.splits.items():
-        if name == split:
-            return
-        yield info
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from tfpipe.format import file_names
 from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
-from tfpipe.format.view import Hidden, View, ViewSplit
+from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
+from tfpipe.views.choose import make_view_split
 from tfpipe.writer.changes import Change, hash_job
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.job import WriteFolder, WriteJob
@@ -237,7 +238,7 @@ class NewColumn:
             data = b"".join(file_io.read_whole(layer.job.folder.digests_path(name)) for name in names)
             notes = np.frombuffer(data, _NOTES)
             numbers = np.flatnonzero(notes != _MISSING).astype(np.int64)
-            splits[split] = _make_view_split(manifest, split, numbers, notes[numbers])
+            splits[split] = make_view_split(manifest, split, numbers, notes[numbers])
         if not any(split.records for split in splits.values()):
             raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
         return View(self.config.name, splits, {"where": f"column {layer.identity}"})
@@ -333,19 +334,3 @@ def _make_records(
         done = row + 1
     yield from repeat(default, shard.records - done)
     file_io.write_file(folder.digests_path(shard.file), notes.astype(_NOTES).tobytes())
-
-
-def _make_view_split(
-    manifest: Manifest, split: str, numbers: NDArray[np.int64], labels: NDArray[np.int64]
-) -> ViewSplit:
-    info, classes = manifest.splits[split], len(manifest.label_names)
-    counts = np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
-    reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
-    return ViewSplit(
-        numbers,
-        None,
-        info.stored_records,
-        int(reader.list_sizes(numbers).sum()),
-        tuple(counts.tolist()) if info.class_counts else (),
-        info.stored_fingerprint,
-    )

@@ -37,13 +37,7 @@ BBOX_TEXT = "image/object/class/text"
 IMAGE_MASK = "image/mask"
 _NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
 
-BOX_COLUMNS = {
-    BBOX_XMIN: "xmin",
-    BBOX_YMIN: "ymin",
-    BBOX_XMAX: "xmax",
-    BBOX_YMAX: "ymax",
-    BBOX_LABEL: "box_label",
-}
+BOX_COLUMNS = {BBOX_XMIN: "xmin", BBOX_YMIN: "ymin", BBOX_XMAX: "xmax", BBOX_YMAX: "ymax", BBOX_LABEL: "box_label"}
 """The columns of a table for the features of boxes."""
 DERIVED = frozenset(
     (
@@ -74,11 +68,7 @@ _KINDS: dict[DType, tuple[type, ...]] = {
     "float": (float, int, np.floating, np.integer),  # a whole number is a valid float; a float is not a valid int64
 }
 _ARRAY_KINDS: dict[DType, str] = {"bytes": "", "int64": "iub", "float": "fiu"}
-_EMPTY: dict[DType, FeatureLike] = {
-    "bytes": [],
-    "int64": np.empty(0, np.int64),
-    "float": np.empty(0, np.float32),
-}
+_EMPTY: dict[DType, FeatureLike] = {"bytes": [], "int64": np.empty(0, np.int64), "float": np.empty(0, np.float32)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number = 0
     while offset < end:
         name = f"Record {number} at byte {offset}"
-        header = _read(file, min(HEADER_BYTES, end - offset))
+        header = read_fully(file, min(HEADER_BYTES, end - offset))
         if len(header) < HEADER_BYTES:
             raise FormatError(f"{name} is cut off: {len(header)} of {HEADER_BYTES} header bytes are there.")
         length = _length(header, name)
@@ -128,8 +128,8 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             payload = _read_large(_reader(file), offset + HEADER_BYTES, length, name)
             file.seek(FOOTER_BYTES, os.SEEK_CUR)
         else:
-            payload = _read(file, length)
-            _check_payload(payload, _read(file, FOOTER_BYTES), name)
+            payload = read_fully(file, length)
+            _check_payload(payload, read_fully(file, FOOTER_BYTES), name)
         yield offset, payload
         offset += length + FRAME_BYTES
         number += 1
@@ -148,13 +148,19 @@ def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
         raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
 
 
+def compute_crc(read_at: ReadAt, begin: int, length: int) -> int:
+    """Returns the unmasked CRC32C of any number of bytes, which are read piece by piece."""
+    crc = 0
+    for offset in range(begin, begin + length, _PIECE_BYTES):
+        crc = google_crc32c.extend(crc, read_at(offset, min(_PIECE_BYTES, begin + length - offset)))
+    return crc
+
+
 def _read_large(read_at: ReadAt, begin: int, length: int, name: str) -> bytes:
     """Reads a payload twice, first for its checksum: a sparse file can promise gigabytes that nobody ever wrote."""
     if length > MAX_PAYLOAD_BYTES:
         raise FormatError(f"{name} must have at most {MAX_PAYLOAD_BYTES:,} bytes of payload, got {length:,}.")
-    crc = 0
-    for offset in range(begin, begin + length, _PIECE_BYTES):
-        crc = google_crc32c.extend(crc, read_at(offset, min(_PIECE_BYTES, begin + length - offset)))
+    crc = compute_crc(read_at, begin, length)
     if read_at(begin + length, FOOTER_BYTES) != _CRC.pack(mask_crc(crc)):
         raise FormatError(f"{name} is damaged: the checksum of its {length} bytes of payload is wrong.")
     payload = read_at(begin, length)
@@ -165,17 +171,14 @@ def _read_large(read_at: ReadAt, begin: int, length: int, name: str) -> bytes:
 def _reader(file: BinaryIO) -> ReadAt:
     def read_at(offset: int, size: int) -> bytes:
         file.seek(offset)
-        return _read(file, size)
+        return read_fully(file, size)
 
     return read_at
 
 
-def _read(file: BinaryIO, size: int) -> bytes:
+def read_fully(file: BinaryIO, size: int) -> bytes:
     """Reads `size` bytes, fewer at the end of the file. One `read` of an unbuffered file may return less."""
     data = file.read(size)
-    while len(data) < size:
-        more = file.read(size - len(data))
-        if not more:
-            break
+    while len(data) < size and (more := file.read(size - len(data))):
         data += more
     return data

@@ -15,27 +15,13 @@ from tfpipe.images.exif import read_orientation
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6
-_DEPTHS = {
-    _GRAY: (1, 2, 4, 8, 16),
-    _RGB: (8, 16),
-    _PALETTE: (1, 2, 4, 8),
-    _GRAY_ALPHA: (8, 16),
-    _RGBA: (8, 16),
-}
+_DEPTHS = {_GRAY: (1, 2, 4, 8, 16), _RGB: (8, 16), _PALETTE: (1, 2, 4, 8), _GRAY_ALPHA: (8, 16), _RGBA: (8, 16)}
 _PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 _COMPRESSED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")
 
 # The offset and the step in x and y of each pass.
 _ONE_PASS = ((0, 0, 1, 1),)
-_ADAM7 = (
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
-)
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 # libpng refuses longer sides unless it is configured otherwise, and TensorFlow does not configure it.
 _MAX_SIDE = 1_000_000

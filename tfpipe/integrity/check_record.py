@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
@@ -128,21 +127,18 @@ class ContentCheck:
         if self.foreign is not None:
             yield from _foreign_faults({key: features.get(key)}, sure=True) if self.decode else ()
             return
-        if self.has_several_images:
-            yield from self._several_faults(features)
-            return
-        yield from self._stored_faults(features)
+        yield from self._several_faults(features) if self.has_several_images else self._stored_faults(features)
 
     def _several_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
         """Yields what is wrong with several images. The number of the image stands first, from 0."""
-        lists = {name: list(values) for name in keys.IMAGE_KEYS if (values := features.get(name)) is not None}
+        lists = {name: values for name in keys.IMAGE_KEYS if (values := features.get(name)) is not None}
         count = len(lists.get(keys.IMAGE_ENCODED, ()))
         wrong = [f"{len(lists.get(name, ()))} {name}" for name in keys.IMAGE_KEYS if len(lists.get(name, ())) != count]
         if wrong or not count:
             yield "image", f"it has {count} {keys.IMAGE_ENCODED}" + (f", but {wrong[0]}" if wrong else "")
             return
         for number in range(count):
-            row = {name: _take(features[name], number) for name in lists}
+            row = {name: values[number : number + 1] for name, values in lists.items()}
             yield from ((kind, f"image {number}: {text}") for kind, text in self._stored_faults(row))
 
     def _stored_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
@@ -197,7 +193,9 @@ def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool
 
 def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
     """Returns how a value differs from its specification, or "" if it does not."""
-    kind = "nothing" if value is None else "bytes" if isinstance(value, list) else _dtype_name(value)
+    kind = "nothing" if value is None else "bytes"
+    if isinstance(value, np.ndarray):
+        kind = "int64" if value.dtype.kind == "i" else "float"
     count = 0 if value is None else len(value)
     if spec.shape is None:
         return "" if kind in (spec.dtype, "nothing") or not count else f"a list of {spec.dtype}, got {kind}"
@@ -215,10 +213,6 @@ def _kind_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fa
                 spec.check_stored(features)
             except FormatError as error:
                 yield "schema", f"{str(error)[:1].lower()}{str(error)[1:].rstrip('.')}"
-
-
-def _dtype_name(value: NDArray[np.int64] | NDArray[np.float32]) -> str:
-    return "int64" if value.dtype.kind == "i" else "float"
 
 
 def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[str, Feature]) -> Iterator[Fault]:
@@ -255,11 +249,6 @@ def _foreign_faults(features: Mapping[str, Feature], sure: bool = False) -> Iter
                     check_encoded(data)
                 except BadImage as error:
                     yield "image", f"feature {name[:80]!r}: {error.reason}"
-
-
-def _take(values: Feature, number: int) -> Feature:
-    """Returns one of several values as a feature that has just this one."""
-    return None if values is None else values[number : number + 1]
 
 
 def _text(features: Mapping[str, Feature], name: str) -> bytes | None:

@@ -55,12 +55,7 @@ class RepairResult:
 
 
 def repair(
-    source: str,
-    output: str,
-    *,
-    quick: bool = False,
-    workers: int | None = None,
-    observer: Observer | None = None,
+    source: str, output: str, *, quick: bool = False, workers: int | None = None, observer: Observer | None = None
 ) -> RepairResult:
     """Writes the undamaged records of a dataset, or of a layer of it, as a new one; `quick` decodes no images."""
     file_io.check_stores([source, output])
@@ -194,7 +189,7 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
             raw_bytes = _find_raw(features) or raw_bytes
     if keys.IMAGE_ENCODED not in scan.features:
         return None
-    labels = _label_names(directory, scan)
+    labels, side = _label_names(directory, scan), math.isqrt(raw_bytes // 3)
     try:
         schema = _infer_schema(scan)
     except ConfigError as error:
@@ -209,7 +204,7 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
         splits=splits,
         label_names=labels,
         schema=schema,
-        image=_infer_form(raw_bytes),
+        image={"encoding": "raw", "square": side} if side else {"encoding": "keep"},
         tool_version=__version__,
     )
 
@@ -233,12 +228,6 @@ def _infer_schema(scan: FileScan) -> keys.Schema:
         if name not in standard
     ]
     return keys.Schema((*standard.features, *extra))
-
-
-def _infer_form(raw_bytes: int) -> dict[str, object]:
-    """Returns the image form, as far as the records show it: from the bytes of a raw image, 0 without one."""
-    side = math.isqrt(raw_bytes // 3)
-    return {"encoding": "raw", "square": side} if side else {"encoding": "keep"}
 
 
 def _find_raw(features: Mapping[str, Feature]) -> int:

@@ -46,10 +46,7 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
     check_local(dataset)
     if isinstance(names, str) or not names:
         raise ConfigError(f"`names` must be a list of one name or more, got {names!r:.80}.")
-    with (
-        importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"),
-        open_layers(dataset) as change,
-    ):
+    with importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"), open_layers(dataset) as change:
         history = change.history
         manifest = history.load_state(history.newest, history.newest, with_columns=False)
         with open_facts(manifest) as table:

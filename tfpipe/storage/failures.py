@@ -177,8 +177,4 @@ def make_retry_options(retries: RetryConfig) -> dict[str, Any]:
         "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
         "base": 2,
     }
-    return {
-        "max_retries": retries.attempts - 1,
-        "retry_timeout": timedelta(seconds=retries.retry_s),
-        "backoff": pauses,
-    }
+    return {"max_retries": retries.attempts - 1, "retry_timeout": timedelta(seconds=retries.retry_s), "backoff": pauses}

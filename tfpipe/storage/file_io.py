@@ -244,10 +244,7 @@ def get_versions(paths: Sequence[str]) -> list[str | None]:
 def get_sizes(paths: Sequence[str]) -> list[int]:
     """Returns the size of many files, -1 for a missing one. A remote folder is listed once."""
     files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
-    listed_sizes: dict[str, int] = {}
-    for folder, count in sorted(files_in_folder.items()):
-        if count > 1:
-            listed_sizes.update(get_store(folder).list(f"{folder}/", recursive=False))
+    listed_sizes = _list_sizes(folder for folder, count in sorted(files_in_folder.items()) if count > 1)
 
     def look_up(path: str) -> int:
         is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
@@ -334,9 +331,7 @@ def remove(path: str) -> None:
 def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """Checks that files exist, can be opened, and have the sizes that the manifest gives; a store is asked once."""
     if paths and is_url(paths[0]):
-        found: dict[str, int] = {}
-        for folder in dict.fromkeys(map(_folder, paths)):
-            found.update(get_store(folder).list(f"{folder}/", recursive=False))
+        found = _list_sizes(dict.fromkeys(map(_folder, paths)))
         for path, size in zip(paths, sizes, strict=True):
             _check_found(path, size, found.get(path))
         return
@@ -383,6 +378,11 @@ def _explain_reading(path: str, error: OSError) -> DataError:
 def _check_size(path: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise FormatError(f"{path} must have at most {max_bytes:,} bytes, got {size:,}.")
+
+
+def _list_sizes(folders: Iterable[str]) -> dict[str, int]:
+    """Returns the size of each file in folders of a store, by its URL."""
+    return {path: size for folder in folders for path, size in get_store(folder).list(f"{folder}/", recursive=False)}
 
 
 def _folder(path: str) -> str:

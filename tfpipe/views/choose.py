@@ -240,23 +240,26 @@ def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
 
 
 def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig) -> ViewSplit:
-    info, numbers = manifest.splits[split], rows.numbers
-    stored = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
-    classes = len(manifest.label_names)
-    counts = np.zeros(classes, np.int64)
-    if rows.labels is not None:
-        counts = np.bincount(rows.labels[(rows.labels >= 0) & (rows.labels < classes)], minlength=classes)
     units = None if rows.weights is None else _to_units(rows.weights, split)
-    if config.weights == CLASS_BALANCED and rows.labels is not None and len(numbers):
+    if config.weights == CLASS_BALANCED and rows.labels is not None and len(rows.numbers):
         units = _balance(rows.labels, split)
-    return ViewSplit(
-        numbers,
-        units,
-        info.stored_records,
-        sum(int(stored.list_sizes(numbers[k : k + _AT_ONCE]).sum()) for k in range(0, len(numbers), _AT_ONCE)),
-        tuple(counts.tolist()) if info.class_counts else (),
-        info.stored_fingerprint,
-    )
+    return make_view_split(manifest, split, rows.numbers, rows.labels, units)
+
+
+def make_view_split(
+    manifest: Manifest,
+    split: str,
+    numbers: IntArray,
+    labels: NDArray[np.integer[Any]] | None,
+    units: NDArray[np.uint32] | None = None,
+) -> ViewSplit:
+    """Returns the records of a split with some numbers, of classes below 0 for none, read as often as `units` say."""
+    info, classes = manifest.splits[split], len(manifest.label_names)
+    stored = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
+    sizes = (stored.list_sizes(numbers[k : k + _AT_ONCE]).sum() for k in range(0, len(numbers), _AT_ONCE))
+    known = np.empty(0, np.int64) if labels is None else labels[(labels >= 0) & (labels < classes)]
+    counts = tuple(np.bincount(known, minlength=classes).tolist()) if info.class_counts else ()
+    return ViewSplit(numbers, units, info.stored_records, sum(map(int, sizes)), counts, info.stored_fingerprint)
 
 
 def _balance(labels: NDArray[np.int32], split: str) -> NDArray[np.uint32]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
-from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, decode_header, mask_crc
+from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, decode_header, mask_crc, read_fully
 
 BUFFER_BYTES = 1 << 20
 """The size of the buffer. Bytes that were just read are still in the processor's cache when they are hashed."""
@@ -48,9 +48,7 @@ class HashedReader:
     def peek(self, offset: int, size: int) -> bytes:
         """Returns bytes from any place, fewer at the end of the file. The buffer stays as it is."""
         self._file.seek(offset)
-        data = self._file.read(size)
-        while len(data) < size and (more := self._file.read(size - len(data))):
-            data += more
+        data = read_fully(self._file, size)
         self._at = offset + len(data)
         return data
 

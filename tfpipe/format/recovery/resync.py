@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
-from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, decode_header, mask_crc, masked_crc32c
+from tfpipe.format.tfrecord import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    compute_crc,
+    decode_header,
+    mask_crc,
+    masked_crc32c,
+)
 
 FrameDamage = Literal["length_crc", "payload_crc", "truncated", "garbage", "missing"]
 _MAX_REREAD = 4  # hostile headers can make a search read at most this many times the file's size, plus the next line
@@ -80,7 +88,7 @@ class Search:
         if self._left < 0:  # the file was made to be searched forever; from now on only a following header counts
             return False
         footer = int.from_bytes(self._reader.peek(end, FOOTER_BYTES), "little")
-        return mask_crc(self._crc(at + HEADER_BYTES, length)) == footer
+        return mask_crc(compute_crc(self._reader.peek, at + HEADER_BYTES, length)) == footer
 
     def goes_on_at(self, stop: int) -> bool:
         """Returns whether a header stands at `stop`, or the file ends there."""
@@ -89,14 +97,6 @@ class Search:
     def _is_confirmed(self, at: int, length: int) -> bool:
         """Returns whether a following header, the end of the file or the payload confirms the header at `at`."""
         return self.goes_on_at(at + length + FRAME_BYTES) or self.payload_holds(at, length)
-
-    def _crc(self, offset: int, size: int) -> int:
-        stop, crc = offset + size, 0
-        while offset < stop:
-            data = self._reader.peek(offset, min(1 << 20, stop - offset))
-            crc = google_crc32c.extend(crc, data)
-            offset += len(data)
-        return crc
 
 
 def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -15,18 +15,7 @@ from tfpipe.format.protobuf_wire import LENGTH, VARINT, Budget, fields, read_var
 from tfpipe.system.extras import importing
 
 TensorDType: TypeAlias = Literal[
-    "bool",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "bfloat16", "float32", "float64"
 ]
 """The types of a tensor's values, by the names that NumPy, TensorFlow, PyTorch and JAX give them."""
 
@@ -122,12 +111,7 @@ class TensorType:
         array = np.asarray(value)
         if not hasattr(value, "dtype") and array.dtype.name != self.dtype:
             array = self._convert_plain(array)
-        if array.dtype.name != self.dtype:
-            raise ConfigError(f"{self}, got {_describe(array)}")
-        fits = len(array.shape) == len(self.shape) and all(
-            expected in (None, size) for expected, size in zip(self.shape, array.shape, strict=True)
-        )
-        if not fits:
+        if array.dtype.name != self.dtype or not self._fits(array.shape):
             raise ConfigError(f"{self}, got {_describe(array)}")
         if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and self.bits.byteorder == ">"):
             array = array.astype(array.dtype.newbyteorder("<"))
@@ -180,11 +164,10 @@ class TensorType:
 
     def admits(self, proto: TensorProto) -> bool:
         """Returns whether a tensor has this dtype and fits this shape."""
-        return (
-            proto.dtype == self.dtype
-            and len(proto.shape) == len(self.shape)
-            and all(expected in (None, size) for expected, size in zip(self.shape, proto.shape, strict=True))
-        )
+        return proto.dtype == self.dtype and self._fits(proto.shape)
+
+    def _fits(self, shape: Sequence[int]) -> bool:
+        return len(shape) == len(self.shape) and all(map(lambda own, size: own in (None, size), self.shape, shape))
 
 
 def get_numpy_dtype(dtype: TensorDType) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from tfpipe._version import __version__
@@ -130,7 +130,7 @@ class IndexReport:
 
     directory: str
     manifest: Manifest
-    notes: tuple[str, ...] = field(default=())  # sentences that the user should read
+    notes: tuple[str, ...] = ()  # sentences that the user should read
 
 
 def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport:
@@ -144,7 +144,11 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
         heads = dict(zip(files.names, starts, strict=True))
         compression = _compression(files, heads)
-        _check_export(options, compression)
+        if options.export and compression:
+            raise ConfigError(
+                f"`export` needs files in which a record can be found by its offset, and these are {compression} "
+                "compressed. Leave it out."
+            )
         first = _first_record(files, [name for name in files.names if heads[name]], compression)
         named_keys = Keys(options.image_key or "", options.label_key)
         keys = infer_schema.choose_keys(first, named_keys, metadata)
@@ -170,14 +174,6 @@ def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression
         examples = ", ".join(f"{files.path(name)} is {kind or 'not'}" for kind, name in sorted(by_kind.items()))
         raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
     return next(iter(by_kind), "")
-
-
-def _check_export(options: IndexConfig, compression: Compression) -> None:
-    if options.export and compression:
-        raise ConfigError(
-            f"`export` needs files in which a record can be found by its offset, and these are {compression} "
-            "compressed. Leave it out."
-        )
 
 
 def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compression) -> dict[str, Feature]:

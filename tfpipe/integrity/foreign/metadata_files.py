@@ -13,7 +13,7 @@ _MAX_BYTES = 2**26
 _MAX_SHARDS = 1_000_000
 _MAX_NAME_BYTES = 255  # of a file on every common file system
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_LABEL_FILES = ("labels.txt",)  # written by TF-Slim's converters, a line like `0:daisy` for each class
+_LABEL_FILE = "labels.txt"  # written by TF-Slim's converters, a line like `0:daisy` for each class
 
 
 @dataclass
@@ -44,8 +44,7 @@ def read_metadata(root: str) -> Metadata:
         is_name = file.isprintable() and len(file.encode()) <= _MAX_NAME_BYTES
         if is_name and (names := _label_file(file_io.join(root, file), metadata)):
             metadata.classes[feature] = names
-    lists = (_label_file(file_io.join(root, file), metadata) for file in _LABEL_FILES)
-    metadata.listed = next((names for names in lists if names), ())
+    metadata.listed = _label_file(file_io.join(root, _LABEL_FILE), metadata)
     return metadata
 
 
