@@ -5,8 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
@@ -206,39 +204,3 @@ def test_text_that_is_no_manifest(text, message):
     with pytest.raises(FormatError) as error:
         loads(text)
     assert str(error.value).startswith(message) or "must be a whole number of at least 1" in str(error.value)
-
-
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-JSON = st.recursive(LEAVES, lambda b: st.lists(b, max_size=2) | st.dictionaries(st.text(max_size=5), b, max_size=2))
-
-
-def places(value, path=()):
-    """The path of every value inside a JSON document."""
-    yield path
-    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in below:
-        yield from places(child, (*path, key))
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.sampled_from(list(places(DOCUMENT))), JSON)
-def test_any_change_is_read_or_refused(path, value):
-    document = copy.deepcopy(DOCUMENT)
-    here = {"": document}
-    for key, after in zip(("", *path), (*path, None), strict=True):
-        if after is None:
-            here[key] = value
-        else:
-            here = here[key]
-    try:
-        manifest = loads(json.dumps(document if path else value))
-    except FormatError:
-        return
-    assert loads(dumps(manifest)) == manifest
-
-
-@settings(deadline=None)
-@given(st.text(max_size=30))
-def test_any_text_is_refused(text):
-    with pytest.raises(FormatError):
-        loads(text)

@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
@@ -137,24 +135,6 @@ def one(**change):
 )
 def test_hostile_json(obj, message):
     assert refusal(FormatError, Schema.from_json, obj).startswith(message)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None)
-@given(JSON, st.sampled_from(["name", "dtype", "shape", "doc", "features", ""]))
-def test_any_json_is_read_or_refused(obj, at):
-    obj = {"features": obj} if at == "features" else one(**{at: obj}) if at else obj
-    try:
-        found = Schema.from_json(obj)
-    except FormatError:
-        return
-    assert Schema.from_json(found.to_json()) == found
 
 
 def test_image_schema():

@@ -8,7 +8,7 @@ import pytest
 
 from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema
-from tfpipe.format.shard_stats import ShardStats, SideStats, merge_stats, sort_counts
+from tfpipe.format.shard_stats import ShardStats, SideStats, merge_stats
 
 IMAGES = [("PNG", 10, 20, 2), ("JPEG", 7, 30, 0), ("JPEG", 12, 5, 2), ("PNG", 10, 41, 1)]
 
@@ -46,15 +46,6 @@ def test_shards_in_any_order_and_cut_make_the_same_sum() -> None:
     assert merge_stats([count(images[:20]), ShardStats(), count(images[20:21]), count(images[21:])]) == whole
 
 
-def test_changes_and_notes_are_merged() -> None:
-    one, other = ShardStats(), ShardStats()
-    one.changed.update(["resized", "exif_rotated"])
-    other.changed.update(["resized"])
-    other.noticed.update(["progressive"])
-    total = merge_stats([one, other])
-    assert (total.changed, total.noticed) == ({"resized": 2, "exif_rotated": 1}, {"progressive": 1})
-
-
 def test_a_split_of_the_manifest() -> None:
     shards = [ShardInfo("train-00000-of-00001.tfrecord", 4, 100, "0" * 64)]
     assert count(IMAGES).to_split_info("train", shards, num_classes=4) == SplitInfo(
@@ -64,14 +55,6 @@ def test_a_split_of_the_manifest() -> None:
         class_counts=(1, 1, 2, 0),
         sizes=ImageSizes(7, 12, 9.8, 5, 41, 24.0),
     )
-
-
-def test_labels_that_count_from_one() -> None:
-    assert count(IMAGES).to_split_info("train", [], num_classes=2, label_base=1).class_counts == (1, 2)
-
-
-def test_no_labels() -> None:
-    assert count(IMAGES).to_split_info("train", [], num_classes=0).class_counts == ()
 
 
 def test_no_images() -> None:
@@ -84,18 +67,6 @@ def test_json_and_back(images: list[tuple[str, int, int, int]]) -> None:
     stats.changed["resized"] += 3
     stats.seekable_jpegs = 2
     assert ShardStats.from_json(json.loads(json.dumps(stats.to_json()))) == stats
-
-
-def test_seekable_jpegs_are_summed() -> None:
-    one, other = count(IMAGES[:2]), count(IMAGES[2:])
-    one.seekable_jpegs = 3
-    total = merge_stats([one, other, one])
-    assert total.seekable_jpegs == 6
-    assert total.to_split_info("train", [], num_classes=0).seekable_jpegs == 6
-
-
-def test_counts_in_the_order_of_their_names() -> None:
-    assert list(sort_counts({"b": 1, "a": 2}).items()) == [("a", 2), ("b", 1)]
 
 
 def test_numbers_that_are_not_classes_do_not_count() -> None:

@@ -82,10 +82,6 @@ class History:
         fits = (number for number in range(self.newest, 0, -1) if find_misfit(self.join_shards(number), made) is None)
         return self.load_state(next(fits, self.newest), self.newest, made, with_columns=with_columns)
 
-    def load_numbered(self) -> Manifest:
-        """Returns the dataset at the newest layer, under the address of this layer."""
-        return replace(self.load(), view=str(self.newest))
-
     def load_state(
         self, number: int, hidden_at: int, view: View | None = None, *, with_columns: bool = True
     ) -> Manifest:

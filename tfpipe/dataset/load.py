@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TypeVar
 
 from tfpipe.dataset.history import History
@@ -39,7 +40,7 @@ def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None)
     directory, view = split_address(os.fspath(directory).removeprefix("file://"))
     history = History.read(load_own_manifest(directory, root=root))
     if view.isdecimal():
-        return history.cut(int(view)).check_newest().load_numbered()
+        return replace(history.cut(int(view)).check_newest().load(), view=str(int(view)))
     return history.check_newest().load(view)
 
 

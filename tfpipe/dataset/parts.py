@@ -71,7 +71,8 @@ def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) 
     except FileNotFoundError:
         if os.path.lexists(path):  # a link to nothing
             raise FormatError(f"{path} cannot be read: it is not there. Copy the dataset again.") from None
-        if not file_io.is_url(directory) and _has_old_layers(directory):
+        old = [] if file_io.is_url(directory) else file_io.list_names(file_io.join(directory, file_names.LAYERS_DIR))
+        if any(name.endswith(".layer") for name in old):
             raise FormatError(
                 f"{directory} was changed by an earlier version of tfpipe, which this one does not read. Write it anew "
                 "with that version: tfpipe reshard OLD NEW."
@@ -81,10 +82,6 @@ def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) 
             raise
         _logger.warning("%s is read without columns and layers, which cannot be looked up: %s", directory, error)
     return Catalog()
-
-
-def _has_old_layers(directory: str) -> bool:
-    return any(name.endswith(".layer") for name in file_io.list_names(file_io.join(directory, file_names.LAYERS_DIR)))
 
 
 def load_column(manifest: Manifest, entry: Entry, directory: str) -> Manifest | None:

@@ -32,14 +32,9 @@ MAX_SHARDS = 100_000
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_PATH = 4096
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 """The names that datasets use for the three splits, and the split that each means."""
 

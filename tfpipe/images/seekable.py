@@ -7,7 +7,7 @@ pixels.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tfpipe.images.errors import BadImage
 from tfpipe.native import jpeg
@@ -25,26 +25,14 @@ _RST0 = 0xD0
 _FILL_BYTES = re.compile(rb"\xff+(?=\xff)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """The place of the one scan of a sequential JPEG, and its intervals."""
 
     scan: int  # the offset of the entropy-coded data
     interval: int  # in MCUs
-    height: int  # of the image in pixels
-    width: int
-    mcu_height: int  # in pixels
-    mcu_width: int
-
-    @property
-    def mcus_per_row(self) -> int:
-        """The number of MCUs of a row."""
-        return -(-self.width // self.mcu_width)
-
-    @property
-    def mcu_rows(self) -> int:
-        """The number of rows of MCUs."""
-        return -(-self.height // self.mcu_height)
+    mcus_per_row: int
+    mcu_rows: int
+    mcu_width: int  # in pixels
 
 
 def choose_interval(width: int, mcu_width: int) -> int:
@@ -112,8 +100,8 @@ def _read_layout(data: bytes) -> _Layout | None:
         return None
     # A single component is not interleaved, so its MCU is a block, whatever its sampling factors.
     across, down = (1, 1) if components == 1 else map(max, zip(*sampling, strict=True))
-    layout = _Layout(at, interval, height, width, 8 * down, 8 * across)
-    return None if layout.mcus_per_row % interval else layout
+    mcus_per_row, mcu_rows = -(-width // (8 * across)), -(-height // (8 * down))
+    return None if mcus_per_row % interval else _Layout(at, interval, mcus_per_row, mcu_rows, 8 * across)
 
 
 def _has_markers(data: bytes, layout: _Layout) -> bool:

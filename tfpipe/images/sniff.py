@@ -5,19 +5,8 @@ from __future__ import annotations
 from tfpipe.images.errors import BadImage
 
 # The names of formats in messages.
-TITLES = {
-    "jpeg": "JPEG",
-    "png": "PNG",
-    "gif": "GIF",
-    "bmp": "BMP",
-    "webp": "WebP",
-    "tiff": "TIFF",
-    "ppm": "PPM",
-    "avif": "AVIF",
-    "heic": "HEIC",
-    "jpeg2000": "JPEG 2000",
-    "jxl": "JPEG XL",
-}
+TITLES = {kind: kind.upper() for kind in ("jpeg", "png", "gif", "bmp", "tiff", "ppm", "avif", "heic")}
+TITLES |= {"webp": "WebP", "jpeg2000": "JPEG 2000", "jxl": "JPEG XL"}
 
 _EXTENSIONS = {
     **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "mpo"), "jpeg"),

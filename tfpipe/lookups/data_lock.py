@@ -62,14 +62,9 @@ class DataLock:
     def to_json(self) -> dict[str, Any]:
         """Returns the lock as a table of plain values."""
         config = {name: value for name, value in asdict(self.config).items() if value is not None}
-        return {
-            "data": self.data,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
-            "columns": dict(self.columns),
-            "order": self.order,
-            "config": {name: value for name, value in config.items() if name not in _HOST_OPTIONS},
-        }
+        config = {name: value for name, value in config.items() if name not in _HOST_OPTIONS}
+        facts = {name: getattr(self, name) for name in ("data", "split", "fingerprint")}
+        return facts | {"columns": dict(self.columns), "order": self.order, "config": config}
 
     def open(self) -> BatchPlan:
         """Opens the dataset, and returns the plan of one host for all rows of each batch.

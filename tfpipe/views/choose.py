@@ -47,7 +47,13 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
         raise ConfigError(f"A view is made of a dataset and not of the view {manifest.view!r}. Leave the @ out.")
     with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), open_facts(manifest) as table:
         found = {name: table.choose(name, config) for name in manifest.splits}
-        check_names(table, config.without)
+        if config.without and facts.NAME not in table.columns:
+            raise ConfigError("`without` names records, and those of this dataset have no names.")
+        if config.without and (unknown := table.list_unknown(config.without)):
+            raise ConfigError(
+                f"Each name of `without` must belong to a record, got {len(unknown):,} of {len(config.without):,} that "
+                f"do not, such as {unknown[0]!r}."
+            )
     splits = {name: _make_split(manifest, name, _sample(rows, config, name), config) for name, rows in found.items()}
     if not any(split.records for split in splits.values()):
         raise DataError(f"No record of {manifest.directory} fulfills the condition, got {config.where!r}.")
@@ -186,19 +192,6 @@ class FactsTable:
                 f"`where` must be a condition over the columns {', '.join(self.columns)}; got {where!r}. DuckDB says: "
                 f"{first_line(error)}"
             ) from None
-
-
-def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
-    """Refuses names that no record has."""
-    if not names:
-        return
-    if facts.NAME not in table.columns:
-        raise ConfigError("`without` names records, and those of this dataset have no names.")
-    if unknown := table.list_unknown(names):
-        raise ConfigError(
-            f"Each name of `without` must belong to a record, got {len(unknown):,} of {len(names):,} that do not, "
-            f"such as {unknown[0]!r}."
-        )
 
 
 @contextmanager
