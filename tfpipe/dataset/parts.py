@@ -140,7 +140,10 @@ def use_view(manifest: Manifest, view: View) -> Manifest:
             "Make it again by `tfpipe view`."
         )
     chosen = {name: view.splits[name] for name in manifest.splits if view.splits[name].records}
-    splits = {name: choose_records(manifest.splits[name], records) for name, records in chosen.items()}
+    splits = {
+        name: replace(manifest.splits[name], chosen=records, class_counts=records.class_counts)
+        for name, records in chosen.items()
+    }
     return replace(manifest, splits=splits, view=view.name)
 
 
@@ -152,18 +155,14 @@ def find_misfit(manifest: Manifest, view: View) -> str | None:
     return None
 
 
-def choose_records(info: SplitInfo, chosen: ViewSplit) -> SplitInfo:
-    """Returns a split of which only some records are read."""
-    return replace(info, chosen=chosen, class_counts=chosen.class_counts)
-
-
 def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
     """Returns a split without records that are hidden: of those that a view chose, or of all."""
     if not hidden.records:
         return info
     numbers = np.arange(info.stored_records)
     whole = ViewSplit(numbers, None, len(numbers), info.bytes, info.class_counts, info.stored_fingerprint)
-    return choose_records(info, (info.chosen or whole).leave_out(hidden))
+    left = (info.chosen or whole).leave_out(hidden)
+    return replace(info, chosen=left, class_counts=left.class_counts)
 
 
 def list_fingerprints(manifest: Manifest) -> dict[str, str]:

@@ -164,7 +164,8 @@ class FeatureSpec:
         if self.names:
             return self._check_classes(value)
         if self.shape == ():
-            scalar: FeatureLike = self._check_scalar(value)
+            self._check_kind(value)
+            scalar: FeatureLike = self._float(value) if self.dtype == "float" else value
             return scalar
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in _ARRAY_KINDS[self.dtype]:
@@ -174,11 +175,8 @@ class FeatureSpec:
             count = value.size
             value = value.astype(np.float32) if self.dtype == "float" and value.dtype.kind != "f" else value
         elif isinstance(value, list | tuple):
-            kinds = _KINDS[self.dtype]
             for element in value:
-                if not isinstance(element, kinds):
-                    raise self._wrong_kind(element)
-                self._check_text(element)
+                self._check_kind(element)
             count = len(value)
             value = [self._float(element) for element in value] if self.dtype == "float" else value
         else:
@@ -207,14 +205,8 @@ class FeatureSpec:
             f"{value!r:.80}."
         )
 
-    def _check_scalar(self, value: Any) -> Any:
-        if not isinstance(value, _KINDS[self.dtype]):
-            raise self._wrong_kind(value)
-        self._check_text(value)
-        return self._float(value) if self.dtype == "float" else value
-
-    def _check_text(self, value: Any) -> None:
-        if self.kind == "mask" and not isinstance(value, bytes):
+    def _check_kind(self, value: Any) -> None:
+        if not isinstance(value, bytes if self.kind == "mask" else _KINDS[self.dtype]):
             raise self._wrong_kind(value)
         if self.kind == "text" and isinstance(value, bytes):
             try:

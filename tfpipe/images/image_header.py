@@ -34,13 +34,8 @@ def _read(data: bytes, kind: str) -> ImageHeader:
         return ImageHeader("JPEG", head.width, head.height, _list_noticed(properties))
     if kind == "png":
         chunks = png.read_header(data, _MAX_PIXELS)
-        properties = {
-            "turned": chunks.orientation != 1,
-            "transparent": chunks.transparent,
-            "16_bit": chunks.depth == 16,
-            "animated": chunks.animated,
-        }
-        return ImageHeader("PNG", chunks.width, chunks.height, _list_noticed(properties))
+        noticed = (*chunks.odd, *_list_noticed({"animated": chunks.animated}))
+        return ImageHeader("PNG", chunks.width, chunks.height, noticed)
     opened = other_formats.open_image(data, kind, _MAX_PIXELS)
     properties = {"turned": opened.orientation != 1, "animated": opened.animated}
     return ImageHeader(kind.upper(), opened.width, opened.height, _list_noticed(properties))

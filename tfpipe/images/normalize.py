@@ -135,14 +135,9 @@ def _take_plainly(source: _InputImage) -> None:
         source.acceptable = _is_usual(header)
         source.unusual = ("turned",) if header.orientation != 1 else ()
     else:
-        properties = {
-            "turned": header.orientation != 1,
-            "transparent": header.transparent,
-            "16_bit": header.depth == 16,
-        }
+        source.unusual = header.odd
         source.header = replace(header, orientation=1)
         source.acceptable = True
-        source.unusual = tuple(name for name, holds in properties.items() if holds)
     source.size = _get_upright_size(source.header)
 
 

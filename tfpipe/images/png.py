@@ -57,6 +57,12 @@ class PngHeader:
         return 1 if self.color_type in (_GRAY, _GRAY_ALPHA) else 3
 
     @property
+    def odd(self) -> tuple[str, ...]:
+        """The properties that a plain decoder handles wrongly."""
+        odd = {"turned": self.orientation != 1, "transparent": self.transparent, "16_bit": self.depth == 16}
+        return tuple(name for name, holds in odd.items() if holds)
+
+    @property
     def decodable(self) -> bytes:
         """The file without the chunks that do not concern pixels. Hostile ones would make Pillow warn or fail."""
         return SIGNATURE + b"".join(self.data[start:end] for start, end in self.pixel_chunks)

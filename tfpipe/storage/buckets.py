@@ -86,8 +86,7 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
     if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
         config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
         client["allow_http"] = config["base_url"].startswith("http://")
-        # An emulator takes any token. Without one obstore asks this machine for one.
-        provider = partial(dict, token="emulator", expires_at=None) if options.credentials != "none" else None
+        provider = _answer_emulator if options.credentials != "none" else None
     elif options.credentials != "none":
         provider = _find_google_credentials(options)
     if provider is None:
@@ -95,6 +94,11 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
 
     make: _Make = GCSStore
     return partial(make, name, config=config, client_options=client, credential_provider=provider)
+
+
+def _answer_emulator() -> dict[str, Any]:
+    """Returns a token for an emulator, which takes any. Without one obstore asks this machine for one."""
+    return {"token": "emulator", "expires_at": None}
 
 
 def _find_google_credentials(options: StoreOptions) -> Any:

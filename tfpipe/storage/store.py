@@ -166,26 +166,11 @@ class Store(FileStore):
 
     def write(self, url: str, data: bytes) -> None:
         """Writes a small object."""
-        import obstore
-
-        bucket, key = self._find_to_write(url)
-        self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
+        self._put(url, data)
 
     def write_new(self, url: str, data: bytes) -> bool:
         """Writes a small object unless there is one, and returns whether it did. Of several that try one does."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        bucket, key = self._find_to_write(url)
-
-        def put() -> bool:
-            try:
-                obstore.put(bucket.once, key, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-            return True
-
-        return self._ask(url, put)
+        return self._put(url, data, "create")
 
     @contextlib.contextmanager
     def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
@@ -224,21 +209,24 @@ class Store(FileStore):
 
     def replace(self, url: str, data: bytes, expected: Any) -> bool:
         """Writes an object if `get_replaceable` still gives `expected`; returns whether it did."""
+        # The answer to an earlier attempt may have been lost.
+        return self._put(url, data, "create" if expected is None else expected) or self.read(url) == data
+
+    def _put(self, url: str, data: bytes, mode: Any = None) -> bool:
+        """Writes a small object, and returns whether it did: not where the condition of `mode` does not hold."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         bucket, key = self._find_to_write(url)
-        mode: Any = "create" if expected is None else expected
 
-        def ask() -> bool:
+        def put() -> bool:
             try:
                 obstore.put(bucket.once, key, data, use_multipart=False, mode=mode)
                 return True
             except (AlreadyExistsError, PreconditionError):
                 return False
 
-        # The answer to an earlier attempt may have been lost.
-        return self._ask(url, ask) or self.read(url) == data
+        return self._ask(url, put)
 
     def _find_meta(self, url: str) -> Any:
         """Returns what obstore knows of an object; None if there is none."""
