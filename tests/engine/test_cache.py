@@ -161,7 +161,6 @@ def test_a_mixture_has_a_cache_of_each_dataset(make, raw: tfpipe.Manifest, optio
 
 def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch) -> None:
     images = TorchBatches(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
-    decoded = PipelineConfig(**OPTIONS, cache="decoded")
     for call, message in (
         (
             lambda: data_loader(images, num_workers=2),
@@ -169,17 +168,8 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch) -> None:
             "out.",
         ),
         (
-            lambda: open_batches(jpegs, cache="decoded", max_bad_records=100),
-            "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
-            "cache='bytes', or mend the data first.",
-        ),
-        (
             lambda: open_batches(jpegs, cache="bytes", cache_bytes=5),
             "`cache_bytes` must hold a record, of which the first takes ",
-        ),
-        (
-            lambda: TorchBatches(jpegs, "train", decoded, transform=lambda one: one),
-            "`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.",
         ),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -23,7 +23,6 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.jax import JaxBatches
-from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
 
@@ -189,10 +188,3 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         maker.decode([part])
     assert str(caught.value).startswith("Record 2 of 'train': 'image/mask' cannot be used, ")
-
-
-def test_a_mixture_has_no_cache_in_files(source: Manifest, tmp_path: Path) -> None:
-    config = PipelineConfig(batch_size=4, cache="bytes", cache_dir=str(tmp_path))
-    with pytest.raises(ConfigError) as caught:
-        NumpyBatches(tfpipe.mix({source.directory: 1, f"{source.directory}/": 1}), "train", config)
-    assert str(caught.value) == "A mixture cannot be cached in files as a whole. Take its datasets one by one."

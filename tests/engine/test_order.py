@@ -158,14 +158,6 @@ def test_a_row_reads_blocks_of_adjacent_records_and_few_begin_in_a_step(order: O
     assert (begins.sum(axis=0) == order.blocks_per_row).all()
 
 
-@given(orders(), epochs)
-@settings(max_examples=60, deadline=None)
-def test_the_head_is_as_long_as_whole_blocks_allow(order: Order, epoch: int):
-    assert order.block_records <= order.steps_per_epoch
-    assert 0 <= order.steps_per_epoch - order.head_steps < order.block_records
-    assert order.blocks_per_row >= 1
-
-
 @given(orders(), epochs, st.data())
 @settings(max_examples=40, deadline=None)
 def test_the_global_batch_is_the_same_for_any_number_of_hosts(order: Order, epoch: int, data: st.DataObject):

@@ -2,11 +2,9 @@
 
 import gc
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,14 +54,6 @@ def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
         assert (
             reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
         )
-
-
-@pytest.mark.parametrize("index", [12, -13, 10**30])
-def test_a_number_out_of_range_names_the_range(small_dataset: Path, index: int) -> None:
-    with pytest.raises(IndexError) as caught:
-        reader_of(small_dataset)[index]
-    assert isinstance(caught.value, ConfigError)
-    assert str(caught.value) == f"A record of 'train' must have an index from -12 to 11, got {index}."
 
 
 def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
@@ -125,21 +115,6 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_threads_share_a_reader(small_dataset: Path, monkeypatch) -> None:
-    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
-    expected = payloads(small_dataset)
-    indices = [k * 7 % 12 for k in range(2000)]
-    with reader_of(small_dataset) as reader, ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(reader.read_payload, indices)) == [expected[k] for k in indices]
-
-
-def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:
-    with reader_of(small_dataset) as reader:
-        first = reader.read_payload(0)
-        with pickle.loads(pickle.dumps(reader)) as other:
-            assert other.read_payload(0) == first
 
 
 @pytest.mark.parametrize("name", [SHARD, INDEX])

@@ -97,68 +97,38 @@ class Image:
 
 @dataclass
 class Scan:
-    """A scan.
+    """A scan."""
 
-    Attributes:
-        components: Indexes into the image's components.
-        first: The first coefficient.
-        last: The last coefficient.
-        high: The bits that are still missing before this scan; 0 for the first scan of a coefficient.
-        low: The bits that are still missing after it.
-        interval: The MCUs between restart markers; 0: none.
-        dc: The number of each component's DC table.
-        ac: The number of each component's AC table.
-        most_eob_run: The most blocks that one code may end.
-    """
-
-    components: tuple[int, ...]
-    first: int = 0
+    components: tuple[int, ...]  # indexes into the image's components
+    first: int = 0  # coefficient
     last: int = 63
-    high: int = 0
-    low: int = 0
-    interval: int = 0
-    dc: tuple[int, ...] = (0, 1, 1, 0)
+    high: int = 0  # the bits that are still missing before this scan; 0 for the first scan of a coefficient
+    low: int = 0  # the bits that are still missing after it
+    interval: int = 0  # the MCUs between restart markers; 0: none
+    dc: tuple[int, ...] = (0, 1, 1, 0)  # the table of each component
     ac: tuple[int, ...] = (0, 1, 1, 0)
-    most_eob_run: int = _MOST_EOB_RUN
+    most_eob_run: int = _MOST_EOB_RUN  # the most blocks that one code may end
 
 
 @dataclass
 class Options:
-    """How a file is written, apart from its scans.
+    """How a file is written, apart from its scans."""
 
-    Attributes:
-        frame: The marker of the frame: 0xC0 baseline, 0xC1 extended, 0xC2 progressive.
-        jfif: Whether it has a JFIF marker.
-        adobe: The transform in Adobe's marker; None: no marker.
-        late_adobe: The transform in a marker of Adobe's before the second scan, too late to count; None: no marker.
-        huffman: "standard", "optimal", "odd", or "any": drawn for each table.
-        one_segment: Whether the tables of a scan stand in one segment.
-        keep_tables: The probability that a Huffman table that has all codes is not written anew.
-        shuffle: Whether segments before the first scan come in any order.
-        fill: The probability of fill bytes before a marker.
-        between: The probability of bytes between segments that decoders skip.
-        extra: The most segments without meaning before each scan.
-        wide: Whether quantization tables have 16 bits a value, even if 8 are enough.
-        late_tables: Whether a quantization table is written before the first scan that needs it, not at the beginning.
-        pad: Whether the last bits of an interval are drawn; else they are ones.
-        tail: The most bytes behind the end of the image.
-    """
-
-    frame: int = 0xC0
+    frame: int = 0xC0  # its marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
     jfif: bool = True
-    adobe: int | None = None
-    late_adobe: int | None = None
-    huffman: str = "standard"
-    one_segment: bool = False
-    keep_tables: float = 1.0
-    shuffle: bool = False
-    fill: float = 0.0
-    between: float = 0.0
-    extra: int = 0
-    wide: bool = False
-    late_tables: bool = False
-    pad: bool = False
-    tail: int = 0
+    adobe: int | None = None  # the transform in Adobe's marker
+    late_adobe: int | None = None  # that in a marker before the second scan, too late to count
+    huffman: str = "standard"  # "standard", "optimal", "odd", or "any": drawn for each table
+    one_segment: bool = False  # whether the tables of a scan stand in one segment
+    keep_tables: float = 1.0  # the probability that a Huffman table that has all codes is not written anew
+    shuffle: bool = False  # whether segments before the first scan come in any order
+    fill: float = 0.0  # the probability of fill bytes before a marker
+    between: float = 0.0  # the probability of bytes between segments that decoders skip
+    extra: int = 0  # the most segments without meaning before each scan
+    wide: bool = False  # whether quantization tables have 16 bits a value, even if 8 are enough
+    late_tables: bool = False  # whether a quantization table is written only before the first scan that needs it
+    pad: bool = False  # whether the last bits of an interval are drawn; else they are ones
+    tail: int = 0  # the most bytes behind the end of the image
 
 
 class Drawn(NamedTuple):

@@ -44,11 +44,6 @@ def test_symbols_and_coefficients_give_the_same_bytes(draw_jpeg: Draw, options: 
                 assert make_seekable(single) == make_seekable(progressive), (size, quality, scan)
 
 
-def test_markers_cost_nothing(draw_jpeg: Draw) -> None:
-    data = draw_jpeg(480, 640, quality=90)
-    assert len(make_seekable(data)) < len(data)
-
-
 @pytest.mark.parametrize(
     "options",
     [

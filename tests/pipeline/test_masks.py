@@ -11,11 +11,9 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.mask_images import MASK_NAME, make_masked_images
-from tfpipe.engine.host import Host
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.pipeline.device.augment import augment, augment_masks
-from tfpipe.readers.base import open_data
 from tfpipe.readers.torch import TorchBatches
 
 SIZE = (12, 9)
@@ -73,14 +71,6 @@ def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path) -> N
             images, masks = crop(*(tf.constant(device[name]) for name in (MASK_NAME, "image", "crop", "flip")))
             np.testing.assert_allclose(images, host["image"], atol=0.51)  # which is rounded
             assert (masks.numpy() == host[MASK_NAME]).mean() > 0.97  # float32 may round a center to the neighbor
-
-
-def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:
-    maker = open_data(manifest, "train", make_config(), Host())
-    stored = maker.read(1, 2)
-    masks = maker.make_others(stored, maker.choose_images(stored))[MASK_NAME]
-    np.testing.assert_array_equal(masks, maker.make(1, 2)[MASK_NAME])
-    assert masks.any()
 
 
 def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 import tfpipe
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
@@ -21,7 +20,6 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages.augment import sample_crop_box, sample_flip
 from tfpipe.readers.base import open_data
-from tfpipe.readers.torch import TorchBatches, data_loader
 
 SIZE = (12, 9)
 STEPS = 4
@@ -165,21 +163,6 @@ def test_the_device_crops_each_image(three: tfpipe.Manifest) -> None:
     np.testing.assert_array_equal(batch["flip"].reshape(18), images.flips)
     assert len(np.unique(batch["crop"].reshape(18, 4), axis=0)) == 18
     assert augment(*(tf.constant(batch[name]) for name in ("image", "crop", "flip")), SIZE).shape == (6, 3, *SIZE, 3)
-
-
-def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
-    seeds = []
-
-    def transform(image: Any) -> torch.Tensor:
-        seeds.append(torch.initial_seed())
-        return torch.tensor(np.asarray(image)[0, 0])
-
-    images = TorchBatches(some, "train", make_config(images=2), rank=(0, 1), transform=transform)
-    (batch, *_) = data_loader(images, num_workers=0)
-    assert batch["image"].shape == (6, 2, 3)
-    assert len(set(seeds[:12])) == 12
-    for pixels, caption in zip(batch["image"], batch["caption"], strict=True):
-        assert (pixels[:, 0] == 10 * int(caption.split()[1])).all()
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,3 @@ def test_beside_images(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_fit_are_refused(manifest: tfpipe.Manifest, options: dict[str, Any], message: str) -> None:
     assert refusal(ConfigError, tfpipe.build_dataset, manifest, "train", make_config(**options)) == message
-
-
-def test_devices_need_one_shape(manifest: tfpipe.Manifest) -> None:
-    assert refusal(ConfigError, JaxBatches, manifest, "train", make_config()) == (
-        "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in {'tags': 77}."
-    )

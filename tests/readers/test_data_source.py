@@ -1,6 +1,5 @@
 """`tfpipe.data_source`: images and classes by number, by class and by name."""
 
-import copy
 import io
 import json
 import pickle
@@ -224,13 +223,3 @@ def test_raw_pixels_need_no_decoder(tmp_path: Path) -> None:
     document["image"] = {"encoding": "raw", "square": 3}
     (folder / "manifest.json").write_text(json.dumps(document))
     assert data_source(folder, "train")[0].image.tolist() == pixels.reshape(3, 3, 3).tolist()
-
-
-def test_samplers_of_other_libraries_find_what_they_need(records: DataSource) -> None:
-    """What `torch.utils.data.DataLoader` does: numbers to workers, records from a copy, batches by a function."""
-    order = np.random.default_rng(3).permutation(len(records))
-    dataset = copy.deepcopy(records)
-    batches = [[dataset[int(k)] for k in order[at : at + 4]] for at in (0, 4)]
-    assert np.stack([record.image for record in batches[0]]).shape == (4, 4, 5, 3)
-    assert [record.index for batch in batches for record in batch] == order.tolist()
-    assert pickle.loads(pickle.dumps(batches[1][0])).image.shape == (4, 5, 3)

@@ -80,9 +80,10 @@ def test_uint8_is_the_nearest_and_floats_are_the_devices() -> None:
         np.testing.assert_array_equal(result.numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "training", "flip"),
+    [("uint8", True, True), ("float32", True, False), ("bfloat16", True, True), ("uint8", False, True)],
+)
 def test_host_mode(dtype, training, flip) -> None:
     options = AugmentOptions(flip=flip)
     run_config = config(image_dtype=dtype, training=training, image_size=(12, 16), augment_options=options)

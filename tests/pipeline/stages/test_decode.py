@@ -170,22 +170,6 @@ def test_colour_at_half_width_is_that_of_the_whole_image(subsampling: int, ratio
         np.testing.assert_array_equal(decode(encoded, crop_box), expected, str(crop_box))
 
 
-def test_what_a_manifest_says():
-    class Fake:  # of a manifest only these are read
-        foreign = None
-
-        def __init__(self, formats: dict[str, int], **image: Any) -> None:
-            self.image = image
-            self.splits = {"train": type("Split", (), {"formats": formats, "seekable": False})()}
-
-    stored = StoredImages.from_manifest(
-        Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train"
-    )
-    assert stored == StoredImages(frozenset(["JPEG", "PNG"]), None)
-    stored = StoredImages.from_manifest(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
-    assert stored == StoredImages(frozenset(["RAW"]), (64, 64))
-
-
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError) as caught:
         StoredImages(frozenset(["RAW"]))
