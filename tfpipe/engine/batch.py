@@ -181,10 +181,7 @@ class BatchMaker:
 
     @cached_property
     def block_steps(self) -> int:
-        """The steps in which a row uses a block of records up; 1 where blocks are not read at once, as on a local disk.
-
-        The requests for the records of so many steps can be merged to one for each block.
-        """
+        """The steps in which a row uses a block of records up, whose requests can be merged; 1 as on a local disk."""
         if not (self.plan.config.training and self.is_remote):
             return 1
         affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self._record_bytes))

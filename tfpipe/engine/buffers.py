@@ -23,10 +23,7 @@ _unused: deque[NDArray[np.uint8]] = deque()  # its methods are safe from any thr
 
 
 def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-    """Returns an array in C order whose content is not known. Its memory begins at a multiple of 64 bytes.
-
-    Views of it, and tensors that share its memory, keep it from being used again.
-    """
+    """Returns an array in C order, aligned to 64 bytes, of unknown content; its views keep it from being used again."""
     num_bytes = prod(shape) * np.dtype(dtype).itemsize
     if num_bytes < _LEAST_BYTES:
         return _view(np.empty(num_bytes + _ALIGNMENT, np.uint8), num_bytes, dtype).reshape(shape)

@@ -71,10 +71,7 @@ def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
 
 
 def estimate_cache_bytes(plan: BatchPlan) -> int | None:
-    """Estimates the bytes of this host's full cache from the manifest; None if nobody counted the records.
-
-    Training takes any record on any host, so each holds them all; evaluation reads the same share every time.
-    """
+    """Estimates the bytes of this host's full cache from the manifest; None if nobody counted the records."""
     config, records = plan.config, plan.source.num_records
     if records is None:
         return None
@@ -181,19 +178,12 @@ class BytesCache:
 
 
 class DecodedCache:
-    """The decoded images and the other features of records. Threads may share it.
-
-    Attributes:
-        slots: The place of each record in the cache, or -1: int64 [records].
-        images: The images, [places, height, width, 3]; what is not there yet takes no memory.
-        sizes: The height and width of each original, int64 [places, 2].
-        present: Whether each place is filled, bool [places].
-    """
+    """The decoded images and the other features of records. Threads may share it."""
 
     def __init__(self, kept: Kept, plan: BatchPlan) -> None:
         size, dtype = get_cached_form(plan)
-        self.slots = kept.slots
-        self.images = np.empty((kept.count, *size, 3), DTYPES[dtype])
+        self.slots = kept.slots  # of each record, or -1: int64 [records]
+        self.images = np.empty((kept.count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
         self.sizes = np.zeros((kept.count, 2), np.int64)
         self.present = np.zeros(kept.count, np.bool_)
         self._others: list[dict[str, Any]] = [{}] * kept.count

@@ -35,20 +35,14 @@ def make_seeds(seed: int, epoch: int, numbers: IntArray) -> NDArray[np.int32]:
 
 
 def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.int32]:
-    """Makes the seed of each image of records with several, int32 [n, images, 2], by its place in the record.
-
-    That of image 0 is the record's own, and that of another one has another first word.
-    """
+    """Makes the seed of each image of records with several, int32 [n, images, 2]; image 0 has the record's own."""
     words = (places.astype(np.uint64) * np.uint64(_IMAGE_STEP) & _LOW).astype(np.uint32).view(np.int32)
     image_seeds: NDArray[np.int32] = seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)
     return image_seeds
 
 
 def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
-    """Draws `number` images of each record, of which none has more than `most`: their places in it, int64 [n, number].
-
-    They are those with the smallest of as many random numbers, in the record's order.
-    """
+    """Draws `number` images of each record, which has up to `most`: their ascending places, int64 [n, number]."""
     keys = seeds ^ np.array(_CHOICE_KEY, np.int32)
     drawn = _draw_numbers(keys, -(-most // 4))[:, :most].astype(np.uint32).view(np.int32).astype(np.int64)
     drawn[np.arange(most) >= counts[:, None]] = 2**62

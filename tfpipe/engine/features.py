@@ -56,10 +56,7 @@ class BatchFeature:
 
 
 def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFeature, ...]:
-    """Lists the features that a batch holds beside image and label.
-
-    These are `extra_features`. If the records have no image and none is named, these are all.
-    """
+    """Lists the features beside image and label: `extra_features`, or if none is named all of records without image."""
     schema, names = source.schema, config.extra_features
     if not names and not source.has_images:
         left_out = {source.label_key, CLASS_TEXT, *schema.sizes_keys}

@@ -95,10 +95,7 @@ def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, C
 
 
 def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
-    """Parses each record as `decode_example` does, with None for one that is damaged or not an Example.
-
-    An array of one value may share its memory with those of other records in the block.
-    """
+    """Parses each record as `decode_example` does, with None for one that is damaged or not an Example."""
     if block.whole.all():
         examples, keys = _parse(block)
         with suppress(UnicodeDecodeError):

@@ -41,10 +41,7 @@ class BatchPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch; 0 if nobody counted the records.
-
-        Training takes full batches only. Evaluation takes every record, so the last batch may be filled up.
-        """
+        """The number of batches in an epoch, in training of full ones only; 0 if nobody counted the records."""
         if self.config.training:
             return (self.source.epoch_records or 0) // self.config.batch_size
         records, hosts = self.source.num_records or 0, self.host.num_hosts
@@ -94,10 +91,8 @@ class BatchPlan:
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of these rows in a step, counted through all shards, or those of the view: int64 [n].
 
-        Where records have weights, further copies of a record have other numbers; `strip_copies` makes them the same.
-
-        In evaluation each host has an equal share of the records, one after another, so its last batches may have fewer
-        than `batch_size`.
+        Further copies of a record with a weight have other numbers: see `strip_copies`. In evaluation each host has an
+        equal share, one record after another, so its last batches may have fewer than `batch_size`.
         """
         if self.config.training:
             numbers = self.order.list_numbers(epoch, step, self.rows)

@@ -271,26 +271,7 @@ class RecordReader:
     def read_columns(
         self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
     ) -> dict[str, ColumnValues]:
-        """Reads some features of many records, each of which has one value of them.
-
-        Bytes are not copied once they are read, unless a record has 2 MB or more.
-
-        Args:
-            indices: The numbers of the records, each as for `reader[index]`.
-            names: The features.
-            memory: The memory into which the records are read, as far as it reaches: uint8 of one axis. To use it
-                again takes less time than new memory, whose pages the system clears. It then changes the bytes that an
-                earlier call returned. None: new memory in every call.
-
-        Returns:
-            By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
-
-        Raises:
-            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form.
-            NoSuchRecord: There are fewer records.
-            FormatError: A file is missing, has another size than the manifest says, or is damaged.
-            DataError: A file cannot be read.
-        """
+        """Reads some features of many records; arguments, result and errors are those of `DataSource.read_columns`."""
         numbers = resolve_indices(indices, len(self), self.split)
         kinds = {name: self._get_kind(name) for name in names}
         if memory is not None and not _is_writable_bytes(memory):

@@ -112,10 +112,7 @@ class Source:
 
     @property
     def unit(self) -> str:
-        """The word for what a batch has many of, in every rate that is shown: "images", or "records".
-
-        Records that have no image or several count as records.
-        """
+        """The word for what a batch has many of: "images", or "records" where these have no image or several."""
         return "images" if self.has_images and self.per_record is None else "records"
 
     @property

@@ -107,10 +107,7 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Returns a JPEG without padding: the zeros between blocks and a marker, over which decoders pass.
-
-    It raises what `check` raises of a file without them, a `SurplusJpeg` if other bytes stand there.
-    """
+    """Returns a JPEG without the zeros between blocks and a marker; a `SurplusJpeg` if other bytes stand there."""
     message, out, size = ctypes.create_string_buffer(library.MESSAGE_BYTES), bytearray(len(data)), ctypes.c_size_t()
     memory = (ctypes.c_char * len(data)).from_buffer(out)
     _check(_declare().tfpipe_drop_padding(data, len(data), max_pixels, memory, size, message), message)

@@ -21,10 +21,7 @@ _NAME = "libtfpipe_native.so"
 
 
 def _find() -> Path:
-    """Returns the path of the library: in this folder, or in that of the tfpipe that is installed.
-
-    Python that was started in a checkout takes its modules from there, also where tfpipe is installed beside them.
-    """
+    """Returns the path of the library: in this folder, or in that of the tfpipe that is installed beside a checkout."""
     here = Path(__file__).with_name(_NAME)
     if not here.exists():
         from importlib import metadata  # which an installed tfpipe does not need

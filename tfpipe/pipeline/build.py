@@ -142,10 +142,7 @@ def build_host_stages(
 def choose_epochs(
     data: Manifest | Source | Mixture, split: str | None, config: PipelineConfig, epochs: int | None
 ) -> int | None:
-    """Chooses the epochs of a pass: those that are asked for, else 1 for Keras, which needs an end, in exact order.
-
-    None: no pass ends.
-    """
+    """Chooses the epochs of a pass: those asked for, else 1 for Keras in exact order; with None no pass ends."""
     if epochs is not None or not (config.training and config.as_supervised):
         return _read_epochs(epochs)
     if isinstance(data, Mixture) or explain_textbook(get_source(data, split), config) is None:

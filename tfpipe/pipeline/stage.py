@@ -229,10 +229,7 @@ def _commute(stage: Stage, other: Stage) -> bool:
 
 
 def without_autograph(stage: Stage) -> Stage:
-    """Returns the stage without AutoGraph's conversion, which takes longer than all else.
-
-    It is only for stages that do not branch in Python on a tensor.
-    """
+    """Returns the stage without AutoGraph's slow conversion, for stages that do not branch in Python on a tensor."""
     return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 

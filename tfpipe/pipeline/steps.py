@@ -362,10 +362,7 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
 
 
 def count_batches_read(plan: BatchPlan) -> int:
-    """Counts the batches that the engine reads at once: about 5 % of the work is reading.
-
-    Those of an object store are waited for.
-    """
+    """Counts the batches that the engine reads at once: about 5 % of the work is reading, and a store is waited for."""
     if file_io.is_url(plan.source.files[0]):
         batches = int(_STORE_READ_BYTES / (plan.replica_batch_size * plan.source.record_bytes))
         return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)

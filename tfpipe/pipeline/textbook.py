@@ -65,10 +65,7 @@ def count_files_at_once(plan: BatchPlan) -> int:
 
 
 def count_shuffled_records(plan: BatchPlan) -> int:
-    """Counts the records of average size that the shuffle buffer holds.
-
-    It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
-    """
+    """Counts the records of average size that the shuffle buffer holds, at most an epoch of this host."""
     size, source = plan.config.tf_data.shuffle_buffer_size, plan.source
     if not isinstance(size, int):
         size = max(round(parse_bytes(size, "shuffle_buffer_size") / source.record_bytes), 1)
@@ -79,10 +76,7 @@ def count_shuffled_records(plan: BatchPlan) -> int:
 
 
 def count_records_ahead(plan: BatchPlan) -> int:
-    """Counts the records that are read before they are needed, without those of the shuffle buffer.
-
-    tf.data opens as many files again twice, and reads two blocks and one record of each.
-    """
+    """Counts the records that tf.data reads before they are needed, without those of the shuffle buffer."""
     ahead = 3 * count_files_at_once(plan) * (2 * plan.config.tf_data.block_length + 1)
     records = plan.source.num_records
     return ahead if records is None else min(ahead, records)
@@ -111,10 +105,7 @@ def _list_files(plan: BatchPlan) -> Stage:
 
 
 def _share_records(plan: BatchPlan) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns this host's share of an evaluation: the number of each file, its first record, and the count.
-
-    A count of -1 means all records, where nobody counted them.
-    """
+    """Returns this host's share of an evaluation: each file's number, first record, and count, -1 if nobody counted."""
     if plan.source.shard_records is None:
         files = np.arange(len(plan.source.files))
         return files, np.zeros(len(files), np.int64), np.full(len(files), -1, np.int64)

@@ -87,10 +87,7 @@ def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMa
 
 
 def form_batch(batch: Batch, config: PipelineConfig) -> Any:
-    """Returns a batch in the trainer's form: a dictionary, or (image, label[, mask]) with `as_supervised`.
-
-    The features in `extra_features` then join the image in a dictionary.
-    """
+    """Returns a batch as the trainer gets it: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
     if not config.as_supervised:
         return batch
     inputs = {name: batch[name] for name in ("image", *config.extra_features)}

@@ -59,9 +59,7 @@ class JaxBatches(EpochBatches):
             processes that hold the same rows read the same records. Each process must hold adjacent rows, as many as
             every other. None: rows over all devices, process after process.
         num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
-        transform: A function in place of crop, resize and flip: from a whole Pillow image and a
-            `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
-            numbers depend on no thread, host or resume. Several threads may call the function at once.
+        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary of arrays
             with as many rows that is copied to the devices. It may turn text into numbers, or leave it out. The threads
             that make batches call it.

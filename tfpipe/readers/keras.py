@@ -40,9 +40,7 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         start_step: The global step of the run with which training begins. Within an epoch, the first pass has the rest
             of it; give `fit` the callback `EndFirstEpoch` then.
         rank: The number of this process, from 0, and the number of processes that share each batch.
-        transform: A function in place of crop, resize and flip: from a whole Pillow image and a
-            `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
-            numbers depend on no thread, host or resume. Several threads may call the function at once.
+        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary whose
             image and label Keras gets. The threads that make batches call it.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.

@@ -48,10 +48,7 @@ def _open_sources(shown: Any) -> list[DataSource]:
 
 
 def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Iterator[tuple[Record, list[Tile]]]:
-    """Yields up to `count` records, spread evenly over the sources, each with the tile of its image, or of several.
-
-    The sources are those of each split; they are closed when their records were read.
-    """
+    """Yields up to `count` records, spread evenly over sources, which it closes, each with the tiles of its images."""
     chosen = spread_evenly([len(source) for source in sources], count)
     if not any(chosen):
         names = " and ".join(dict.fromkeys(source.manifest.address for source in sources))

@@ -58,10 +58,7 @@ def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
 
 
 def make_images(images: Any) -> torch.Tensor:
-    """Makes a tensor [..., 3, height, width] in channels-last format. It shares the memory of [..., height, width, 3].
-
-    An array of uint16 holds the bits of bfloat16.
-    """
+    """Makes [..., 3, height, width] of the memory of [..., height, width, 3]; uint16 holds the bits of bfloat16."""
     return _make_tensor(images, images.dtype == np.uint16).movedim(-1, -3)
 
 

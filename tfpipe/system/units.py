@@ -51,10 +51,7 @@ def human_rate(per_second: float) -> str:
 
 
 def human_share(share: float) -> str:
-    """Formats a share as `26 %`: in whole numbers, because shares are measured to within a point.
-
-    A share above 0 that rounds to 0 becomes "under 1 %", so that none and nearly none look different.
-    """
+    """Formats a share as `26 %`, in whole numbers; one above 0 that rounds to 0 becomes "under 1 %"."""
     return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
 
 

@@ -190,10 +190,7 @@ def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: D
 
 
 def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decoding, flip: bool) -> None:
-    """Resizes uint8 [height, width, 3] to the size of `out`, and converts and mirrors it.
-
-    It is bilinear, with half-pixel centers.
-    """
+    """Resizes uint8 [height, width, 3] bilinearly, with half-pixel centers, into `out`; converts and mirrors it."""
     pixels = np.ascontiguousarray(pixels)
     places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
     sizes = np.array([pixels.shape[:2]], np.int32)

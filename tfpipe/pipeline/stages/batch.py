@@ -59,10 +59,7 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _pad_evaluation(plan: BatchPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds "mask", and fills up the last batch with zeros, for which the mask is False.
-
-    Every host yields the same number of batches, since hosts that step together must stop together.
-    """
+    """Adds "mask", and fills up the last batch with zeros, so that all hosts yield as many batches."""
     marked = _mark(examples)
     zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
