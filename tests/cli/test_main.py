@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import PATH_OF_REPOSITORY, ROOT, Tfpipe
 from tfpipe import __version__
-from tfpipe.cli.version import describe_installation
+from tfpipe.cli.main import describe_installation
 from tfpipe.errors import DataError
 
 # Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.

@@ -30,7 +30,7 @@ def grow(dataset: Path, images: Path) -> None:
 @pytest.mark.usefixtures("without_export")
 def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path, undisturbed: Path, tmp_path: Path):
     run = str(tmp_path / "run")
-    assert not train(growing, stop=stop_after(3))["finished"]
+    assert not train(growing, stop=stop_after(12))["finished"]  # amid the second epoch
     grow(growing, tmp_path / "more")
     held = hold_layer(load_manifest(str(growing)), run, "train")
     assert held is not None

@@ -63,14 +63,10 @@ def test_the_exported_model_gives_the_evaluation(undisturbed: Path, colors: Path
     assert (undisturbed / "model" / "labels.txt").read_text().splitlines() == sorted(COLORS)
 
 
+@pytest.mark.slow  # test_growing_data.py does it with a dataset that has grown
 @pytest.mark.parametrize(
     ("steps", "position"),
-    [  # `stop` is also asked after each of an evaluation's four batches
-        pytest.param(1, (0, 1), marks=pytest.mark.slow),
-        pytest.param(6, (0, 6), marks=pytest.mark.slow),
-        pytest.param(8, (0, 6), marks=pytest.mark.slow),
-        (12, (1, 2)),
-    ],
+    [(1, (0, 1)), (6, (0, 6)), (8, (0, 6)), (12, (1, 2))],  # `stop` is also asked after each batch of an evaluation
 )
 @pytest.mark.usefixtures("without_export")
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(train, undisturbed, steps, position):

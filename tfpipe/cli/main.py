@@ -4,15 +4,19 @@ Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong optio
 """
 
 import io
+import json
 import logging
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from tfpipe._version import __version__
 from tfpipe.cli.add import add
 from tfpipe.cli.delete import delete
 from tfpipe.cli.doctor import doctor
@@ -30,13 +34,14 @@ from tfpipe.cli.shared.console import clean_text, echo
 from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.verify import repair, verify
-from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
 from tfpipe.service.config import use_token
+from tfpipe.system import extras, host_limits
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 INTERRUPTED = 130
+_DEVICES = {"NVIDIA GPU": "nvidia[0-9]*", "TPU": "accel[0-9]*"}
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -72,6 +77,44 @@ class Commands(click.Group):
             if command is not None:
                 error.args = (name_options(str(error), command),)
             raise
+
+
+def print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Prints the versions and exits, if the user asked; click calls it."""
+    if not asked:
+        return
+    if ctx.params["as_json"]:
+        click.echo(json.dumps(describe_installation()))
+    else:
+        for name, version in _get_versions().items():
+            click.echo(f"{name} {version}")
+    ctx.exit()
+
+
+def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
+    """Collects the versions and the facts of this machine, whose file system begins at `root`.
+
+    It is made to be published, so it names no path, host, person or dataset; a broken TensorFlow is not loaded.
+    """
+    versions = _get_versions()
+    devices = {name: len(list((root / "dev").glob(pattern))) for name, pattern in _DEVICES.items()}
+    return {
+        "tfpipe": versions.pop("tfpipe"),
+        "python": versions.pop("Python"),
+        "libraries": versions,
+        "system": ", ".join(filter(None, [f"{platform.system()} {platform.machine()}", " ".join(platform.libc_ver())])),
+        "processor": host_limits.read_processor_name(root),
+        "cores": host_limits.usable_cpus(root),
+        "all_cores": os.cpu_count() or 1,
+        "memory_bytes": host_limits.memory_limit_bytes(root),
+        "available_bytes": host_limits.available_memory_bytes(root),
+        "devices": {name: count for name, count in devices.items() if count},
+    }
+
+
+def _get_versions() -> dict[str, str]:
+    found = {"tfpipe": __version__, "Python": platform.python_version()}
+    return {**found, **extras.get_versions(extras.LIBRARIES)}
 
 
 @click.group(
