@@ -28,7 +28,7 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
-KINDS = ("latents", "captions", "masks", "views", "some")
+KINDS = ("latents", "captions", "masks", pytest.param("views", marks=pytest.mark.slow), "some")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
 SCHEMA = {"id": tfpipe.Values("int64"), "latents": tfpipe.Tensor("bfloat16", (2, 3))}
 VIEWS = ("back", "front", "side")

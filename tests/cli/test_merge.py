@@ -53,19 +53,8 @@ def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
     assert lines[-1] == "duplicates: 149 dropped"
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        ([], 2, "`tfpipe merge` needs at least two datasets and OUTPUT, got 0 of these paths."),
-        (["A", "B", "B"], 2, "The output must not lie inside the input, got "),
-        (["A", "A", "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
-    ],
-)
-def test_a_mistake_is_one_sentence(args, code, message, shapes, tmp_path, monkeypatch, merge):
-    monkeypatch.chdir(tmp_path)
-    places = dict(zip("AB", shapes, strict=True))
-    got, out, err = merge(*(places.get(arg, arg) for arg in args))
-    assert (got, out) == (code, "")
-    assert message in err
-    assert err.count("Error: ") == 1
-    assert not (tmp_path / "out" / "manifest.json").exists()
+def test_an_output_in_an_input_is_refused(shapes: tuple[Path, Path], merge) -> None:
+    a, b = shapes
+    code, out, err = merge(a, b, b)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: The output must not lie inside the input, got ")
