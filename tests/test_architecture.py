@@ -415,12 +415,7 @@ PLANTED = [
     ("find_heavy_imports", "beam_jobs/config.py", "import apache_beam.io\n", "may not import apache_beam"),
     ("find_heavy_imports", "beam_jobs/config.py", "importlib.import_module('torch')\n", "may not import torch"),
     ("find_circles", "tfpipe/images/png.py", "from tfpipe.images import jpeg\n", "png -> tfpipe.images.jpeg"),
-    (
-        "find_circles",
-        "tfpipe/format/tfrecord.py",
-        "from tfpipe.format import scan\n",
-        "-> tfpipe.format.tfrecord",
-    ),
+    ("find_circles", "tfpipe/format/tfrecord.py", "from tfpipe.format import scan\n", "-> tfpipe.format.tfrecord"),
     ("find_circles", "tfpipe/images/png.py", "def f():\n    from . import jpeg\n", "images.jpeg -> tfpipe.images.png"),
     ("find_prints", "tfpipe/cli/main.py", "print('a')\n", "no print"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "A = os.environ.get('A')\n", "reads the environment"),

@@ -17,8 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.cli import doctor_checks
-from tfpipe.cli.doctor_checks import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
 from tfpipe.cli.shared.checks import Check, fail_check
 from tfpipe.engine.cache import MAX_CACHE_SHARE, estimate_cache_bytes
 from tfpipe.engine.check_plan import check_shares
@@ -141,10 +140,6 @@ def _name_parts(element: Any) -> dict[str, Any]:
     return inputs | dict(zip(("label", "mask"), rest, strict=False))
 
 
-def _check_versions(facts: _Facts) -> Check:
-    return doctor_checks.check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), facts.target)
-
-
 def _check_tpu_host(facts: _Facts) -> Check:
     chips = sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*"))
     holders = set()
@@ -152,11 +147,7 @@ def _check_tpu_host(facts: _Facts) -> Check:
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             if os.readlink(link) in chips:
                 holders.add(int(link.split("/")[2]))
-    return doctor_checks.check_tpu_host(chips, sorted(holders - {os.getpid()}), facts.target)
-
-
-def _check_jax(_: _Facts) -> Check:
-    return doctor_checks.check_jax(extras.get_versions(("jax", "jaxlib", "libtpu")))
+    return check_tpu_host(chips, sorted(holders - {os.getpid()}), facts.target)
 
 
 def _check_batch(facts: _Facts) -> Check:
@@ -178,11 +169,6 @@ def _check_batch(facts: _Facts) -> Check:
         advice = f"Use {f'{below} or ' if below else ''}{below + _TPU_SUBLANES} for each replica."
         return Check("batch", "warning", f"{finding}. A TPU fills up each replica's batch to a multiple of 8.", advice)
     return Check("batch", "ok", f"{finding}.")
-
-
-def _check_shapes(facts: _Facts) -> Check:
-    specs, _ = facts.first_batch
-    return check_shapes(specs, facts.target)
 
 
 def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Check:
@@ -354,13 +340,13 @@ def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
 _TPU_CHECKS = ("tpu host", "jax")
 
 CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
-    "versions": _check_versions,
+    "versions": lambda facts: check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), facts.target),
     "tpu host": _check_tpu_host,
-    "jax": _check_jax,
+    "jax": lambda _: check_jax(extras.get_versions(("jax", "jaxlib", "libtpu"))),
     "batch": _check_batch,
     "memory": _check_memory,
     "cache": _check_cache,
-    "shapes": _check_shapes,
+    "shapes": lambda facts: check_shapes(facts.first_batch[0], facts.target),
     "xla": _check_xla,
 }
 """The checks by name, in the order in which they run."""

@@ -10,10 +10,7 @@ from tfpipe.errors import ConfigError
 
 
 @click.command(
-    cls=GroupedCommand,
-    name="help",
-    short_help="Print a page of the documentation.",
-    example="tfpipe help symptoms",
+    cls=GroupedCommand, name="help", short_help="Print a page of the documentation.", example="tfpipe help symptoms"
 )
 @click.argument("topic", default="")
 @click.pass_context

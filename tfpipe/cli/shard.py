@@ -126,10 +126,5 @@ def merge(**options: Any) -> None:
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")
-    config = ShardConfig(
-        input=", ".join(datasets),
-        output=output,
-        datasets=tuple(datasets),
-        **drop_missing(options),
-    )
+    config = ShardConfig(input=", ".join(datasets), output=output, datasets=tuple(datasets), **drop_missing(options))
     run_job(config, run_args)

@@ -46,14 +46,7 @@ _TILE_PX = 160
 @batch_option
 @config_option(PipelineConfig, "seed")
 @config_file_option
-def steps(
-    target: str,
-    step: int | None,
-    record: str | None,
-    epochs: int,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def steps(target: str, step: int | None, record: str | None, epochs: int, as_json: bool, **options: Any) -> None:
     """Show which records step N of a training has, past or to come.
 
     RUN is the folder of `tfpipe train`. For a DATASET, or a view of it, say the options of the training: the batch, the

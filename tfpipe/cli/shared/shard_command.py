@@ -4,7 +4,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from beam_jobs.append_job import Append
     from beam_jobs.plan.plan import Plan
 
+_Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
 _BAD_PART = "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
 
@@ -134,72 +136,87 @@ class RunArgs:
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
-    """Runs the job, or only plans or prints it, and prints the result."""
+    """Runs the job, or a part of it, or only plans or prints it, and prints the result."""
     if run_args.print_command:
         click.echo(format_command(config, run_args.beam_args))
         return
     if run_args.beam_args:
         require_beam("A runner other than `local`")
+    run = _run_whole
     if run_args.dry_run:
-        _dry_run(config, run_args, append)
-        return
-    if run_args.plan_only or run_args.part is not None:
-        _run_in_parts(config, run_args)
-        return
-    from beam_jobs import process_pool
-
-    process_pool.start_early()  # before this process imports what it needs
-    with ShardDisplay() as display:
-        from beam_jobs import shard_job
-        from beam_jobs.append_job import AppendedBefore
-        from beam_jobs.runners.base import GraphWritten
-
-        try:
-            with restore_interrupts():
-
-                def check(plan: "Plan") -> None:
-                    if append is not None:
-                        append.check(plan)
-                        _tell_splits(append, plan)
-
-                result = shard_job.run(config, run_args.beam_args, display, check)
-        except GraphWritten as written:
-            return show({"dataset": config.output, "message": str(written)}, [str(written)], run_args.as_json)
-        except AppendedBefore as before:
-            facts = {**asdict(before.result), "message": str(before)}
-            return show(facts, [str(before)], run_args.as_json)
-        except KeyboardInterrupt:
-            display.interrupted()
-            raise
-    facts = describe_result(config, result)
-    if append is not None:
-        facts |= asdict(append.finish(result))
-    show(facts, format_result(facts), run_args.as_json)
-
-
-def _run_in_parts(config: ShardConfig, run_args: RunArgs) -> None:
-    """Writes the plan of a job, or runs a part of the job, and prints the result."""
+        run = _dry_run
+    elif run_args.plan_only or run_args.part is not None:
+        run = _run_in_parts
     if run_args.part is not None:
         _check_part(config)
     from beam_jobs import process_pool
 
-    process_pool.start_early()
+    process_pool.start_early()  # before this process imports what it needs
     with ShardDisplay() as display:
-        from beam_jobs.part_job import Part, plan_parts, run_part
+        facts, lines = run(config, run_args, append, display)
+    show(facts, lines, run_args.as_json)
 
-        try:
-            with restore_interrupts():
-                if run_args.part is None:
-                    plan = plan_parts(config, display)
-                    facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
-                    text = f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."
-                    return show(facts, [text], run_args.as_json)
-                result = run_part(config, Part(*run_args.part), display)
-        except KeyboardInterrupt:
-            display.interrupted()
-            raise
+
+@contextmanager
+def _telling_interrupts(display: ShardDisplay) -> Iterator[None]:
+    """Lets an interrupt end the block, and says how to go on."""
+    try:
+        with restore_interrupts():
+            yield
+    except KeyboardInterrupt:
+        display.interrupted()
+        raise
+
+
+def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
+    from beam_jobs import shard_job
+    from beam_jobs.append_job import AppendedBefore
+    from beam_jobs.runners.base import GraphWritten
+
+    def check(plan: "Plan") -> None:
+        if append is not None:
+            append.check(plan)
+            _tell_splits(append, plan)
+
+    try:
+        with _telling_interrupts(display):
+            result = shard_job.run(config, run_args.beam_args, display, check)
+    except GraphWritten as written:
+        return {"dataset": config.output, "message": str(written)}, [str(written)]
+    except AppendedBefore as before:
+        return {**asdict(before.result), "message": str(before)}, [str(before)]
+    facts = describe_result(config, result)
+    if append is not None:
+        facts |= asdict(append.finish(result))
+    return facts, format_result(facts)
+
+
+def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
+    """Writes the plan of a job, or runs a part of the job."""
+    from beam_jobs.part_job import Part, plan_parts, run_part
+
+    with _telling_interrupts(display):
+        if run_args.part is None:
+            plan = plan_parts(config, display)
+            facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
+            return facts, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
+        result = run_part(config, Part(*run_args.part), display)
     facts = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
-    show(facts, [format_part(facts)], run_args.as_json)
+    return facts, [format_part(facts)]
+
+
+def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
+    """Plans the job, and estimates it from a small part of it in a temporary folder."""
+    from beam_jobs.estimate import estimate_job
+    from beam_jobs.make_plan import plan_shards
+
+    started = time.monotonic()
+    plan = plan_shards(config, run_args.beam_args, display)
+    planned_s = time.monotonic() - started
+    if append is not None:
+        _tell_splits(append, plan)
+    facts = describe_plan(config, plan, estimate_job(config, plan, planned_s, run_args.beam_args))
+    return facts, format_plan(facts)
 
 
 def _check_part(config: ShardConfig) -> None:
@@ -221,25 +238,6 @@ def _tell_splits(append: "Append", plan: "Plan") -> None:
             f"--splits {given} shares them out as the records of {append.dataset} are.",
             err=True,
         )
-
-
-def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None") -> None:
-    """Prints the plan, and an estimate from a small part of the job in a temporary folder."""
-    from beam_jobs import process_pool
-
-    process_pool.start_early()
-    from beam_jobs.estimate import estimate_job
-    from beam_jobs.make_plan import plan_shards
-
-    with ShardDisplay() as display:
-        started = time.monotonic()
-        plan = plan_shards(config, run_args.beam_args, display)
-        planned_s = time.monotonic() - started
-        if append is not None:
-            _tell_splits(append, plan)
-        estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
-    facts = describe_plan(config, plan, estimate)
-    show(facts, format_plan(facts), run_args.as_json)
 
 
 def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
