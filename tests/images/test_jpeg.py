@@ -13,8 +13,7 @@ from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
-from tfpipe.images.normalize import BadImage, prepare_image
-from tfpipe.images.verify import check_stored
+from tfpipe.images.normalize import BadImage, check_stored, prepare_image
 
 KEEP = ImageForm()
 KINDS: list[dict[str, Any]] = [

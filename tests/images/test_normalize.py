@@ -20,9 +20,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.decode import decode_pixels
 from tfpipe.images.jpeg import read_header
-from tfpipe.images.normalize import BadImage, get_codec_versions, judge, prepare_image
+from tfpipe.images.normalize import BadImage, check_stored, get_codec_versions, judge, prepare_image
 from tfpipe.images.seekable import has_chosen_interval, is_seekable
-from tfpipe.images.verify import check_stored
 from tfpipe.native import jpeg as native_jpeg
 
 KEEP = ImageForm()

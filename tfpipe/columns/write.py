@@ -1,7 +1,4 @@
-"""Writes a column: its values come from whoever makes them, record by record in the order of the shards.
-
-A run that was killed goes on when the same is asked for again: shards that are finished are not made again.
-"""
+"""Writes a column, whose values come record by record in the order of the shards; a killed run goes on."""
 
 from __future__ import annotations
 
@@ -28,6 +25,7 @@ from tfpipe.format import file_names
 from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
+from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
@@ -307,8 +305,6 @@ def make_default(form: RecordForm, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_empty(spec: FeatureSpec) -> Any:
     if spec.tensor is not None:
-        from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-
         return np.zeros([size or 0 for size in spec.tensor.shape], get_numpy_dtype(spec.tensor.dtype))
     value: Any = {"bytes": b"", "int64": 0, "float": 0.0}[spec.dtype]
     return value if spec.shape == () else [value] * (0 if spec.shape is None else int(np.prod(spec.shape)))

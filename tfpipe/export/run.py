@@ -1,7 +1,4 @@
-"""Writes a dataset in the format of another tool.
-
-The final name holds the whole result or nothing. The same call completes a run that was killed.
-"""
+"""Writes a dataset in the format of another tool, as a whole or not at all; the same call completes a killed run."""
 
 import hashlib
 import json
@@ -27,11 +24,8 @@ from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import WorkingFolder, check_output
 
-REPORT = "export.json"
-"""The file of every export that says what it holds."""
-
-LABELS = "labels.txt"
-"""The file with the names of the classes, one a line, in the order of their numbers."""
+REPORT = "export.json"  # what every export holds
+LABELS = "labels.txt"  # the names of the classes, one a line, in the order of their numbers
 
 _WORKERS = Workers(
     preload=["tfpipe.export.run", "tfpipe.images.decode"],

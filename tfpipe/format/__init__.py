@@ -1,4 +1,1 @@
-"""The format of a dataset on disk: bytes and text in, bytes and text out.
-
-No module here opens a file, or loads TensorFlow or Beam. docs/reference/format.md describes the format.
-"""
+"""The format of a dataset on disk, as docs/reference/format.md describes it: bytes in, bytes out; no file is opened."""

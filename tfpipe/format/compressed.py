@@ -1,7 +1,4 @@
-"""TFRecord files that are compressed as a whole, as `tf.io.TFRecordOptions(compression_type="GZIP")` writes them.
-
-The unpacked bytes are never held as a whole: a few bytes can unpack to a thousand times as many.
-"""
+"""TFRecord files compressed as a whole. They are unpacked piece by piece: a few bytes can become gigabytes."""
 
 import io
 import zlib

@@ -1,7 +1,4 @@
-"""Reads JSON that comes from outside, and names the place of every mistake.
-
-manifest.json: splits.train.shards[3].records must be a whole number of at least 0, got -1.
-"""
+"""Reads JSON that comes from outside, and names the place of every mistake: `splits.train.shards[3].records`."""
 
 import json
 import math

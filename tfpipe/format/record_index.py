@@ -1,7 +1,4 @@
-"""The index of a shard: a line `offset size` for each record, in bytes and with its framing.
-
-NVIDIA DALI and the `tfrecord` package for PyTorch read this form as it is.
-"""
+"""The index of a shard: a line `offset size` for each record, framing included, as DALI and `tfrecord` read it."""
 
 import hashlib
 import re

@@ -1,7 +1,4 @@
-"""The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader.
-
-A feature is stored as a list of bytes, int64 or float. Its *kind* says what the list means.
-"""
+"""The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,12 +36,8 @@ _NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, 
 
 BOX_COLUMNS = {BBOX_XMIN: "xmin", BBOX_YMIN: "ymin", BBOX_XMAX: "xmax", BBOX_YMAX: "ymax", BBOX_LABEL: "box_label"}
 """The columns of a table for the features of boxes."""
-DERIVED = frozenset(
-    (
-        *(IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, IMAGE_CHANNELS, IMAGE_COLORSPACE),
-        *(IMAGE_FILENAME, IMAGE_SHA256, CLASS_LABEL, CLASS_TEXT),
-    )
-)
+DERIVED = frozenset((IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, IMAGE_CHANNELS, IMAGE_COLORSPACE))
+DERIVED |= {IMAGE_FILENAME, IMAGE_SHA256, CLASS_LABEL, CLASS_TEXT}
 """The features that a job finds out anew when it writes records."""
 
 DType: TypeAlias = Literal["bytes", "int64", "float"]

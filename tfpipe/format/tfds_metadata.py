@@ -1,7 +1,4 @@
-"""The JSON files and the file of label names with which TensorFlow Datasets, which is not needed here, opens a dataset.
-
-TFDS nests features by `/`: `image/class/label` becomes `example["image"]["class"]["label"]`.
-"""
+"""The files with which TensorFlow Datasets opens a dataset. It nests features by `/`, and is not needed here."""
 
 import json
 import logging

@@ -5,7 +5,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import google_crc32c
 
@@ -148,7 +148,7 @@ def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
         raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
 
 
-def compute_crc(read_at: ReadAt, begin: int, length: int) -> int:
+def compute_crc(read_at: Callable[[int, int], Any], begin: int, length: int) -> int:
     """Returns the unmasked CRC32C of any number of bytes, which are read piece by piece."""
     crc = 0
     for offset in range(begin, begin + length, _PIECE_BYTES):

@@ -1,7 +1,4 @@
-"""A view: some records of a dataset, and how often each is read: a line of JSON, then bitmaps and weights, compressed.
-
-Record 0 of a view is the first one that it chose, so whoever reads by number reads a view as a dataset.
-"""
+"""A view: some records of a dataset, and how often each is read. Record 0 is the first one that it chose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Works on one image at a time: recognizes it, checks it, and brings it into a form that every decoder reads alike.
-
-Pillow decodes; the native library checks JPEGs, resizes, and adds restart markers without loss.
-"""
+"""Works on one image at a time: recognizes it, checks it, and brings it into a form that every decoder reads alike."""

@@ -1,7 +1,4 @@
-"""Draws a contact sheet: many images in one picture, each in a tile of the same size with its caption below.
-
-A mask lies over its image in half-transparent colors; class 0 is left clear, because it is usually the background.
-"""
+"""Draws a contact sheet: images in tiles of one size with captions, masks (class 0 is left clear) and boxes."""
 
 from __future__ import annotations
 

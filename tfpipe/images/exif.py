@@ -45,7 +45,7 @@ def read_orientation(exif: bytes) -> int:
                 (value,) = struct.unpack_from(order + _FORMATS[kind], tiff, entry + 8)
                 return int(value) if 1 <= value <= 8 else 1
     except struct.error:  # the directory points outside the block
-        return 1
+        pass
     return 1
 
 

@@ -1,7 +1,4 @@
-"""The PNG file of a mask: its classes, as an array and back.
-
-It is stored as a gray PNG of 8 or 16 bits, of which every decoder gives the classes. Any other is encoded anew.
-"""
+"""The mask of an image: a gray PNG of 8 or 16 bits, of which every decoder gives the classes."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import check_mask
+from tfpipe.images.normalize import check_encoded, check_stored
 from tfpipe.images.seekable import is_seekable
 from tfpipe.images.sniff import sniff_format
-from tfpipe.images.verify import check_encoded, check_stored
 from tfpipe.integrity.damage_kinds import Kind
 
 IDENTITY_BYTES = 16

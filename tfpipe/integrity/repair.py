@@ -1,7 +1,4 @@
-"""Writes a clean dataset from a damaged one, which is only read: every undamaged record, and no other.
-
-The final name holds the whole result or nothing. The same call completes a run that was killed.
-"""
+"""Writes a clean dataset from a damaged one, as a whole or not at all; the same call completes a killed run."""
 
 import contextlib
 import hashlib

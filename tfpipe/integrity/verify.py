@@ -128,7 +128,8 @@ def list_files(directory: str) -> dict[str, int] | None:
     if not os.path.isdir(directory):
         return None
     folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR)
-    names = (os.path.join(folder, name) for folder in folders for name in _list_names(directory, folder))
+    found = {folder: file_io.list_names(os.path.join(directory, folder)) for folder in folders}
+    names = (os.path.join(folder, name) for folder in folders for name in found[folder])
     return {name: max(0, file_io.get_size(os.path.join(directory, name))) for name in names}
 
 
@@ -143,13 +144,6 @@ def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] 
     if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
         return [(job, listing.get(job.name, 0)) for job in jobs]
     return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
-
-
-def _list_names(directory: str, folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(os.path.join(directory, folder)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _open_manifest(directory: str, listing: Mapping[str, int], report: VerifyReport) -> Manifest | None:
@@ -303,7 +297,7 @@ def _find_unnamed(directory: str, listing: Mapping[str, int], catalog: Catalog) 
         if file_io.is_url(directory):
             names = sorted({name.split("/")[1] for name in listing if name.startswith(f"{folder}/")})
         else:
-            names = _list_names(directory, folder)
+            names = file_io.list_names(file_io.join(directory, folder))
         for name in names:
             if f"{folder}/{name}" not in named and not name.endswith(WriteFolder.ending):
                 reason = f"the {file_names.CATALOG} does not name it: a change left it unfinished"

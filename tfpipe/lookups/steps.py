@@ -73,7 +73,7 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
             names[row],
             label if label >= 0 else None,
             manifest.label_names[label] if 0 <= label < len(manifest.label_names) else None,
-            None if boxes is None else _make_box(boxes[row].tolist()),
+            None if boxes is None else tuple(boxes[row].tolist()),
             bool(flips[row]),
         )
         for row, label in enumerate(labels.tolist())
@@ -124,8 +124,3 @@ def _list_texts(column: Column) -> list[str]:
         texts[first].decode("utf-8", "surrogateescape") if count else ""
         for first, count in zip(firsts, column.counts.tolist(), strict=True)
     ]
-
-
-def _make_box(sides: list[int]) -> Box:
-    y, x, height, width = sides
-    return y, x, height, width

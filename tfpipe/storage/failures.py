@@ -1,7 +1,4 @@
-"""The meaning of obstore's errors, and the rules by which a single request to an object store is repeated here.
-
-While obstore repeats it cannot be interrupted, and it gives up where an answer breaks off.
-"""
+"""The meaning of obstore's errors, and how a single request is repeated here, where it can be interrupted."""
 
 import contextlib
 import errno

@@ -1,7 +1,4 @@
-"""Files by path or URL, in one place: those of this machine by `local`, all others by the store of their URL.
-
-A file appears under its final name whole or not at all.
-"""
+"""Files by path or URL, in one place. A file appears under its final name whole or not at all."""
 
 import contextlib
 import errno

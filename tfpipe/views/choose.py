@@ -1,7 +1,4 @@
-"""Makes a view: the records that a condition chooses, a sample of them, and how often each is read.
-
-DuckDB computes conditions over the facts about the records, in pieces, so that memory does not grow with the dataset.
-"""
+"""Makes a view: the records that a condition chooses, in DuckDB, a sample of them, and how often each is read."""
 
 from __future__ import annotations
 

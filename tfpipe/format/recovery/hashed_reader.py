@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
-from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, decode_header, mask_crc, read_fully
+from tfpipe.format.tfrecord import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    compute_crc,
+    decode_header,
+    mask_crc,
+    read_fully,
+)
 
 BUFFER_BYTES = 1 << 20
 """The size of the buffer. Bytes that were just read are still in the processor's cache when they are hashed."""
@@ -52,15 +60,6 @@ class HashedReader:
         self._at = offset + len(data)
         return data
 
-    def crc(self, offset: int, size: int) -> int:
-        """Returns the unmasked CRC32C of any number of bytes."""
-        stop, crc = offset + size, 0
-        while offset < stop:
-            piece = min(BUFFER_BYTES, stop - offset)
-            crc = google_crc32c.extend(crc, self.view(offset, piece))
-            offset += piece
-        return crc
-
     def record_at(self, at: int) -> int:
         """Returns the size of the intact record that begins at `at`, framing included; 0 if none begins there."""
         left = self.size - at - FRAME_BYTES
@@ -74,7 +73,7 @@ class HashedReader:
             crc = google_crc32c.value(frame[HEADER_BYTES:-FOOTER_BYTES])
             footer = frame[-FOOTER_BYTES:]
         else:
-            crc = self.crc(at + HEADER_BYTES, length)
+            crc = compute_crc(self.view, at + HEADER_BYTES, length)
             footer = self.view(at + HEADER_BYTES + length, FOOTER_BYTES)
         return length + FRAME_BYTES if mask_crc(crc) == int.from_bytes(footer.tobytes(), "little") else 0
 

@@ -1,7 +1,4 @@
-"""Makes a dataset of TFRecords that another program wrote: reads them once, and describes them as they are.
-
-The manifest vouches for every checksum, the labels and the formats of the images, which headers alone do not tell.
-"""
+"""Makes a dataset of TFRecords that another program wrote: reads them once, and describes them as they are."""
 
 import contextlib
 import hashlib
@@ -65,10 +62,6 @@ class _IndexOutput:
     def work(self) -> str:
         """The folder in which files are written first, on the same disk."""
         return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
-
-    def get_root(self, files: ForeignFiles) -> str:
-        """Returns the directory of the shards, as the manifest names it."""
-        return "." if file_io.resolve_links(self.directory) == file_io.resolve_links(files.root) else files.root
 
     def commit(self, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]) -> None:
         """Writes the indexes, by the names of their shards, and the manifest."""
@@ -220,16 +213,18 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
         listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
     names = dict.fromkeys(job.split for job, _ in scanned.scans)
+    root = scanned.files.root
+    is_beside = file_io.resolve_links(output.directory) == file_io.resolve_links(root)
     digest = hashlib.sha256(b"".join(scan.sha256.encode() for _, scan in scanned.scans))
     return Manifest(
-        name=scanned.metadata.name or os.path.basename(scanned.files.root) or "dataset",
+        name=scanned.metadata.name or os.path.basename(root) or "dataset",
         splits={split: _split(scanned, split, labels, schema) for split in names},
         label_names=labels.names,
         schema=schema,
         noticed=sort_counts(total.stats.noticed),
         fingerprint=digest.hexdigest(),
         tool_version=__version__,
-        foreign=Foreign(output.get_root(scanned.files), keys.image, labels.key, labels.base, scanned.compression),
+        foreign=Foreign("." if is_beside else root, keys.image, labels.key, labels.base, scanned.compression),
         directory=output.directory,
     )
 

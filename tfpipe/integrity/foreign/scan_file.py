@@ -80,10 +80,8 @@ class FeatureStats:
             self.tensor_stats.merge(other.tensor_stats)
         self.records += other.records
         self.kinds |= other.kinds
-        self.min_values, self.max_values = (
-            min(self.min_values, other.min_values),
-            max(self.max_values, other.max_values),
-        )
+        self.min_values = min(self.min_values, other.min_values)
+        self.max_values = max(self.max_values, other.max_values)
 
 
 @dataclass(slots=True)
