@@ -23,7 +23,7 @@ def test_a_kill_leaves_the_old_column_or_the_new_one(small_dataset: Path, tmp_pa
     tfpipe.add_column(old, "even", skip_odd, tfpipe.Values("int64"), missing="default")
     replace_even(Path(), Path(shutil.copytree(old, tmp_path / "new")))
     expected, seen = read_parts(tmp_path / "new"), set()
-    for moment in range(0, 100, 7):
+    for moment in range(0, 100, 9):
         output = shutil.copytree(old, tmp_path / str(moment) / "out")
         done = write_and_vanish(replace_even, Path(), output, moment)
         values = [int(record.features["even"][0]) for record in data_source(str(output), "train")]  # type: ignore[index]
@@ -42,7 +42,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
     add_even(Path(), straight)
     expected = read_parts(straight)
     seen = set()
-    for moment in range(0, 100, 7):  # a shard takes four names, so each kind has its turn
+    for moment in range(0, 100, 9):  # a shard takes four names, so each kind has its turn
         output = shutil.copytree(small_dataset, tmp_path / str(moment) / "out")
         if write_and_vanish(add_even, Path(), output, moment):
             break

@@ -191,12 +191,7 @@ def test_missing_fields_are_named(key):
     [
         ("", "manifest.json is not JSON: Expecting value: line 1 column 1 (char 0)."),
         ("[]", "manifest.json: the document must be an object, got []."),
-        ('{"format_version": NaN}', "manifest.json: NaN is not a number that JSON allows."),
-        ('{"format_version": -Infinity}', "manifest.json: -Infinity is not a number that JSON allows."),
         ('{"format_version": 1e999}', "manifest.json: format_version must be a whole number of at least 1, got inf."),
-        ("[" * 200_000, "manifest.json is nested too deeply."),
-        ('{"a":' * 200_000, "manifest.json is nested too deeply."),
-        ('{"format_version": ' + "9" * 10_000 + "}", "manifest.json holds a number with too many digits."),
         ('{"format_version": ' + "9" * 4000 + "}", "manifest.json has format version 9"),
     ],
 )

@@ -26,7 +26,7 @@ def make_model(dataset: Path) -> Model:
     return Model((frozenset(name for split in ("train", "validation") for name in list_names(dataset, split)),))
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_on_a_disk(small_dataset: Path, tmp_path: Path, rounds: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

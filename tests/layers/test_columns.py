@@ -110,7 +110,7 @@ def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Pa
 
     library.add_column(lacking, "captions", lambda record: -1, library.Values("int64"), replace=True)
     seen, wanted = set(), [record.index for record in list_records(lacking)]
-    for moment in range(0, 200, 7):
+    for moment in range(0, 200, 11):
         output = shutil.copytree(lacking, tmp_path / str(moment) / "out")
         done = write_and_vanish(add, Path(), output, moment)
         if library.load_manifest(str(output)).columns:

@@ -13,7 +13,7 @@ from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
+from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.readers.record_lookup import get_label, get_text
@@ -47,12 +47,6 @@ class Sample:
     files: tuple[ImageFile, ...]  # of the record, or PNGs of raw pixels
     label: int | None  # from 0
     features: dict[str, Any]  # but the image, the class and sizes of tensors; a mask is the bytes of its PNG
-
-    @property
-    def masks(self) -> list[bytes]:
-        """The PNG of the mask of the image; empty without one."""
-        mask = self.features.get(IMAGE_MASK)
-        return [mask] if isinstance(mask, bytes) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tfpipe.export.samples import Sample, list_columns
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 
 ENDING = "tar"
 
@@ -36,7 +36,7 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
             for number, image in enumerate(sample.files):
                 place = f".{number}" if manifest.has_several_images else ""
                 _add(tar, f"{key}{place}.{image.ending}", image.data)
-            for mask in sample.masks:
+            if isinstance(mask := sample.features.get(IMAGE_MASK), bytes):
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:
                 _add(tar, f"{key}.cls", str(sample.label).encode())
