@@ -150,12 +150,10 @@ def draw_images() -> DrawImages:
 @pytest.fixture(scope="session")
 def small_dataset(tmp_path_factory, draw_images: DrawImages) -> Path:
     """`draw_images` as the job writes it: 2 shards a split, one image quarantined. Not to be changed: copy it."""
-    from beam_jobs import shard_job
-    from beam_jobs.config import ShardConfig
+    from tests.beam_jobs.datasets import make_dataset
 
     folder = tmp_path_factory.mktemp("small")
-    images = draw_images(folder / "images")
-    shard_job.run(ShardConfig(input=str(images), output=str(folder / "pets"), num_shards=2, workers=1))
+    make_dataset(draw_images(folder / "images"), folder / "pets", num_shards=2)
     return folder / "pets"
 
 

@@ -48,8 +48,7 @@ def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
 @pytest.fixture(scope="session")
 def shades(tmp_path_factory) -> Path:
     """A dataset of 250 PNGs of 12 x 12 in each of `train` and `validation`: five classes, each of another shade."""
-    from beam_jobs import shard_job
-    from beam_jobs.config import ShardConfig
+    from tests.beam_jobs.datasets import make_dataset
 
     folder, rng = tmp_path_factory.mktemp("shades"), np.random.default_rng(0)
     for split in ("train", "validation"):
@@ -59,7 +58,7 @@ def shades(tmp_path_factory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Shades are 40 apart and blurred by 60, so that a guess by one pixel is sometimes wrong.
             Image.fromarray(rng.integers(0, 60, (12, 12, 3), np.uint8) + np.uint8(40 * label)).save(path)
-    shard_job.run(ShardConfig(input=str(folder / "images"), output=str(folder / "data"), num_shards=4, workers=1))
+    make_dataset(folder / "images", folder / "data", num_shards=4)
     return folder / "data"
 
 
