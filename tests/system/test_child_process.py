@@ -73,7 +73,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while is_running(pid):
         assert time.monotonic() < end, f"process {pid} is still running"
         time.sleep(0.01)

@@ -64,7 +64,7 @@ def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
                 f"{human_bytes(limit)}. Use more, or no cache."
             )
     num_bytes = int(ends[count - 1]) if count else 0
-    _check_memory(plan, num_bytes, by_engine=True)
+    check_memory(plan, num_bytes, by_engine=True)
     slots = np.full(records, -1, np.int64)
     slots[candidates[:count]] = np.arange(count)
     return Kept(slots, count, num_bytes)
@@ -81,12 +81,8 @@ def estimate_cache_bytes(plan: BatchPlan) -> int | None:
     return whole if config.cache_bytes is None else min(whole, parse_bytes(config.cache_bytes, "cache_bytes"))
 
 
-def check_cache_fits(plan: BatchPlan, by_engine: bool) -> None:
+def check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
     """Refuses a cache in memory that would not fit; only the engine can keep a part of the records."""
-    _check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine)
-
-
-def _check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
     free = host_limits.available_memory_bytes()
     if needed > MAX_CACHE_SHARE * free:
         advice = "Use a smaller `decoded_size`, or no cache."

@@ -85,13 +85,12 @@ def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> So
     )
 
 
-def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
-    """Divides a batch into shares by the method of the largest remainders, each a multiple of `unit`, as is `total`."""
-    units = total // unit
-    exact = [weight / sum(weights) * units for weight in weights]
+def apportion(weights: Sequence[float], total: int) -> tuple[int, ...]:
+    """Divides a batch into shares by the method of the largest remainders."""
+    exact = [weight / sum(weights) * total for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))
-    for part in by_remainder[: units - sum(shares)]:
+    for part in by_remainder[: total - sum(shares)]:
         shares[part] += 1
     if 0 in shares:
         part = shares.index(0)
@@ -99,7 +98,7 @@ def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...
             f"Every dataset of a mixture must have a share of each batch of {total}, and a weight of {weights[part]:g} "
             f"among {sum(weights):g} gives none. Raise it, or the batch size."
         )
-    return tuple(share * unit for share in shares)
+    return tuple(shares)
 
 
 def check_same_images(numbers: Sequence[int | None]) -> None:

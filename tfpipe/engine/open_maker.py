@@ -78,7 +78,7 @@ def open_mixture(
 
 def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
     """Makes the plan of each dataset's share of the whole batch, which does not depend on the number of hosts."""
-    config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size, 1)
+    config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size)
     plans = [
         plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
         for manifest, share in zip(mixture.manifests, shares, strict=True)

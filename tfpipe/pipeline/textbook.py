@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
+from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage, without_autograph
@@ -37,7 +37,7 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
 def _list_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     config = plan.config
     if config.cache != "none":
-        check_cache_fits(plan, by_engine=False)
+        check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine=False)
     parse, decode, augment = parse_records(plan), decode_images(plan), augment_images(plan)
     images = (decode, augment) if plan.source.has_images else ()
     end = (batch_examples(plan), prefetch_batches(plan))
