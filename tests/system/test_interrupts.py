@@ -83,7 +83,7 @@ def test_it_arrives_all_the_same(strike: Callable[[], None], ignored: list[objec
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         wait()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9  # of 10
     assert ignored == []
 
 
