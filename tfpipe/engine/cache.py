@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,17 +35,8 @@ _OTHER_BYTES = 200  # of an image's other features
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The records that a cache keeps."""
-
-    slots: IntArray  # of each record of the split in the cache, or -1: int64 [records]
-    count: int
-    num_bytes: int
-
-
-def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
-    """Chooses the records that a cache keeps: the same ones in every run and on every host of a training."""
+def choose_kept(plan: BatchPlan, reader: RecordReader) -> IntArray:
+    """Chooses each record's place in a cache, or -1: int64 [records]. In training they are the same on every host."""
     config, records = plan.config, plan.source.num_records or 0
     candidates = _list_candidates(plan)
     if config.cache == "bytes":
@@ -63,11 +53,10 @@ def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
                 f"`cache_bytes` must hold a record, of which the first takes {human_bytes(int(ends[0]))}, got "
                 f"{human_bytes(limit)}. Use more, or no cache."
             )
-    num_bytes = int(ends[count - 1]) if count else 0
-    check_memory(plan, num_bytes, by_engine=True)
+    check_memory(plan, int(ends[count - 1]) if count else 0, by_engine=True)
     slots = np.full(records, -1, np.int64)
     slots[candidates[:count]] = np.arange(count)
-    return Kept(slots, count, num_bytes)
+    return slots
 
 
 def estimate_cache_bytes(plan: BatchPlan) -> int | None:
@@ -135,21 +124,25 @@ def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None)
     return [max(limit * whole // max(sum(wholes), 1), 1) for whole in wholes]
 
 
+def _count_kept(slots: IntArray) -> int:
+    return int(slots.max(initial=-1)) + 1
+
+
 class BytesCache:
     """The payloads of records. Threads may share it."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
-        self._payloads: list[bytes | None] = [None] * kept.count
-        self._present = np.zeros(kept.count + 1, np.bool_)  # the last one stands for records that are not kept
+    def __init__(self, slots: IntArray) -> None:
+        self._slots, count = slots, _count_kept(slots)
+        self._payloads: list[bytes | None] = [None] * count
+        self._present = np.zeros(count + 1, np.bool_)  # the last one stands for records that are not kept
 
     def leave_out_present(self, numbers: IntArray) -> IntArray:
         """Returns the records that must still be read."""
-        return numbers[~self._present[self._kept.slots[numbers]]]
+        return numbers[~self._present[self._slots[numbers]]]
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records, those that are not there yet by a method of `RecordReader`."""
-        slots = self._kept.slots[numbers].tolist()
+        slots = self._slots[numbers].tolist()
         found: list[bytes | None] = [None if slot < 0 else self._payloads[slot] for slot in slots]
         missing = [row for row, payload in enumerate(found) if payload is None]
         if len(missing) == len(found):
@@ -170,19 +163,19 @@ class BytesCache:
                 self._present[slot] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._kept,)  # another process has a cache of its own
+        return type(self), (self._slots,)  # another process has a cache of its own
 
 
 class DecodedCache:
     """The decoded images and the other features of records. Threads may share it."""
 
-    def __init__(self, kept: Kept, plan: BatchPlan) -> None:
-        size, dtype = get_cached_form(plan)
-        self.slots = kept.slots  # of each record, or -1: int64 [records]
-        self.images = np.empty((kept.count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
-        self.sizes = np.zeros((kept.count, 2), np.int64)
-        self.present = np.zeros(kept.count, np.bool_)
-        self._others: list[dict[str, Any]] = [{}] * kept.count
+    def __init__(self, slots: IntArray, plan: BatchPlan) -> None:
+        (size, dtype), count = get_cached_form(plan), _count_kept(slots)
+        self.slots = slots  # of each record, or -1: int64 [records]
+        self.images = np.empty((count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
+        self.sizes = np.zeros((count, 2), np.int64)
+        self.present = np.zeros(count, np.bool_)
+        self._others: list[dict[str, Any]] = [{}] * count
 
     def find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
         """Returns the place of each record or -1, int64 [n], and whether it is there, bool [n]."""
