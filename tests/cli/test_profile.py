@@ -51,7 +51,7 @@ def test_nothing_but_the_path_of_the_page_is_printed_in_a_process_of_its_own(sma
 
 def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     page = tmp_path / "report.html"
-    done = tfpipe("profile", small_dataset, *OPTIONS, "--json", "--html", page)
+    done = tfpipe("profile", small_dataset, *OPTIONS, "--json", "--html", page, "--max-idle", "100%")
     assert (done.code, done.lines, done.err.splitlines()[-1]) == (0, [done.out.rstrip()], f"Wrote {page}.")
     assert done.json
     html = page.read_text(encoding="utf-8")

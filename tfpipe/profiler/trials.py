@@ -1,7 +1,4 @@
-"""Tries changes in turns with the best so far, and keeps those that help.
-
-best + change, best, best, best + change, best + change, best    one at a time; the medians are compared
-"""
+"""Tries changes one at a time, in turns with the best so far, and keeps those that help, by the median gain."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The file that `tfpipe profile --apply` writes: the options, and in a table `tuned` the host and data of their trial.
+"""The file that `tfpipe profile --apply` writes: options, and in a table `tuned` the host and data of their trial.
 
-`PipelineConfig.from_file` reads the options and leaves the table out. The table is for people, and for the next run of
-`--apply`, which must not take one host's options for another's.
+The table is for people, and for the next run of `--apply`, which must not take one host's options for another's.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Everything that the profiler measures and concludes, as plain frozen values. Pure: nothing here loads TensorFlow.
+"""The values that the profiler measures (`Profile`) and concludes (`Report`), plain and frozen. Pure.
 
-    Profile (StepTiming, StageTiming ..., HostUse, DatasetFacts)               measured
-    ServiceDemand -> Bottleneck -> Fix ...                                      concluded
-    Report                                                                     both together
-
-*Input wait* is the time in which the trainer waits for its next batch, by the trainer's clock. *Idle* is the time in
-which the accelerator has nothing to work on. If steps are dispatched ahead of the device, the wait is longer than the
-idle time. Each figure says which of the two it is.
+*Input wait* is the trainer's wait for its next batch. *Idle* is the time in which the accelerator has nothing to work
+on, which is shorter if steps are dispatched ahead of the device.
 """
 
 from __future__ import annotations
@@ -19,20 +14,11 @@ from typing import Literal, TypeAlias
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
-Trainer = Literal["loop", "fit", "none"]
-"""The trainers that a simulated accelerator stands for: a plain loop, which takes a batch and then computes, and Keras'
-`fit` on a device with a queue, which takes the next batch while the device computes. With "none" a step takes no time:
-batches are taken as fast as they come."""
-
-IdleMethod = Literal["loop", "fit", "none", "monitor"]
-"""The ways to measure idle time: with a simulated accelerator that a trainer feeds, or live in a training."""
-
-SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")  # the ways with a simulated accelerator
-
+Trainer = Literal["loop", "fit", "none"]  # "fit" takes the next batch while the device computes; "none" has no steps
+IdleMethod = Literal["loop", "fit", "none", "monitor"]  # with a simulated accelerator, or live in a training
+SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
 _CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
-
 _MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
-
 FixAction = Literal[
     "set_option",
     "move_stage",
@@ -45,7 +31,6 @@ FixAction = Literal[
 ]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
-"""A value that a fix gives to an option of `PipelineConfig`."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +110,7 @@ class StepTiming:
 
     @property
     def idle(self) -> float:
-        """The share of wall time in which the accelerator had nothing to work on.
-
-        For a simulated accelerator it is exact: the time that was not compute. The median over parts of a run would
-        miss waits that come in bursts.
-        """
+        """The share of wall time in which the accelerator had nothing to work on; exact if it is simulated."""
         if self.method in SIMULATED:
             return max(1 - self.steps * self.step_s.median / self.wall_s, 0.0)
         return self.idle_fraction.median
@@ -220,8 +201,7 @@ class DatasetFacts:
     address: str = ""  # to open the dataset again, or the pattern of files
 
 
-OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
-"""The stages whose processor time `Profile.option_costs` adds up."""
+OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")  # whose time `Profile.option_costs` adds up
 
 TriedChange: TypeAlias = str
 """The changes whose costs are measured: the processor time of an image from `parse` to `batch`, in microseconds.
@@ -320,6 +300,11 @@ class ServiceDemand:
             int(self.threads[name]), wait_s, cpu_s, self.cores * cpu_s / sum(self.cpu_s.values())
         )
 
+    @property
+    def slowest(self) -> str:
+        """The stage whose threads allow the lowest rate; empty if no stage has any."""
+        return min(self.threads, key=self.get_stage_limit, default="")
+
     def get_service_s(self, name: str) -> tuple[float, float]:
         """Returns the processor time and the wait of an image in the threads of a stage, in seconds."""
         stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
@@ -362,10 +347,10 @@ class ServiceDemand:
 
 
 def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
-    """Returns the images per second of threads of which each waits for one image, then computes, again and again.
+    """Returns the images per second of threads of which each waits for an image, then computes, again and again.
 
-    It is the mean value analysis of a closed network (M. Reiser and S. S. Lavenberg, Journal of the ACM 27(2), 1980),
-    with the cores as one core that is as fast as all and a delay (A. Seidmann et al., Large Scale Systems 12, 1987).
+    It is the mean value analysis of a closed network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980), with the
+    cores as one core that is as fast as all and a delay (Seidmann et al., Large Scale Systems 12, 1987).
     """
     share_s, rate, queue = cpu_s / cores, 0.0, 0.0
     for count in range(1, max(threads, 1) + 1):
@@ -404,10 +389,7 @@ class Profile:
 
     @property
     def storage_limit(self) -> float | None:
-        """The images per second that the storage gives.
-
-        It is None if the storage was not measured, or if the pipeline has just read faster than that.
-        """
+        """The images per second that the storage gives; None if it was not measured, or has just given more."""
         used, most = self.host.storage_bytes_per_second, self.host.storage_limit_bytes_per_second
         return most * self.images_per_second / used if most and used and most >= used else None
 

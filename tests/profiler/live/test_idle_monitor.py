@@ -33,16 +33,20 @@ def work(_: object = None) -> tf.Tensor:
     "wait_s", [0.0, 3 * STEP_S, *(pytest.param(k * STEP_S, marks=pytest.mark.slow) for k in (1, 9))]
 )
 def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s: float) -> None:
-    monitor = IdleMonitor(every_steps=5, warm_up=2)
-    for batch in monitor.iterate(make_batches(wait_s, count=22)):
+    """Compared with this test's own clock, since a busy machine waits for longer."""
+    monitor, waits_s = IdleMonitor(every_steps=5, warm_up=2), list[float]()
+    batches, asked_s = monitor.iterate(make_batches(wait_s, count=12)), time.perf_counter()
+    while next(batches, None) is not None:
+        waits_s.append(time.perf_counter() - asked_s)
         with monitor.step() as step:
-            step.result = work(batch)
+            step.result = work()
+        asked_s = time.perf_counter()
     timing = monitor.result()
-    assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 20, 8)
-    assert timing.idle_fraction.median == pytest.approx(wait_s / (wait_s + STEP_S), abs=0.1)
+    assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 10, 8)
+    assert timing.idle_fraction.median == pytest.approx(sum(waits_s[2:]) / timing.wall_s, abs=0.02)
     assert timing.idle_fraction == timing.input_wait_fraction  # on a CPU
-    assert timing.step_s.median == pytest.approx(STEP_S, rel=0.3)
-    assert [report.step for report in monitor.reports] == [7, 12, 17, 22]
+    assert timing.step_s.median >= 0.95 * STEP_S
+    assert [report.step for report in monitor.reports] == [7, 12]
 
 
 def test_a_watched_iterator_inside_a_function_is_timed(make_batches: MakeBatches) -> None:

@@ -1,4 +1,4 @@
-"""Real loaders: what the probes see in the process of the trainer and in workers."""
+"""Real loaders, their workers, and their files."""
 
 import statistics
 import threading
@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.loader.loaders import LoaderSource, describe_batch
-from tfpipe.profiler.loader.measure import Trainer, measure_loader
+from tfpipe.profiler.loader.measure import Trainer, measure_draft_s, measure_loader
 from tfpipe.profiler.loader.types import BatchFacts
 
 torch_data = pytest.importorskip("torch.utils.data")
@@ -115,3 +116,14 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
 def test_facts_about_a_batch(batch: Any, facts: BatchFacts) -> None:
     assert describe_batch(batch) == facts
     assert facts.image_size == ((8, 6) if len(facts.shape) == 4 else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_known"), [((25, 200), True), ((100, 800), False), ((25, 500), False), (None, False)]
+)
+def test_pillow_is_tried_where_a_smaller_size_is_enough(size: tuple[int, int] | None, is_known: bool, tmp_path: Path):
+    """The size is a height and a width."""
+    Image.new("RGB", (800, 100), "red").save(tmp_path / "a.jpg")
+    (tmp_path / "b.jpg").write_bytes(b"no image")
+    seconds = measure_draft_s([str(tmp_path / name) for name in ("b.jpg", "a.jpg", "gone.jpg")], size)
+    assert (seconds is not None and 0 < seconds < 1) == is_known

@@ -1,7 +1,6 @@
 """A service as the profiler measures it: by hand, and with a worker in a thread of this process."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,26 +13,28 @@ from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import service_use, simulated_accelerator
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
-from tfpipe.profiler.measure.service_use import ServiceRates, WorkerRate, describe_service
+from tfpipe.profiler.measure.service_use import describe_service
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_json
 from tfpipe.profiler.types import ServiceUse, Spread, StepTiming, WorkerTiming
+from tfpipe.service.client import WorkerClock
 
 NONE = Spread(0.0, 0.0, 0.0)
 TIMING = StepTiming("loop", 20, 10, NONE, 4.0, NONE, NONE)
 
 
 def test_rates_of_batches_become_rates_of_images() -> None:
-    rates = ServiceRates((WorkerRate("a:1", 5.0, 0.9), WorkerRate("b:1", 1.0, 0.2)), 8.0, 1000.0)
-    assert describe_service(rates, TIMING, "auto") == ServiceUse(
-        workers=(WorkerTiming("a:1", 50.0, 0.9), WorkerTiming("b:1", 10.0, 0.2)),
+    begin, end = WorkerClock("a:1", 2, 0.5, 500), WorkerClock("a:1", 12, 4.0, 10_500)  # in two seconds
+    clocks = [(begin, end), (WorkerClock("b:1"), WorkerClock("b:1", 2, 0.8, 2_000))]
+    assert describe_service(clocks, 16, 2.0, TIMING, "auto") == ServiceUse(
+        workers=(WorkerTiming("a:1", 50.0, 0.875), WorkerTiming("b:1", 10.0, 0.2)),
         local_fraction=0.25,
         batch_bytes=1000.0,
         wire_bytes_per_second=5 * 0.75 * 1000,
     )
-    assert describe_service(rates, TIMING, "auto").images_per_second == 80
-    assert describe_service(replace(rates, batches_per_second=6.0), TIMING, "auto").local_fraction == 0
-    assert describe_service(rates, TIMING, 0.5).local_fraction == 0.5  # as it is set, whatever came meanwhile
+    assert describe_service(clocks, 16, 2.0, TIMING, "auto").images_per_second == 80
+    assert describe_service(clocks, 12, 2.0, TIMING, "auto").local_fraction == 0
+    assert describe_service(clocks, 16, 2.0, TIMING, 0.5).local_fraction == 0.5  # as it is set, whatever came meanwhile
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -180,10 +180,6 @@ def test_the_page_reaches_for_nothing(report: Report) -> None:
     assert "prefers-color-scheme: dark" in html
 
 
-def test_the_same_report_gives_the_same_page(report: Report) -> None:
-    assert render(report) == render(report)
-
-
 HOSTILE = "<script>alert(1)</script></svg></style><!-- \"'`x`{{ 7*7 }}$x^2$&amp;"
 
 

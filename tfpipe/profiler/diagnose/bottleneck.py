@@ -13,16 +13,13 @@ from dataclasses import replace
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, HostUse, Profile, ServiceUse
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
-SATURATED = 0.85
-"""The share of a resource's time from which on it counts as the bottleneck: work queues behind one that is as busy."""
+SATURATED = 0.85  # of a resource's time, from which on it is the bottleneck: work queues behind one that is as busy
 _IDLE = 0.5  # of the time: workers that are busy less wait for the network, or for this host
 NO_IDLE = 0.01  # the idle share up to which an accelerator counts as busy: measurements are right to within a point
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
 _PART = 0.5  # the share of its own limit that a stage must give at least, if it allows clearly less than the cores
-REACHED = 0.7
-"""The share of a stage's own limit from which on the pipeline counts as limited by it. It is lower than `SATURATED`:
-the limit was measured while the stage ran alone, and in a pipeline it also hands elements over."""
+REACHED = 0.7  # of a stage's own limit, measured alone: less than `SATURATED`, since it also hands elements over
 
 
 def find_service_bottleneck(profile: Profile) -> Bottleneck:
@@ -171,12 +168,11 @@ def _check_slowest(profile: Profile) -> Bottleneck | None:
     A lock that is held nearly all the time is the limit in any case: no core would help.
     """
     demand = profile.demand
-    limits = {name: demand.get_stage_limit(name) for name in demand.threads}
-    name = min(limits, key=lambda stage: limits[stage], default="")
-    if not name or profile.images_per_second < _PART * limits[name]:
+    name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
+    if profile.images_per_second < _PART * limit:
         return None
-    at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limits[name]
-    if not at_lock and limits[name] > REACHED * demand.cpu_limit:
+    at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limit
+    if not at_lock and limit > REACHED * demand.cpu_limit:
         return None
     return _explain_lock(profile, name) if name in demand.lock_bound else _check_threads(profile, _PART)
 
@@ -236,7 +232,6 @@ def _describe_busy(host: HostUse) -> str:
 
 
 def _join(busy: str, host: HostUse, share: float, what: str) -> str:
-    """Returns how busy the cores are, and the share of the pipeline's time that something takes."""
     work = f"; {share:.0%} of this pipeline's work is {what}" if host.is_crowded else f", {share:.0%} of it in {what}"
     return f"{busy}{work}"
 
@@ -255,11 +250,8 @@ def _explain_small_batches(profile: Profile, busy: str) -> Bottleneck:
 def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | None:
     """Checks for a stage that gives most of what it can, by the utilization law."""
     demand = profile.demand
-    limits = {name: demand.get_stage_limit(name) for name in demand.threads}
-    if not limits:
-        return None
-    name = min(limits, key=lambda stage: limits[stage])
-    if profile.images_per_second < reached * limits[name]:
+    name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
+    if profile.images_per_second < reached * limit:
         return None
     if name in demand.lock_bound:
         return _explain_lock(profile, name)
@@ -271,26 +263,26 @@ def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | N
     takes = f"{before} and {name} take" if before else f"{name} takes"
     reason = (
         f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
-        f"{'work' if threads > 1 else 'works'} at once: {limits[name]:,.0f} images/s, while the cores are "
+        f"{'work' if threads > 1 else 'works'} at once: {limit:,.0f} images/s, while the cores are "
         f"{_describe_busy(profile.host)}."
     )
-    return Bottleneck(name, reason, limits[name])
+    return Bottleneck(name, reason, limit)
 
 
 def _unbuffered_stage(profile: Profile) -> Bottleneck:
     """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
     demand = profile.demand
     config = profile.config
-    limits = {name: demand.get_stage_limit(name) for name in demand.threads}
+    limit = demand.get_stage_limit(demand.slowest)
     busy = f"The cores are {_describe_busy(profile.host)}"
     if profile.hands_over_mostly:
         return _explain_small_batches(profile, busy)
-    if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
+    if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not demand.threads:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
-        name = min(limits, key=lambda stage: limits[stage])
-        why = f"{name} is nearest, {profile.images_per_second / limits[name]:.0%} of what it can give"
-        if profile.images_per_second / limits[name] < profile.host.cpu_fraction:  # the cores are nearer
+        name = demand.slowest
+        why = f"{name} is nearest, {profile.images_per_second / limit:.0%} of what it can give"
+        if profile.images_per_second / limit < profile.host.cpu_fraction:  # the cores are nearer
             if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
                 return _explain_small_batches(profile, busy)
             name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])

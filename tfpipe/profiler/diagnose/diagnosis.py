@@ -29,9 +29,7 @@ MIN_GAIN = 0.02  # the gain below which a change is not worth its line in a repo
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _LITTLE = 1 / 5  # a fix is listed last if five such fixes, multiplied, gain less than the best one
-_MUCH = 1.2
-"""The factor from which on work for nothing is left out before other work is made cheaper, and an option that changes
-nothing else comes before new shards, whatever these give."""
+_MUCH = 1.2  # the gain from which on work for nothing is left out first, and a mere option comes before new shards
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too much memory
@@ -96,7 +94,6 @@ def combine(first: Fix, second: Fix, demand: ServiceDemand) -> Fix:
 
 
 def _multiply(now: Mapping[str, float], left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
-    """Returns times by stage with the factors of two changes. A stage that one of them adds keeps its time."""
     both = {}
     for name in {**left, **right}:
         base, a, b = (times.get(name, 0.0) for times in (now, left, right))
@@ -119,12 +116,9 @@ def _list_changed(changed: ServiceDemand, demand: ServiceDemand) -> set[tuple[st
 
 
 def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first.
+    """Returns the changes that help, best first: what leaves work out, then options, then new shards, by their gain.
 
-    Work for nothing that is left out comes before work that is made cheaper, and options before new shards; among
-    equals the greatest gain comes first.
-    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory, of the
-    start and of a service have no demand.
+    Fixes of memory, of the start and of a service have no demand.
     """
     if bottleneck.stage == "accelerator":
         return ()
@@ -165,10 +159,9 @@ def _leave_out_work(fixes: list[Fix], now: float) -> list[Fix]:
 
 
 def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
-    """Puts fixes that give little behind those that give much; else the order stays.
+    """Puts fixes that give little behind those that give much: less than half of the gap where a fix closes it.
 
-    Little is less than half of the gap where a fix closes it. Else it is what five times over, as gains multiply,
-    gives less than the best fix; but not an option that changes nothing else and gives a fifth.
+    Else it is what five times over gives less than the best fix; but not a mere option that gives a fifth.
     """
     best = _get_best_rate(fixes, now)
     if best >= required * (1 - NO_IDLE):
@@ -236,7 +229,6 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
 
 
 def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:
-    """Returns the change that leaves this share of the shuffle buffer."""
     return {"tf_data.shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}
 
 
@@ -327,7 +319,6 @@ def _find_together(profile: Profile, fixes: Sequence[Fix]) -> tuple[tuple[int, .
 
 
 def _find_best(profile: Profile, fixes: Sequence[Fix]) -> tuple[ServiceDemand, float]:
-    """Returns the demand and the rate with what gives most on this host: several fixes, one or none."""
     together = _find_together(profile, fixes)
     if together is not None:
         return together[2], together[1]

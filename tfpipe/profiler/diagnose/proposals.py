@@ -38,17 +38,13 @@ SPARE = 1.25  # the factor for threads that wait: some are always between two wa
 _BATCH_SHARE = 0.1  # the share of the processor time for work once per batch, above which a larger batch is worth it
 _BATCHES_PER_EPOCH = 4  # the batches that a larger batch leaves in an epoch at least
 _BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
-_CACHE_SHARE = 0.8
-"""The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
+_CACHE_SHARE = 0.8  # of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`
 _MIN_CACHED_SHARE = 0.1  # the share of the records below which a cache of what fits is not worth its memory
 _FUNCTIONS = ("transform", "batch_transform")  # the names of the functions that the engine calls
 _CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its place hardly matters
-_CLEARLY_CHEAPER = 0.8
-"""The share of a stage's time that calls for many images must leave at most, to be worth an option."""
-_MOSTLY_CALLS = 0.2
-"""The share of a stage's time up to which what calls for many images leave is no reason to do the work elsewhere."""
-_CHEAPER = 0.1
-"""The share of a stage's time that is left if the user writes it anew: a guess, which the instruction names."""
+_CLEARLY_CHEAPER = 0.8  # of a stage's time, that calls for many images may leave to be worth an option
+_MOSTLY_CALLS = 0.2  # of a stage's time, up to which what such calls leave is no reason to do the work elsewhere
+_CHEAPER = 0.1  # of a stage's time, left if the user writes it anew: a guess, which the instruction names
 _GROWS = 2.0  # the bytes that a stage makes of one, from which on it is worth to do its work on the accelerator
 _COSTLY = 0.3  # the share of an image's processor time from which on it is worth to do a stage elsewhere
 
@@ -74,7 +70,6 @@ def propose(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
 
 
 def _read_less(profile: Profile) -> Iterator[Fix]:
-    """Yields the changes of the files that leave less to read."""
     dataset, costs, demand = profile.dataset, profile.option_costs, profile.demand
     read_us = costs.get("read")
     if read_us is None or profile.config.cache != "none":
@@ -130,11 +125,7 @@ def _overlap(profile: Profile) -> Iterator[Fix]:
 
 
 def _change_textbook(profile: Profile) -> Iterator[Fix]:
-    """Yields the options of the textbook pipeline that let more threads work, or its elements overtake each other.
-
-    The order is relaxed in an evaluation where no stage and no core is busy. In training that pipeline keeps no order
-    unless it is told to.
-    """
+    """Yields the options of the textbook pipeline that let more threads work, or relax the order of an evaluation."""
     config, host, demand = profile.config.tf_data, profile.host, profile.demand
     if config.autotune is False:
         reason = "tf.data finds the number of threads and the size of buffers itself."
@@ -174,8 +165,7 @@ def _read_more_files(profile: Profile) -> Iterator[Fix]:
 def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields the engine in place of the textbook pipeline, unless stages of the user's own stand in front of `batch`.
 
-    What it saves from `read` to `batch` was measured. In an evaluation it also waits once for each batch, where the
-    textbook pipeline reads file after file and waits for each 2 MiB.
+    An evaluation then waits once for each batch, and not file after file for each 2 MiB.
     """
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
@@ -243,7 +233,6 @@ def next_power_of_two(number: float) -> int:
 
 
 def _change_options(profile: Profile) -> Iterator[Fix]:
-    """Yields the options that make an image cheaper from `parse` to `batch`."""
     width = "four" if profile.config.image_dtype == "float32" else "two"
     crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
     rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
@@ -257,7 +246,6 @@ def _change_options(profile: Profile) -> Iterator[Fix]:
 
 
 def _add_cache(profile: Profile) -> Iterator[Fix]:
-    """Yields the caches that fit into memory: of the records, and of the decoded images."""
     config, dataset, demand = profile.config, profile.dataset, profile.demand
     records = dataset.records or dataset.counted_records
     if config.cache != "none" or not records:
@@ -408,7 +396,6 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
 
 
 def _do_elsewhere(profile: Profile) -> Iterator[Fix]:
-    """Yields other places for the work of the user's costly stages."""
     for stage in profile.stages:
         is_own = stage.name in profile.dataset.own_stages
         if is_own and not _is_cured_by_calls(profile, stage.name) and _computes_much(profile, stage):
@@ -494,7 +481,6 @@ def _cache_behind(profile: Profile, stage: StageTiming, takes: str) -> Iterator[
 
 
 def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
-    """Yields the changes that help if the bottleneck is a stage of the user."""
     name, demand = bottleneck.stage, profile.demand
     stage = next((stage for stage in profile.stages if stage.name == name), None)
     if stage is None or name not in profile.dataset.own_stages:

@@ -1,8 +1,4 @@
-"""Waits for devices, whatever framework trains on them; loads none.
-
-A GPU, a TPU, and JAX everywhere, work on steps whose calls have returned. A value that a step computed says which
-framework it is, and when the device has computed it.
-"""
+"""Waits for devices, whatever framework trains on them, by a value that a step computed; loads none."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A clock inside the `tf.data` graph: it notes when a trainer asked for each element and when the element came.
-
-```
-dataset ──prefetch──▶ [asked_at, element, got_at] ──▶ trainer
-```
-"""
+"""A clock inside the `tf.data` graph: it notes when a trainer asked for each element and when the element came."""
 
 from __future__ import annotations
 

@@ -8,11 +8,8 @@
 
     model.fit(monitor.watch(dataset), callbacks=[monitor.callback()])      # Keras
 
-*Input wait* and *idle* are two figures. A GPU or TPU works on steps that were dispatched before. So the device may
-still be busy while the trainer waits for a batch: the wait is the longer of the two. To estimate the idle time, the
-monitor times some steps on a device that has nothing else to do (probes). The idle time is the wall time less the
-compute time of all steps, and at most the wait. Where a step has ended when its call returns, as on CPUs in TensorFlow
-and PyTorch, the wait is the idle time.
+A device may still be busy with earlier steps while the trainer waits for a batch. So the monitor times some steps on a
+device that has nothing else to do (probes): the wall time less the compute time of all steps is idle, at most the wait.
 """
 
 from __future__ import annotations
@@ -108,8 +105,7 @@ class _Call:
     def receive(self, deliveries: list[Delivery]) -> None:
         """Computes the waits from the clock inside the graph.
 
-        Every strategy with more than one device has a thread between the clock and the trainer. That thread asks
-        early, so the trainer waits only from the moment at which it asks itself.
+        A strategy's prefetch thread asks before the trainer does. The wait is counted from the trainer's own request.
         """
 
         def wait(asks: float) -> float:
@@ -121,8 +117,6 @@ class _Call:
 
 
 class _Sums:
-    """The sums over some steps: their number, images, wall time and wait."""
-
     def __init__(self) -> None:
         self.steps = self.images = 0
         self.wall_s = self.wait_s = 0.0

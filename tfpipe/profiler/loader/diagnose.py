@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from tfpipe.profiler.loader.types import ACTIVITIES, Activity, LoaderFix, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
 
-_OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
-"""A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
+_OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05  # slow: ten times the median and 50 ms, of at most 5 % of the records
 _SLOWER, _IDLE = 2.5, 0.3
 _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4, 0.2
 _ON_CORES, _DELAYED, _WAITS, _NARROW = 0.75, 0.25, 0.4, 0.5

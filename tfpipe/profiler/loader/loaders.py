@@ -1,11 +1,4 @@
-"""Recognizes the loader that a function returns, and makes it with other options.
-
-    source = LoaderSource(make_loader)
-    loader = source.make()                       # Loader(kind, open_epoch, options, ...)
-    source.make({"num_workers": 4})              # the same code, another option of the DataLoader in it
-
-No framework is loaded here: a loader of a framework exists only where its user has loaded that.
-"""
+"""Recognizes the loader that a function returns, and makes it with other options."""
 
 from __future__ import annotations
 
@@ -91,8 +84,6 @@ class LoaderSource:
 
 
 class _Array(NamedTuple):
-    """An array in a batch, or the equal arrays of a list of records as one."""
-
     shape: tuple[int, ...]
     dtype: str
     bytes: int
@@ -164,7 +155,6 @@ def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[
 
 
 def _iterate_keras(dataset: Any) -> Iterator[Any]:
-    """Yields the batches of an epoch as `fit` gets them, with the workers of the dataset."""
     module: Any = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"]
     batches: Iterator[Any] = iter(module.PyDatasetAdapter(dataset, shuffle=False).get_numpy_iterator())
     return batches
@@ -203,7 +193,6 @@ def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], None]) -> Iterator[None]:
-    """Changes the arguments of a method until the block ends."""
     method = getattr(kind, name)
     signature = inspect.signature(method)
 

@@ -265,7 +265,6 @@ def _measure_hop_s(num_bytes: int) -> float:
 
 
 def _time(function: Callable[[], Any], clock: Callable[[], float]) -> float:
-    """Returns the median time of five calls, in seconds."""
     times = []
     for _ in range(5):
         started = clock()

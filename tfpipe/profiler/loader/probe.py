@@ -1,11 +1,7 @@
 """Runs inside every process of a loader: samples the stacks of its threads and writes what they do to a file.
 
-    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.25 s
-
-A thread looks at the stacks 25 times a second. It needs Python's lock for that, and gets it at the next bytecode
-of the thread that holds the lock. So the thread is seen at the call that it came from, also if that was a long function
-in C. Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would
-be taken where a thread gives the lock away by itself, in calls that read or decode.
+Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would be
+taken where a thread gives the lock away by itself, in calls that read or decode.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing.process import BaseProcess
@@ -91,9 +88,9 @@ class Probe:
         if not hasattr(self._clocks, "times"):
             self._clocks.times = None
             with contextlib.suppress(OSError):
-                path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-                self._clocks.times = path.open("rb", buffering=0)  # closed with its thread
-        words = os.pread(self._clocks.times.fileno(), 80, 0).split() if self._clocks.times else (0, 0)
+                self._clocks.times = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+                weakref.finalize(self, os.close, self._clocks.times)
+        words = (0, 0) if self._clocks.times is None else os.pread(self._clocks.times, 80, 0).split()
         return time.perf_counter() - int(words[1]) / 1e9
 
     def _run(self) -> None:
@@ -279,10 +276,9 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 
 
 def _list_frames() -> dict[int, FrameType]:
-    """Returns the frame of each thread by its number.
+    """Returns the frame of each thread by its number. No garbage is collected meanwhile.
 
-    Python 3.10 and 3.11 hold a lock meanwhile that starting a thread needs. If garbage were collected then, a callback
-    such as JAX's could let another thread run, and both would wait for ever (CPython issue 106883).
+    A callback could let another thread run, and both would wait for ever in 3.10 and 3.11 (CPython issue 106883).
     """
     was_enabled = gc.isenabled()
     gc.disable()

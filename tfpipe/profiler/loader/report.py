@@ -106,7 +106,6 @@ def _rate_lines(report: LoaderReport) -> Iterator[str]:
 
 
 def _process_lines(profile: LoaderProfile) -> Iterator[str]:
-    """Yields a row for each activity with a column for each process."""
     uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
     names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
     yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)

@@ -1,7 +1,4 @@
-"""The measurements and conclusions of the profiler of loaders, as plain frozen values. Pure.
-
-LoaderProfile (BatchFacts, ProcessUse ..., Drive) -> Wall, LoaderFix ... -> LoaderReport
-"""
+"""The measurements and conclusions of the profiler of loaders, as plain frozen values. Pure."""
 
 from __future__ import annotations
 

@@ -85,10 +85,7 @@ def read_frame(file: str, function: str, line: int) -> Frame:
 
 
 def is_clock(stack: Sequence[Frame]) -> bool:
-    """Returns whether a thread reads the clock of a record.
-
-    Python hands its lock on there, so it is where those are often seen that never give it away in between.
-    """
+    """Returns whether a thread reads the clock of a record, where Python often hands its lock on."""
     return bool(stack) and stack[0].file == _PROBE and _CLOCK.search(stack[0].function) is not None
 
 

@@ -20,9 +20,8 @@ _MIN_READ_BYTES, _MAX_READ_BYTES, _MAX_READ_S = 16 * 2**20, 256 * 2**20, 1.0
 _PIECE_BYTES = 2**20
 _SECONDS, _TURN_S, _MIN_TURNS = 0.12, 0.015, 4
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
-"""A process counts as idle when it used less than a tenth of `_REST_S`, and no thread waits for a core. After
-`_MAX_REST_S` nobody waits any longer, since a process may have other threads that never rest; from then on a turn is
-followed by `_SHORT_REST_S`. Buffers of 800 records of 3 MB took more than one second to fill for the first time."""
+"""The pause in which an idle process uses less than a tenth; the time after which nobody waits any longer, since other
+threads may never rest; and the rest after a turn from then on."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import list_stored_features
@@ -11,18 +17,154 @@ from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
-from tfpipe.pipeline.steps import count_batches_read
+from tfpipe.pipeline.stage import STAGE_NAMES
+from tfpipe.pipeline.steps import CALL_NAME, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.measure.datasets import BuiltStage, find_late_caches
-from tfpipe.profiler.measure.samples import RecordCount, count_records, measure_unread, sample_records
+from tfpipe.profiler.measure.samples import count_records, measure_unread, sample_records
 from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, Profile
 from tfpipe.system.units import parse_bytes
 
+_CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
+"""Kinds of operations that can drop an element."""
+_COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch", "Window"}
+"""Kinds of operations that make one element of several."""
+_PYTHON_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _CLEARLY_SMALLER = 0.9
-_WORTH_DROPPING = 0.02
-"""The share of the bytes read below which a feature that nobody reads is not worth its place in a command."""
+_WORTH_DROPPING = 0.02  # of the bytes read: a smaller feature is not worth its place in a command
 _WAITING_BATCHES = 2  # the finished batches that wait where the number is left to tf.data or to the engine
+
+
+@dataclass(frozen=True)
+class BuiltStage:
+    """A stage with its datasets."""
+
+    name: str
+    before: Any  # the dataset that it took; None for the first stage
+    dataset: Any  # the dataset that it returned
+    random: bool | None = None  # as `Stage.random`
+    per_image: bool | None = None  # as `Stage.per_image`
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user has put it in."""
+        return self.name not in STAGE_NAMES
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its operations, as `get_kind` names them."""
+        return {get_kind(dataset) for dataset in self.list_datasets()}
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether a Python function runs in it."""
+        # Every class of tf.data has `_functions`. Only the graphs of a dataset's functions tell what runs in it.
+        return any(
+            _calls_python(wrapper.function.graph)
+            for dataset in self.list_datasets()
+            for wrapper in dataset._functions()
+        )
+
+    @property
+    def can_drop(self) -> bool:
+        """Whether it can drop single images; fewer batches than images are not dropped images."""
+        return bool(self.kinds & _CAN_DROP) and ("Unbatch" in self.kinds or not self.kinds & _COLLECTS)
+
+    def list_datasets(self) -> list[Any]:
+        """Returns the datasets that the stage has made, the last one first."""
+        datasets, dataset = [], self.dataset
+        while dataset is not None and dataset is not self.before:
+            datasets.append(dataset)
+            dataset = _get_input(dataset, self.before)
+        return datasets
+
+    def count_buffered(self) -> int:
+        """Counts the elements that its shuffles hold."""
+        sizes = [getattr(each, "_buffer_size", None) for each in self.list_datasets() if get_kind(each) == "Shuffle"]
+        return sum(int(tf.get_static_value(size) or 0) for size in sizes if size is not None)
+
+    def count_grouped(self) -> int:
+        """Counts the elements that it makes one of."""
+        sizes = [each._batch_size for each in self.list_datasets() if hasattr(each, "_batch_size")]
+        return math.prod(int(tf.get_static_value(size) or 1) for size in sizes)
+
+    def get_ratio(self) -> float | None:
+        """Returns the elements that it gives for each that it takes; None if only running it can tell."""
+        return 1 / self.count_grouped() if self.kinds <= {"Map", "Batch", "Prefetch"} else None
+
+    def get_map(self) -> Callable[..., Any] | None:
+        """Returns the function of a stage that is one map; None for any other."""
+        datasets = self.list_datasets()
+        if len(datasets) != 1 or get_kind(datasets[0]) != "Map":
+            return None
+        function = datasets[0]._map_func.function  # neither has a public name
+        spec = datasets[0].element_spec
+
+        def call(*element: Any) -> Any:
+            return tf.nest.pack_sequence_as(spec, tf.nest.flatten(function(*tf.nest.flatten(element))), True)
+
+        plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(call)
+        return plain
+
+    def count_threads(self, most: int, autotunes: bool) -> int:
+        """Counts the calls that run at once: `most` where tf.data chooses, but 1 of a map that keeps a state."""
+        counts = [1]
+        for dataset in self.list_datasets():
+            asked = getattr(dataset, "_num_parallel_calls", None)
+            if asked is not None:
+                value = tf.get_static_value(asked)
+                counts.append(most if value is None or value < 1 else int(value))
+            elif get_kind(dataset) == "Map" and autotunes and not _has_state(dataset._map_func.function.graph):
+                counts.append(most)
+        return max(counts)
+
+
+def find_late_caches(stages: Sequence[BuiltStage]) -> tuple[str, ...]:
+    """Returns the user's stages that cache what `augment` has made, the last one first."""
+    names = [stage.name for stage in stages]
+    after = stages[names.index("augment") + 1 :] if "augment" in names else []
+    return tuple(stage.name for stage in reversed(after) if stage.is_own and "Cache" in stage.kinds)
+
+
+def get_kind(dataset: Any) -> str:
+    """Returns the kind of a dataset's operation: `_MapDataset` and `_ParallelMapDataset` are both a "Map"."""
+    name = re.sub(r"^_|Dataset$|V\d+$", "", type(dataset).__name__)
+    name = re.sub(r"^(Parallel|Forever|Finite)", "", name.removesuffix("Dataset"))
+    return "Cache" if "Cache" in name else name
+
+
+def _get_input(dataset: Any, before: Any) -> Any:
+    """Returns the dataset that a dataset was built on, or None for a source.
+
+    Of the inputs of a zip it is the one that leads back to the stage before.
+    """
+    # Every class of tf.data has `_inputs`; there is no public way back.
+    inputs = dataset._inputs()
+    return next((parent for parent in inputs if _leads_to(parent, before)), inputs[0] if inputs else None)
+
+
+def _leads_to(dataset: Any, before: Any) -> bool:
+    return dataset is before or any(_leads_to(parent, before) for parent in dataset._inputs())
+
+
+def _list_nodes(graph: Any) -> Iterable[tuple[str, str]]:
+    for operation in graph.get_operations():
+        yield operation.type, operation.name
+    for function in graph._functions.values():
+        for node in function.cached_definition.node_def:
+            yield node.op, node.name
+
+
+def _calls_python(graph: Any) -> bool:
+    """Returns whether an operation runs Python. The calls of the engine do not count: they let go of Python's lock."""
+    return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in _list_nodes(graph))
+
+
+def _has_state(graph: Any) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    definitions = (op_def_registry.get(kind) for kind, _ in _list_nodes(graph))
+    return any(definition is not None and definition.is_stateful for definition in definitions)
 
 
 def get_dataset_facts(
@@ -63,7 +205,7 @@ def get_dataset_facts(
         foreign=not isinstance(data, Manifest) or data.foreign is not None,
         described=isinstance(data, Manifest),
         compression=source.compression,
-        counted_records=counted.records if counted else None,
+        counted_records=counted[0] if counted else None,
         unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
         unit=source.unit,
     )
@@ -82,10 +224,10 @@ def _measure_unread(data: Manifest | Source, plan: BatchPlan, payloads: Sequence
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
 
 
-def _compute_record_bytes(source: Source, payloads: Sequence[bytes], counted: RecordCount | None) -> float:
+def _compute_record_bytes(source: Source, payloads: Sequence[bytes], counted: tuple[int, float] | None) -> float:
     """Returns the mean size of a record in memory: as counted, from a sample if they are compressed, or as stored."""
     if counted is not None:
-        return counted.payload_bytes
+        return counted[1]
     if source.compression and payloads:
         return sum(map(len, payloads)) / len(payloads)
     return source.record_bytes

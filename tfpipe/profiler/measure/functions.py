@@ -1,7 +1,4 @@
-"""Runs a Python function alone, with 1 thread and with 2: it computes, it waits, or a lock lets one call run at a time.
-
-call_s, wait_s, hold_s = run_function(lambda k: transform(*examples[k % len(examples)]))
-"""
+"""Runs a Python function alone, with 1 thread and with 2: it computes, it waits, or a lock lets one call run."""
 
 from __future__ import annotations
 
@@ -20,20 +17,15 @@ from tfpipe.system import host_limits
 
 SECONDS, TURNS = 0.1, 3  # the seconds of a turn with a number of threads, and the turns of each
 _TIMES = ("wall_s", "cpu_s", "queue_s")
-_HELPS = 1.4
-"""The factor by which 2 threads must do more than one where a call waits; else a lock keeps the second one out."""
-_LEAST_GAIN, _NO_GAIN = 0.7, 1.2
-"""The factors between which 2 threads do as much as one where a call computes, if no other program runs."""
-_BLOCKED = 2 / 3
-"""The time of 2 threads, as a share of that in which they run or wait for a core, from which on a lock stops them."""
+_HELPS = 1.4  # how much more 2 threads must do than one where a call waits; else a lock keeps the second out
+_LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # between these factors 2 threads do as much as one where a call computes
+_BLOCKED = 2 / 3  # of the time in which 2 threads run or wait for a core; from this share on a lock stops them
 _WATCH_S = (0.0005, 0.004)
-"""The seconds between which a watching thread sleeps, drawn anew each time: it gets the lock where a call ends, so with
-one time it would wake up at the same place of each call that takes about as long."""
+"""The seconds between which a watching thread sleeps, drawn anew: it must not wake up at one place of each call."""
 _LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.15, 0.0003, 0.001
 """The share of a call by which that thread gets Python's lock late if a call holds it, within these seconds: a machine
 wakes a thread up a little late in any case, and a long call lets go of the lock every 5 ms."""
-_WAITS = 0.5
-"""The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
+_WAITS = 0.5  # of a call's time, without waits for a core, below which it waits for something else
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,6 @@ def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:
 
 
 def _run(call: Callable[[int], Any], threads: int) -> Run:
-    """Calls a function by several threads for a while."""
     numbers, start = itertools.count(), threading.Barrier(threads)
 
     def work(_: int) -> tuple[int, float, float, float, float]:

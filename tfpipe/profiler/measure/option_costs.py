@@ -47,8 +47,6 @@ _OWN_RECORDS = ("now", "smaller")  # whose reading is measured, too; the others 
 
 
 class _Trial(NamedTuple):
-    """A change that is tried."""
-
     config: PipelineConfig
     payloads: list[bytes]
     source: Source
@@ -154,27 +152,38 @@ def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
     return take
 
 
-def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
-    """Returns the records as `tfpipe shard --resize-short` or `--square` writes them; none if an image is bad."""
-    is_square, is_raw = source.images.size is not None, "RAW" in source.images.formats
-    form = ImageForm(square=short_side) if is_square else ImageForm(resize_short=short_side)
-    smaller = []
+def _change_images(
+    source: Source, payloads: list[bytes], change: Callable[[bytes], dict[str, Any] | None]
+) -> list[bytes]:
+    """Returns the records with the features that `change` makes of an image; none if one is bad, or has no change."""
+    changed = []
     try:
         for payload in payloads:
             features: dict[str, Any] = dict(decode_example(payload))
             assert source.image_key is not None
-            stored = features[source.image_key][0]
-            if is_raw:
-                image = make_image(np.frombuffer(stored, np.uint8).reshape(*(source.images.size or ()), 3))
-                features[source.image_key] = [image.resize((short_side, short_side)).tobytes()]
-            else:
-                prepared = prepare_image(stored, form)
-                features[source.image_key] = [prepared.encoded]
-                features |= {"image/height": [prepared.height], "image/width": [prepared.width]}
-            smaller.append(encode_example(features))
+            new = change(features[source.image_key][0])
+            if new is None:
+                return []
+            changed.append(encode_example(features | new))
     except BadImage:
         return []
-    return smaller
+    return changed
+
+
+def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
+    """Returns the records as `tfpipe shard --resize-short` or `--square` writes them."""
+    key, is_square, is_raw = source.image_key or "", source.images.size is not None, "RAW" in source.images.formats
+    form = ImageForm(square=short_side) if is_square else ImageForm(resize_short=short_side)
+
+    def shrink(stored: bytes) -> dict[str, Any]:
+        if is_raw:
+            image = make_image(np.frombuffer(stored, np.uint8).reshape(*(source.images.size or ()), 3))
+            return {key: [image.resize((short_side, short_side)).tobytes()]}
+        prepared = prepare_image(stored, form)
+        size = {"image/height": [prepared.height], "image/width": [prepared.width]}
+        return {key: [prepared.encoded], **size}
+
+    return _change_images(source, payloads, shrink)
 
 
 def _describe_smaller(source: Source, side: int | None) -> Source:
@@ -187,20 +196,12 @@ def _describe_smaller(source: Source, side: int | None) -> Source:
 
 def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:
     """Returns the records as `tfpipe reshard --seekable` would write them; none if that would not help, or fails."""
-    if source.images.seekable:
-        return []
-    seekable = []
-    try:
-        for payload in payloads:
-            features: dict[str, Any] = dict(decode_example(payload))
-            assert source.image_key is not None
-            image = make_seekable(features[source.image_key][0], ImageForm().max_pixels)
-            if image is None:
-                return []
-            seekable.append(encode_example(features | {source.image_key: [image]}))
-    except BadImage:
-        return []
-    return seekable
+
+    def mark(stored: bytes) -> dict[str, Any] | None:
+        image = make_seekable(stored, ImageForm().max_pixels)
+        return None if image is None else {source.image_key or "": [image]}
+
+    return [] if source.images.seekable else _change_images(source, payloads, mark)
 
 
 def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[TriedChange, float]:

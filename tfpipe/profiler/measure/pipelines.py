@@ -1,10 +1,4 @@
-"""The pipelines that a profile can run: stages of tf.data, or the engine with Python functions and no TensorFlow.
-
-```
-TensorFlowPipeline   build_stages(...)                                   the engine's stages, the textbook's, the user's
-NumpyPipeline        NumpyBatches(..., transform=f, batch_transform=g)   as readers for PyTorch and JAX make batches
-```
-"""
+"""The pipelines that a profile can run: stages of tf.data, or the engine with Python functions and no TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +14,7 @@ from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stages
-from tfpipe.profiler.measure.datasets import BuiltStage
+from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.measure.functions import run_function
 from tfpipe.profiler.measure.samples import load_images
 from tfpipe.profiler.measure.textbook import TriedStages, try_larger_batches, try_stages
@@ -123,12 +117,10 @@ AnyPipeline: TypeAlias = TensorFlowPipeline | NumpyPipeline  # a pipeline that c
 
 
 def _copy(batch: dict[str, Any]) -> dict[str, Any]:
-    """Copies the arrays of a batch, which a function may change."""
     return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
 def _build_each(stages: Stages) -> list[BuiltStage]:
-    """Builds the stages one after the other."""
     built: list[BuiltStage] = []
     dataset: tf.data.Dataset | None = None
     for stage in stages:

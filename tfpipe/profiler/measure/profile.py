@@ -55,15 +55,10 @@ _DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of 
 
 
 class Reading(NamedTuple):
-    """The clocks of the engine at a moment."""
+    """The clocks of the engine at a moment, by `time.perf_counter`."""
 
-    at: float  # by `time.perf_counter`
-    times: Mapping[Phase, PhaseTime]  # until then
-
-    @classmethod
-    def now(cls, times: Mapping[Phase, PhaseTime]) -> Reading:
-        """Returns the times with this moment."""
-        return cls(time.perf_counter(), times)
+    at: float
+    times: Mapping[Phase, PhaseTime]
 
 
 class Shape(NamedTuple):
@@ -242,7 +237,6 @@ def _open(
     customize: Customize | None,
     functions: Functions | None,
 ) -> AnyPipeline:
-    """Opens the pipeline."""
     if functions is None or not functions.names:
         stages = build_stages(data, split, config, customize=customize)
         return TensorFlowPipeline(stages, config)
@@ -255,7 +249,6 @@ def _open(
 
 
 def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator) -> Profile:
-    """Returns the figures of a run, without those of its stages."""
     timing = compute_step_timing(run.steps, accelerator)
     return Profile(
         step=timing,
@@ -272,7 +265,6 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, a
 
 
 def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTiming, ...]:
-    """Returns the stages of the engine by its clocks."""
     config = plan.config
     height, width = plan.decoded_size if config.augment == "device" else config.size
     value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
@@ -318,18 +310,18 @@ def _run(
     begin = _warm_up(steps, None if fill_steps else first, config.max_warm_up_s, observer)
     measured, is_filling = [begin], count < fill_steps
     observer.phase(f"Measuring for {config.seconds:g} s")
-    before, readings = HostTime.now(), [Reading.now(clocks.read())]
+    before, readings = HostTime.now(), [Reading(time.perf_counter(), clocks.read())]
     for count, step in steps:
         measured.append(step)
         passed_s = step.begins_s - begin.begins_s
         observer.progress(Progress(round(passed_s), round(config.seconds), "s"))
         if time.perf_counter() - readings[-1].at > config.seconds / _READINGS:
-            readings.append(Reading.now(clocks.read()))
+            readings.append(Reading(time.perf_counter(), clocks.read()))
         # It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
         if passed_s >= config.seconds or (is_filling and count >= fill_steps):
             break
     after = HostTime.now()
-    readings.append(Reading.now(clocks.read()))
+    readings.append(Reading(time.perf_counter(), clocks.read()))
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
     _drop(held)
@@ -337,10 +329,9 @@ def _run(
 
 
 def _drop(held: list[Any]) -> None:
-    """Drops the last references to an iterator, and returns when its threads have ended.
+    """Drops the last references to an iterator, and returns when its threads have ended but AUTOTUNE's.
 
-    All of them end at once but AUTOTUNE's. It may not hear that it is cancelled, and sleeps on for as long as the
-    pipeline has run, up to a minute. It only sleeps, so nobody waits for it here.
+    That one may not hear that it is cancelled, and only sleeps on.
     """
     thread = threading.Thread(target=held.clear, name="drop iterator")
     thread.start()
@@ -392,10 +383,8 @@ def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: S
 
 
 def _compute_rate(timing: StepTiming) -> float:
-    """Returns the images per second that the accelerator took."""
     return timing.steps * timing.images_per_step / timing.wall_s
 
 
 def _compute_fill_s(run: _Run, timing: StepTiming) -> float:
-    """Returns the seconds until a cache is full that was not when the run ended."""
     return run.missing_steps * timing.wall_s / timing.steps

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -38,11 +38,9 @@ from tfpipe.system import host_limits
 RECORDS = 32  # the number of records in a sample
 _FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
 _COUNT_S = 1.0
-_SHARDS = 8
-"""How often the file of a sample is listed, so that an epoch has several steps and a step records from all over."""
+_SHARDS = 8  # how often a sample's file is listed, so that an epoch has several steps
 _SPLIT = "train"
-_FILES = 64
-"""How often the file is listed. An epoch has a cost of its own, which many records must share as they do elsewhere."""
+_FILES = 64  # how often the file is listed: an epoch has a cost of its own, which many records must share
 
 
 def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
@@ -54,7 +52,6 @@ def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes
 
 
 def _sample_by_number(source: Source, shards: list[int], features: Collection[str]) -> list[bytes]:
-    """Reads the first records of some shards of a dataset."""
     assert source.manifest is not None
     assert source.split is not None
     firsts, ends = source.bases[shards], source.bases[1:][shards]
@@ -99,16 +96,8 @@ def leave_out(payloads: Collection[bytes], features: Collection[str]) -> list[by
     return [encode_example({k: v for k, v in example.items() if k not in features}) for example in examples]  # type: ignore[misc]
 
 
-@dataclass(frozen=True)
-class RecordCount:
-    """The records of a pipeline's files."""
-
-    records: int
-    payload_bytes: float  # the mean size once it is unpacked
-
-
-def count_records(source: Source, max_s: float = _COUNT_S) -> RecordCount | None:
-    """Counts the records of local files without a manifest; None if they are damaged, or hold nothing.
+def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] | None:
+    """Counts the records of local files, and their mean bytes unpacked; None if they are damaged, or hold nothing.
 
     After `max_s` seconds the rest is taken from the share of the bytes that were counted.
     """
@@ -127,7 +116,7 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> RecordCount | None
         return None
     if not records or not file_bytes:
         return None
-    return RecordCount(round(records * max(source.total_bytes / file_bytes, 1.0)), payload_bytes / records)
+    return round(records * max(source.total_bytes / file_bytes, 1.0)), payload_bytes / records
 
 
 def _count_in_file(file: BinaryIO, source: Source, until: float) -> tuple[int, int, int]:
@@ -270,7 +259,6 @@ def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
 
 
 def _build(file: Source, config: PipelineConfig) -> Stages:
-    """Builds the stages that read a file in the usual order; from a cache once, else many times."""
     copies = 1 if config.cache != "none" else _FILES
     threads = host_limits.usable_cpus()
     config = replace(

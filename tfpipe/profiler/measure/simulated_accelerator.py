@@ -1,12 +1,7 @@
 """An accelerator that does not exist: it takes batches, is busy for a step's time, and uses no processor for it.
 
-    loop   take a batch │ compute │ take a batch │ compute      the wait for a batch is idle time
-    fit    take a batch │ take the next one, and wait until the device is free │ ...
-                        │ compute                              │ compute
-
-A plain loop takes a batch, hands it over, and computes until the step is done: what taking a batch costs, it pays in
-each step. Keras' `fit` on a GPU or TPU takes the batch of the next step while the device computes, and no further one
-until the device has begun with that. There a wait that is shorter than the step costs no idle time.
+A plain loop takes a batch, and then computes. Keras' `fit` takes the batch of the next step while the device computes,
+and no further one until the device has begun with that: a wait that is shorter than the step costs no idle time.
 """
 
 from __future__ import annotations

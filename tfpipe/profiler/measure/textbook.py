@@ -18,7 +18,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure.clocks import HostTime, Rest, measure_costs_us, read_threads
-from tfpipe.profiler.measure.datasets import BuiltStage
+from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
 from tfpipe.profiler.types import CallCosts, Spread, StageTiming, TriedChange
 from tfpipe.system import host_limits
@@ -35,13 +35,8 @@ behind it cost."""
 _SATURATED = 0.85  # the share of the cores from which on a stage that reads computes, and waits for nothing else
 
 
-def record(dataset: Any) -> list[Any]:
-    """Returns the first elements of a dataset, up to 32, and fewer of large or slow ones."""
-    return _record(dataset, _ELEMENTS)[0]
-
-
-def _record(dataset: Any, most: int) -> tuple[list[Any], Run]:
-    """Returns the first elements of a dataset, and what one took after the first."""
+def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
+    """Returns the first elements of a dataset, fewer of large or slow ones, and what one took after the first."""
     elements: list[Any] = []
     num_bytes, before = 0, HostTime.now()
     for element in dataset.with_options(_make_options()):
@@ -77,7 +72,7 @@ class Chain:
     def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
         """Puts a stage at the end."""
         dataset = build(self._datasets[-1])
-        given, taken = _record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
+        given, taken = record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
         if given:
             self._datasets.append(dataset)
             self._ratios[name], self.element_s = out_per_in, taken.wall_s
@@ -96,23 +91,11 @@ class Chain:
         return costs
 
 
-def measure_cpu_s(dataset: Any) -> float:
-    """Returns the processor time of an element of a dataset, in seconds."""
-    return _measure_cpu_s([dataset], [_COUNTED])[0]
-
-
 def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
     """Measures datasets in turns, each of which begins and ends with full buffers."""
     each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
     costs_us = measure_costs_us(each, 1, Rest().wait)
     return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
-
-
-def measure_batches_s(datasets: Mapping[int, Any]) -> list[float]:
-    """Returns the processor time of an image in batches that Python takes one by one, in seconds."""
-    each = {str(size): iter(dataset).__next__ for size, dataset in datasets.items()}
-    costs_us = measure_costs_us(each, 1, Rest().wait)
-    return [costs_us[str(size)] / size / 1e6 for size in datasets]
 
 
 def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:
@@ -169,16 +152,6 @@ def _run_threads(
     return Run(calls, passed_s / calls, cpu_s / calls, sum(queue for _, queue in callers) / calls)
 
 
-def run_for_a_while(dataset: Any) -> Run:
-    """Runs a dataset that has no end for half a second, after its first elements."""
-    iterator = iter(_count(dataset, _COUNTED))
-    next(iterator)
-    number, before = 0, HostTime.now()
-    while not number or time.perf_counter() - before.at < _RECORD_S:
-        number += len(next(iterator, ())) or _COUNTED
-    return Run.since(before, number)
-
-
 def _count(dataset: Any, counted: int) -> Any:
     """Returns a dataset of nothing in groups of so many elements."""
     return dataset.map(lambda *_: tf.constant(0, tf.uint8)).batch(counted).with_options(_make_options())
@@ -192,7 +165,6 @@ def run(dataset: Any, counted: int = _COUNTED) -> Run:
 
 
 def _make_options() -> tf.data.Options:
-    """Returns options with which operations run as they were written."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -239,7 +211,7 @@ def try_stages(
         return TriedStages()
     before = [stage for stage in stages[:first] if stage.name not in ("repeat", "cache")]
     source = Stages(before, stages.options).dataset()
-    elements = record(source)
+    elements = record(source)[0]
     tried: dict[str, Alone] = {}
     if not by_engine:
         tried["read"] = _try_reading(source, files_at_once, elements)
@@ -258,15 +230,15 @@ def try_larger_batches(
     """Returns what an image costs in batches of two `sizes`, from the last full cache on."""
     first = 1 + max(k for k, stage in enumerate(built) if stage.name == "read" or "Cache" in stage.kinds)
     before = Stages([stage for stage in stages[:first] if stage.name not in ("repeat", "cache")], stages.options)
-    elements, datasets = record(before.dataset()), {}
-    for size, each in zip(sizes, (stages, larger), strict=True):
+    elements, batches = record(before.dataset())[0], {}
+    for name, each in (("batch", stages), ("large_batch", larger)):
         dataset = play(elements)
         for stage in each[first:]:
             dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
         options = each.make_options()
-        datasets[size] = dataset if options is None else dataset.with_options(options)
-    seconds = measure_batches_s(datasets)
-    return {"batch": 1e6 * seconds[0], "large_batch": 1e6 * seconds[1]}
+        batches[name] = iter(dataset if options is None else dataset.with_options(options)).__next__
+    costs_us = measure_costs_us(batches, 1, Rest().wait)
+    return {name: costs_us[name] / size for name, size in zip(batches, sizes, strict=True)}
 
 
 def _measure_each(
@@ -288,7 +260,7 @@ def _measure_each(
                 if of.count_threads(2, False) == 1:
                     times = times._replace(wait_s=max(run.wall_s - run.cpu_s - run.queue_s, 0.0))
             if function is not None:
-                times, given = run_map(function, elements), record(stage.apply(play(elements)))
+                times, given = run_map(function, elements), record(stage.apply(play(elements)))[0]
                 chains.append(Chain(given))
             elif ratio:
                 holds_many = of.count_buffered() > 0  # a buffer fills all at once, with what stands in front of it
@@ -326,7 +298,6 @@ def _count_for_images(
     known: tuple[int, float],
     call_costs: Mapping[str, CallCosts],
 ) -> TriedStages:
-    """Turns figures of elements into figures of images that leave the pipeline."""
     files_at_once, handover_s = known
     stages = {stage.name: stage for stage in built}
     threads = config.tf_data.num_parallel_calls or config.max_threads
@@ -366,16 +337,19 @@ def _count_for_images(
 
 
 def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Alone:
-    """Reads records as fast as it goes."""
-    run = run_for_a_while(source)
+    iterator = iter(_count(source, _COUNTED))
+    next(iterator)
+    number, before = 0, HostTime.now()
+    while not number or time.perf_counter() - before.at < _RECORD_S:
+        number += len(next(iterator, ())) or _COUNTED
+    run = Run.since(before, number)
     computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
     wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
     num_bytes = _compute_bytes(records)
-    return Alone(CallTimes(measure_cpu_s(source), wait_s, None), 1.0, num_bytes, num_bytes)
+    return Alone(CallTimes(_measure_cpu_s([source], [_COUNTED])[0], wait_s, None), 1.0, num_bytes, num_bytes)
 
 
 def _compute_bytes(elements: Sequence[Any]) -> float:
-    """Returns the mean size of elements, in bytes."""
     return float(np.mean([count_bytes(element) for element in elements])) if elements else 0.0
 
 
@@ -395,7 +369,7 @@ def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float)
     stage = stages[stages.names.index(name)]
     if stage.per_image is not True or "images_per_call" in stage.settings:
         return None
-    ways, expected = list[CallCosts](), record(stage.apply(play(elements)))
+    ways, expected = list[CallCosts](), record(stage.apply(play(elements)))[0]
     for entry in (name, f"{name} with vectorized_map"):
         vectorized = stages.vectorize(entry)[stages.names.index(name)]
         chain = Chain(elements)
@@ -412,7 +386,6 @@ def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float)
 
 
 def _are_same(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Returns whether elements have the same structure, types, shapes and bits."""
     count = min(len(given), len(expected))
     try:
         for one, other in zip(given[:count], expected[:count], strict=True):

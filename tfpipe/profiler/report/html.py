@@ -1,8 +1,6 @@
 """A report as one HTML page that needs nothing else: no script, no font, no image, no network. Pure.
 
-Charts are bars of the style sheet whose lengths the templates give in percent. Text from outside, such as the name of a
-dataset, goes through Jinja2's escaping. The only HTML that is put in as it is are the `code` elements made here. By its
-content security policy the page forbids itself everything but its own styles.
+Text from outside goes through Jinja2's escaping. The only HTML that is put in as it is: `code` elements made here.
 """
 
 from __future__ import annotations
@@ -18,30 +16,7 @@ from markupsafe import Markup, escape
 
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
-from tfpipe.profiler.report.text_json import (
-    EFFORTS,
-    HAND_OVER,
-    NO_FIXES,
-    NO_STAGES,
-    RANKING,
-    SERVICE_NOTE,
-    explain_filling,
-    explain_first_batch,
-    explain_gain,
-    explain_idle,
-    explain_memory,
-    explain_neighbors,
-    explain_rates,
-    format_after,
-    format_at_once,
-    format_combination,
-    format_headline,
-    format_out_per_in,
-    format_shortfall,
-    list_service_notes,
-    name_bottleneck,
-    use_unit,
-)
+from tfpipe.profiler.report import text_json
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
 from tfpipe.system.options import get_names, get_value
 from tfpipe.system.units import human_bytes, human_rate, human_share
@@ -57,8 +32,7 @@ _METHODS: Mapping[IdleMethod, str] = {
 }
 
 
-_KeyFigure = tuple[str, str, str]
-"""The name of a key figure, its number as text, and its unit or the number to compare it with."""
+_KeyFigure = tuple[str, str, str]  # name, number, unit or what to compare it with
 
 
 class _Row(NamedTuple):
@@ -76,7 +50,7 @@ class _Row(NamedTuple):
 def render(report: Report) -> str:
     """Returns the page of a report; the same report gives the same text."""
     profile, step = report.profile, report.profile.step
-    rows, headline = _list_rows(report), format_headline(report)
+    rows, headline = _list_rows(report), text_json.format_headline(report)
     options = {name: get_value(profile.config, name) for name in get_names(profile.config)}
 
     def list_rates(fix: Fix) -> list[tuple[str, float, str]]:
@@ -92,36 +66,23 @@ def render(report: Report) -> str:
     environment = _make_environment()
     environment.filters["rates"] = list_rates
     page = environment.get_template("page.html.j2").render(
+        text=text_json,
         style=_read_style(),
         report=report,
         profile=profile,
         step=step,
         title=f"{profile.dataset.name}: {f'{human_share(step.idle)} idle' if step.has_steps else headline}",
         headline=headline,
-        neighbors=explain_neighbors(profile.host),
-        rates=explain_rates(report),
-        idle_for=explain_idle(step),
-        memory=explain_memory(profile),
-        first_batch=explain_first_batch(profile),
         figures=_list_key_figures(report),
-        filling=explain_filling(profile),
-        bottleneck=name_bottleneck(report.bottleneck.stage),
-        compute_bound=report.bottleneck.stage == "accelerator",
         tallest_s=max((max(each.idle_s + step.step_s.median, each.wait_s) for each in profile.timeline), default=0),
         rows=rows,
         longest_us=max((max(row.us.median, row.us.high) for row in rows), default=0),
         fastest=max((rate for fix in report.fixes for _, rate, _ in list_rates(fix)), default=0),
-        combination=format_combination(report),
-        shortfall=format_shortfall(report),
         tables=(("Options of the pipeline", options), ("The data", asdict(profile.dataset))),
-        notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "service": SERVICE_NOTE, "ranking": RANKING},
-        efforts=EFFORTS,
-        service_notes=list_service_notes(report),
-        after=format_after(report),
         method=_METHODS[step.method],
         version=__version__,
     )
-    return use_unit(page, report)
+    return text_json.use_unit(page, report)
 
 
 def _read_style() -> Markup:
@@ -138,7 +99,6 @@ def _make_environment() -> jinja2.Environment:
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
     environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
-    environment.filters.update(out_per_in=format_out_per_in, at_once=format_at_once, gain=explain_gain)
     return environment
 
 
@@ -163,14 +123,13 @@ def _list_key_figures(report: Report) -> list[_KeyFigure]:
 
 
 def _list_rows(report: Report) -> list[_Row]:
-    """Returns a row for each stage and one for the time that no stage accounts for."""
     stages, cpu_s = report.profile.stages, report.profile.demand.cpu_s
     if not stages:
         return []
     total_s = sum(cpu_s.values()) or 1.0
     other_us = cpu_s["other"] * 1e6
     rows = [_Row(stage.name, stage.cpu_us_per_image, cpu_s[stage.name] / total_s, stage) for stage in stages]
-    return [*rows, _Row(HAND_OVER, Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
+    return [*rows, _Row(text_json.HAND_OVER, Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
 
 
 def _mark_code(text: str) -> Markup:
@@ -187,7 +146,6 @@ def _changes_to_toml(changes: Mapping[str, OptionValue]) -> str:
 
 
 def _value_to_text(value: Any, name: str) -> str:
-    """Returns a fact or an option for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,8 +1,4 @@
-"""A report as text for a screen and as JSON. Pure.
-
-The JSON is version 4, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
-a new version; more may come.
-"""
+"""A report as text for a screen, and as JSON, which `tfpipe/profiler/README.md` documents. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +19,7 @@ from tfpipe.system.units import human_bytes, human_count, human_rate, human_shar
 VERSION = 4
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
 NO_FIXES = "No fix here would help."
-HAND_OVER = "hand-over"
-"""The name of the processor time that no stage accounts for: handing elements over, memory, the trainer's thread."""
+HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
 SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {

@@ -1,18 +1,20 @@
-"""The facts about the data that the diagnosis needs."""
+"""The facts about data, and the memory that stages hold."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from tests.profiler.profiles import make_profile
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure.facts import get_dataset_facts
+from tfpipe.profiler.measure.facts import BuiltStage, find_held, get_dataset_facts
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8)
 
@@ -68,3 +70,13 @@ def test_unread_features_and_counts_of_foreign_files(foreign: Any, tmp_path: Pat
 def test_features_that_tfpipe_writes_are_never_left_out(manifest: Manifest) -> None:
     facts = get_dataset_facts(manifest, "train", CONFIG, [])
     assert (facts.unread_features, facts.unread_share, facts.foreign, facts.described) == ((), 0, False, True)
+
+
+@pytest.mark.parametrize(("training", "number"), [(True, 2000), (False, 400)])
+def test_a_shuffle_of_images_holds_several_epochs_of_a_training(training: bool, number: int) -> None:
+    """400 records are repeated in front of it in a training, and read once in an evaluation."""
+    source = tf.data.Dataset.range(400)
+    built = [BuiltStage("mix", source, source.shuffle(2000))]
+    profile = make_profile(dataset={"records": 400}, config={"training": training, "prefetch_batches": 0})
+    (held,) = find_held(profile, built, {"mix": 150_000.0})
+    assert (held.stage, held.what, held.number, held.num_bytes) == ("mix", "elements", number, number * 150_000)

@@ -1,4 +1,4 @@
-"""Fixes together and what it takes beyond them: hand-made figures, exact predictions."""
+"""What fixes give together, and what it takes if that is too little."""
 
 from dataclasses import replace
 from typing import Any
