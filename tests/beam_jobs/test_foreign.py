@@ -33,7 +33,7 @@ OWN_FEATURES = (
 )
 
 
-@pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
+@pytest.fixture(scope="module", params=["", "GZIP"])
 def imagenet(request, foreign: Any, tmp_path_factory) -> Path:
     """Returns 40 records for training in 4 files, one of them empty, and 7 for validation; labels from 1."""
     folder: Path = foreign.imagenet(tmp_path_factory.mktemp("foreign") / "imagenet", request.param)

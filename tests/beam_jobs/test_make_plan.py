@@ -9,7 +9,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan import image_table, plan
-from tests.beam_jobs.images import write_files, write_tar
+from tests.beam_jobs.images import write_files
 from tests.beam_jobs.plans import CASES, SPLITS, make_plan, write_tables
 from tfpipe.errors import TfpipeError
 
@@ -66,19 +66,3 @@ def test_faults_of_an_input(tmp_path: Path) -> None:
     write_files(tmp_path / "named", {"train/a/1.jpg": b"1", "val/a/2.jpg": b"2"})
     assert refuse(tmp_path / "named", tmp_path, split="x").startswith("The input names its own splits")
     assert refuse(tmp_path / "nowhere", tmp_path).endswith("/nowhere does not exist.")
-
-
-def test_one_path_in_two_places_is_refused(tmp_path: Path) -> None:
-    write_files(tmp_path / "in", {"a/1.jpg": b"1"})
-    write_tar(tmp_path / "in" / "a.tar", {"1.jpg": b"1"})
-    write_tar(tmp_path / "in" / "b.tar", {"1.jpg": b"1", "2.jpg": b"2"})
-    assert refuse(tmp_path / "in", tmp_path) == (
-        f"{tmp_path}/in holds a/1.jpg twice, in a folder and in a.tar. Rename one of them."
-    )
-
-
-def test_a_split_of_copies_is_refused(tmp_path: Path) -> None:
-    write_files(tmp_path / "in", {"train/a/1.jpg": b"1", "val/a/2.jpg": b"1"})
-    assert refuse(tmp_path / "in", tmp_path, drop_duplicates=True) == (
-        "Split 'train' holds nothing but copies of images in other splits."
-    )

@@ -305,6 +305,7 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_p
     assert read_tree(output) == before
 
 
+@pytest.mark.slow
 def test_a_job_killed_at_random_moments_can_go_on(many: Path, many_straight: dict[str, bytes], tmp_path, tfpipe):
     output = tmp_path / "out"
     args = [many, output, "--num-shards", 30, "--workers", 2]
