@@ -117,10 +117,7 @@ class Append:
 
 @contextlib.contextmanager
 def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
-    """Yields the job that appends images to a dataset, which no other process changes in the block.
-
-    A job that was killed goes on when it is asked for again; what another one left unfinished is replaced.
-    """
+    """Yields the job that appends images to a dataset, which no other process changes in the block."""
     with open_layers(dataset) as change:
         history = change.history
         entry = change.make_layer("append", hash_job("append", history.newest, repr(replace(config, output=""))))

@@ -1,12 +1,6 @@
-"""The Beam graph of a job.
+"""The Beam graph of a job: 0 -> numbers of shards -> spread -> write shards -> gather -> finish.
 
-An element is the number of a shard, and then what was written. The plan and the shards are files:
-
-```
-0 -> numbers -> spread -> write shards -> gather -> finish
-```
-
-So the graph is as small for a billion images as for ten, and it has one leaf, so that every runner executes all of it.
+The plan and the shards are files. So the graph is as small for a billion images as for ten, and it has one leaf.
 """
 
 from collections.abc import Iterable, Iterator

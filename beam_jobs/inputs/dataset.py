@@ -26,10 +26,7 @@ from tfpipe.system.progress import Observer, Progress
 
 
 def list_datasets(config: ShardConfig, observer: Observer | None = None) -> DatasetListing:
-    """Lists the records of finished datasets, dataset by dataset, each in its own order.
-
-    A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
-    """
+    """Lists the records of finished datasets, dataset by dataset, each in its own order."""
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)
     if config.refuse_nan:

@@ -245,10 +245,7 @@ def _shorten(error: Exception) -> str:
 
 
 def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
-    """Copies the images and the masks of a Parquet file, so that each can be read alone.
-
-    What cannot be read is left out; whoever needs it finds the reason in the Parquet file.
-    """
+    """Copies the images and the masks of a Parquet file, so that each can be read alone."""
     location, target = file
     if file_io.exists(target + _PLACES):  # an earlier run copied it
         return

@@ -111,10 +111,7 @@ def read_columns(sources: Sequence[TableFile], config: ShardConfig) -> tuple[tup
 def list_rows(
     sources: Sequence[TableFile], columns: Sequence[str], config: ShardConfig, observer: Observer | None = None
 ) -> tuple[ImageTable, Facts]:
-    """Returns the images of a table with the facts about them.
-
-    Their sizes are unknown, and their classes and values are those of the table.
-    """
+    """Returns the images of a table with the facts about them."""
     builder, known = ImageTableBuilder(), read_known_names(config)
     numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each file those of its rows that are images
     column_facts, faults = [ColumnFacts()] * len(columns), dict[str, Rows]()
@@ -580,11 +577,7 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
-    """Yields row numbers in bounded groups.
-
-    All rows of one remote folder form one group, because a folder is listed once. Rows of local files come in groups of
-    `_SIZES_AT_ONCE`.
-    """
+    """Yields row numbers in bounded groups."""
     remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
     local: list[int] = []
     in_row_groups = images.in_row_groups

@@ -98,10 +98,7 @@ def get_location(root: str, path: str) -> str:
 
 
 def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns = USUAL_COLUMNS) -> bool:
-    """Checks whether a folder holds Parquet files with images or tensors and nothing else that could be an input.
-
-    It looks into the first file, and at the begin of each folder.
-    """
+    """Checks whether a folder holds Parquet files with images or tensors and nothing else that could be an input."""
     if is_archive(path):
         return False
     names = look(path)

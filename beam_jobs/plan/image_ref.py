@@ -101,10 +101,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_line(image: PlannedImage) -> bytes:
-    """Returns one line of JSON: a list of the fields, those of the location among them, without trailing defaults.
-
-    A file in a class folder takes about 60 bytes.
-    """
+    """Returns one line of JSON: a list of the fields, those of the location among them, without trailing defaults."""
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
         location, details = image.location, (image.boxes, image.box_labels, image.extra)

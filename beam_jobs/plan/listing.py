@@ -123,11 +123,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class DatasetListing(Listing):
-    """The records of finished datasets.
-
-    They stand in the order of the datasets. The path of each is its place, such as `flowers/train:17`. Their labels are
-    not known before they are read.
-    """
+    """The records of finished datasets, in their order. The path of each is its place, such as `flowers/train:17`."""
 
     merged: MergedDatasets = field(kw_only=True)
 

@@ -160,10 +160,7 @@ def count_shards(num_images: int, num_bytes: int, config: ShardConfig) -> int:
 
 
 def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
-    """Yields the first position of each shard in its sorted split, and the one after its last.
-
-    The sizes of the shards differ by at most one image.
-    """
+    """Yields the first position of each shard in its sorted split, and the one after its last."""
     return pairwise(num_images * k // num_shards for k in range(num_shards + 1))
 
 

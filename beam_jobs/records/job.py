@@ -83,10 +83,7 @@ class RecordsJob:
             )
 
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
-        """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
-
-        `files` stand split after split, `shards` in any order.
-        """
+        """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint."""
         by_file = {shard.info.file: shard for shard in shards}
         splits: dict[str, SplitInfo] = {}
         with explain_os_errors(f"write to {self.output}"):

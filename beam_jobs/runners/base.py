@@ -121,19 +121,10 @@ class ShardObserver(Observer):
 
 
 class Runner:
-    """A runner that carries out one job. `prepare` completes Beam's options; None: it is not one of Beam.
+    """A runner that carries out one job, by methods called in their order; this one suits any that Beam knows."""
 
-    The methods are called in the order in which they stand here. This class suits any runner that Beam knows by
-    name, such as Flink's. The subclasses in the other modules do more for their runners.
-
-    Attributes:
-        options: Beam's options.
-        has_same_codecs: Whether the workers must have the image libraries of this process.
-        explains_all: Whether every error of Beam becomes a sentence. Otherwise unknown ones are bugs of tfpipe.
-    """
-
-    has_same_codecs = True
-    explains_all = True
+    has_same_codecs = True  # whether the workers must have the image libraries of this process
+    explains_all = True  # whether every error of Beam becomes a sentence; otherwise unknown ones are bugs of tfpipe
 
     def __init__(self, options: "PipelineOptions | None" = None) -> None:
         self.options: Any = options

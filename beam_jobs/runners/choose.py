@@ -82,8 +82,5 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
 
 
 def _worker_command() -> str:
-    """Returns the command of a worker process.
-
-    Beam gives it to a shell. "exec" replaces that shell: Ctrl-C would kill it, which would look like a dead worker.
-    """
+    """Returns the command of a worker process. "exec" replaces Beam's shell, which Ctrl-C would kill like a worker."""
     return "exec " + shlex.join([sys.executable, "-m", "beam_jobs.runners.direct_worker", str(os.getpid())])

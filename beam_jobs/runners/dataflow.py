@@ -111,10 +111,7 @@ class DataflowRunner(Runner):
 
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
-        """Completes the options and makes the wheels that are sent with the job.
-
-        Options that the user gave stay. All files lie in the working folder, which goes once the dataset is complete.
-        """
+        """Completes the options and makes the wheels that are sent with the job."""
         cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
         cloud.staging_location = cloud.staging_location or cloud.temp_location
@@ -214,12 +211,9 @@ def _explain_end(text: str) -> str:
 
 
 def build_wheel(folder: str) -> str:
-    """Writes the wheel of tfpipe. This needs neither the repository nor a build tool nor the network.
+    """Writes the wheel of tfpipe, from the packages that this process imports and the installed distribution.
 
-    The code comes from the packages that this process imports, installed or editable. Name, version, dependencies and
-    commands come from the installed distribution, and so does the platform. The wheel requires the version of Pillow
-    that is installed here: another one may encode the same pixels as other bytes. It also requires obstore, which reads
-    and writes gs://.
+    It requires the version of Pillow that is installed here: another one may encode the same pixels as other bytes.
     """
     try:
         distribution = metadata.distribution(_DISTRIBUTION)

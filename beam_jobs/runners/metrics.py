@@ -17,12 +17,7 @@ _BAD_KINDS = ("bad", "unreadable")  # as in `quarantined.jsonl`
 class ShardMetrics:
     """The counters and distributions of the step that writes shards. Beam pickles them and sends them to the workers.
 
-    The counters are `images`, good or bad; `bytes` of their sources; `bad` and `unreadable` images; `shards`; and
-    `kept`, the shards that an earlier run had finished. The distributions are `image_bytes`, and `image_ms` from the
-    reading of an image to its record. Counting costs about a microsecond an image.
-
-    The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards,
-    and neither bytes nor distributions.
+    The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards.
     """
 
     def __init__(self) -> None:

@@ -68,10 +68,7 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
 
 
 def _write_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
-    """Writes the list of the images that occur more than once, and returns their counts.
-
-    The digests of all records are compared at once, which takes 50 bytes of memory for each.
-    """
+    """Writes the list of the images that occur more than once, and returns their counts."""
     table = np.empty((sum(shard.info.records for shard in shards), DIGEST_BYTES), np.uint8)
     begin = 0
     for shard in shards:

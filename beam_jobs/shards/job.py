@@ -73,8 +73,7 @@ def get_versions() -> dict[str, str]:
 class GatheredShards:
     """The written shards in any order, without their counts of classes and their lines about bad images.
 
-    Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB.
-    So the counts are added up while shards are gathered. Sums of whole numbers do not depend on their order.
+    A hundred thousand shards with the counts of a thousand classes would take 10 GB, so these are added up.
     """
 
     shards: list[WrittenShard] = field(default_factory=list)

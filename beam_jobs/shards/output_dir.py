@@ -55,10 +55,7 @@ def _is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Iterator[WorkDir]:
-    """Yields the dataset directory to write to, locked and with the plan in it. `keep` is for parts of the job.
-
-    At the end the working folder is removed, and with `overwrite` the new dataset takes the place of the old one.
-    """
+    """Yields the dataset directory to write to, locked and with the plan in it. `keep` is for parts of the job."""
     with _find_work_dir(config).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
@@ -129,10 +126,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
 
 
 def _swap(output: str) -> None:
-    """Puts the new dataset in the place of the old one.
-
-    Both are complete at every moment. `_finish_swap` completes the swap of a killed process.
-    """
+    """Puts the new dataset in the place of the old one. `_finish_swap` completes the swap of a killed process."""
     if file_io.is_url(output):
         _move_objects(output)
         return

@@ -112,10 +112,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
 
 
 def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> dict[str, str]:
-    """Copies the images of Parquet files if many shards would otherwise read each row group again.
-
-    A store would take a request for each image, and a disk may be too small. Then the shards read the row groups.
-    """
+    """Copies the images of Parquet files that many shards would read again; returns the copies by their locations."""
     files = plan.listing.row_files
     num_missing = len(header.shards) - len(work.list_written())
     if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or file_io.is_url(work.output):

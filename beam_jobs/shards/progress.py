@@ -77,10 +77,7 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
 
 
 def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
-    """Returns the sum of the finished shards, for workers that share no disk with this process.
-
-    Neither bytes nor bad images are known then. None means that the object store does not answer at the moment.
-    """
+    """Returns the sum of the finished shards, without bytes and bad images; None if the store does not answer."""
     planned_images = {shard.file: shard.images for shard in header.shards}
     try:
         images = [planned_images[file] for file in work.list_written() if file in planned_images]
@@ -91,10 +88,7 @@ def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
 
 @contextlib.contextmanager
 def progress_folder(work: WorkDir) -> Iterator[str]:
-    """Yields a new folder on this machine for the workers' lines.
-
-    It lies in the working folder if that is on this machine too, so that a crash leaves nothing elsewhere.
-    """
+    """Yields a new folder on this machine for the workers' lines, in the working folder if that is here too."""
     if file_io.is_url(work.output):
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             yield folder

@@ -1,13 +1,6 @@
 """Changes a dataset, by one process at a time: each change writes what is new, and then the catalog that names it.
 
-```
-with open_change("/data/flowers") as change:
-    ...                                             # write what the entry names
-    change.commit([change.make_layer("append", job)])
-```
-
-On a disk a lock keeps other processes off. A bucket has none: there the catalog is written on the condition that it is
-still the one that was read.
+On a disk a lock keeps other processes off. In a bucket the catalog is written if it is still the one that was read.
 """
 
 from __future__ import annotations

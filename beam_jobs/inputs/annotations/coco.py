@@ -322,11 +322,7 @@ def _find_folder(source: str, name: str) -> str:
 
 
 def _find_place(source: str, file: _File) -> Callable[[str], str]:
-    """Returns the function that turns a name in a file into the path of the image, relative to the input.
-
-    It is the first one that finds some names of the file; or else the one that finds the most of them, which may be
-    none.
-    """
+    """Returns the function that turns a name in a file into the path of the image, relative to the input."""
     names = [image.name for image in file.images.values() if image.name]
     tried = names[:: -(-len(names) // _NAMES_TRIED) or 1]
     counts: dict[tuple[str, ...], int] = {}
