@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,19 +47,11 @@ class Estimate:
     worker_processes: int
 
 
-class ImageCost(NamedTuple):
-    """The bytes of an image's source, those of its record (0 for a bad image), and the seconds of its preparation."""
+_ImageCost = tuple[int, int, float]
+"""The bytes of an image's source, those of its record (0 for a bad image), and the seconds of its preparation."""
 
-    source_bytes: int
-    stored_bytes: int
-    seconds: float
-
-
-class ShardCost(NamedTuple):
-    """The costs of a shard's images, and its seconds besides: for opening, closing, the index and the row."""
-
-    images: list[ImageCost]
-    overhead_s: float
+_ShardCost = tuple[list[_ImageCost], float]
+"""The costs of a shard's images, and its seconds besides: for opening, closing, the index and the row."""
 
 
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
@@ -71,18 +62,18 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
         unpacked, unpack_s = _unpack_sample(sample, file_io.join(folder, "unpacked"))
         header = replace(make_plan_header(config, sample), unpacked=unpacked)
         costs = _write_sample(WorkDir(file_io.join(folder, "out")), header, sample, min(processes, usable_cpus()))
-    images = [image for shard in costs for image in shard.images]
+    sizes = [image[:2] for images, _ in costs for image in images]
     # A process loads what it needs with its first image.
-    timed = [image for shard in costs for image in shard.images[1:] or shard.images]
-    output_bytes = extrapolate([image[:2] for image in images], plan.num_bytes, plan.num_images)
-    images_s = extrapolate([(image.source_bytes, image.seconds) for image in timed], plan.num_bytes, plan.num_images)
-    stored = [(sum(image.stored_bytes for image in shard.images), shard.overhead_s) for shard in costs]
+    timed = [(source_bytes, wall_s) for images, _ in costs for source_bytes, _, wall_s in images[1:] or images]
+    output_bytes = extrapolate(sizes, plan.num_bytes, plan.num_images)
+    images_s = extrapolate(timed, plan.num_bytes, plan.num_images)
+    stored = [(sum(stored_bytes for _, stored_bytes, _ in images), overhead_s) for images, overhead_s in costs]
     shards_s = extrapolate(stored, output_bytes, len(plan.shards))
     # Shards are not divided: in the last round some processes may have none.
     rounds = -(-len(plan.shards) // processes)
     return Estimate(
-        sampled=len(images),
-        bad=sum(image.stored_bytes == 0 for image in images),
+        sampled=len(sizes),
+        bad=sum(stored_bytes == 0 for _, stored_bytes in sizes),
         output_bytes=output_bytes,
         wall_s=planned_s + unpack_s + start_up_s + (images_s + shards_s) * rounds / len(plan.shards),
         worker_processes=processes,
@@ -144,7 +135,7 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
 
 
-def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: int) -> list[ShardCost]:
+def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: int) -> list[_ShardCost]:
     """Writes shards of the sample, at least one and as many as the time allows, and returns what each has cost."""
     write_plan(work, header, sample)
     deadline = time.monotonic() + _SAMPLE_S
@@ -159,7 +150,7 @@ def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: in
     return list(map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header), set_up=set_up))
 
 
-def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> ShardCost:
+def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _ShardCost:
     """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk."""
     readings: list[tuple[int, float, bool]] = []
     started = time.perf_counter()
@@ -171,6 +162,6 @@ def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> Shard
     overhead_s = time.perf_counter() - started - sum(wall_s for _, wall_s, _ in readings)
     index_bytes = file_io.read_whole(work.target(index_name(written.info.file)))
     record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
-    images = [ImageCost(size, next(record_bytes) if is_good else 0, wall_s) for size, wall_s, is_good in readings]
+    images = [(size, next(record_bytes) if is_good else 0, wall_s) for size, wall_s, is_good in readings]
     file_io.remove(work.target(written.info.file))
-    return ShardCost(images, overhead_s)
+    return images, overhead_s

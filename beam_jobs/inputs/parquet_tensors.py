@@ -5,7 +5,6 @@ Most files do not say how long lists are. So an axis has a size if it is the sam
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -29,13 +28,8 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 Value = NDArray[Any] | bytes | str
 """An array, the bytes of one, or words for what is not a tensor."""
 
-
-@dataclass(frozen=True)
-class TensorColumns:
-    """The tensors of a table."""
-
-    specs: tuple[FeatureSpec, ...] = ()  # of the tensors, and of their sizes
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of columns whose type was given, and which are converted
+Tensors = tuple[tuple[FeatureSpec, ...], dict[str, str]]
+"""The features of the tensors of a table and of their sizes, and the dtypes of columns that are converted."""
 
 
 def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
@@ -57,7 +51,7 @@ def name_feature(column: str) -> str:
     return column.removeprefix("image/") or column
 
 
-def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> TensorColumns:
+def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> Tensors:
     """Infers the features that the columns of a table become, from its first file."""
     import pyarrow.parquet
 
@@ -88,7 +82,7 @@ def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorT
             tensor = _infer_type(column, kind, samples.get(column, []), path)
         get_numpy_dtype(tensor.dtype)  # which says what bfloat16 needs
         specs += make_tensor_specs(name, tensor)
-    return TensorColumns(tuple(specs), dtypes)
+    return tuple(specs), dtypes
 
 
 def _infer_type(column: str, kind: Any, shapes: Sequence[tuple[int, ...]], path: str) -> TensorType:

@@ -29,7 +29,7 @@ from beam_jobs.inputs.label_file import (
     rename_labels,
 )
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
-from beam_jobs.inputs.parquet_tensors import TensorColumns, infer_tensors
+from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.inputs.table_files import (
     ReadRow,
     Row,
@@ -214,7 +214,7 @@ def resolve_table(
     if facts.is_embedded and config.image_root is not None:
         raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
     root = find_root(config)
-    tensors = _infer_tensors(config, facts, sources[0])
+    tensors, dtypes = _infer_tensors(config, facts, sources[0])
     listing = Listing(
         make_name(path),
         root,
@@ -223,8 +223,8 @@ def resolve_table(
         skipped=facts.skipped or None,
         row_files=tuple(get_location(root, file) for file in files) if facts.is_embedded else (),
         images_shape=facts.infer_images_shape(path),
-        tensors=tensors.specs,
-        tensor_dtypes=tensors.dtypes,
+        tensors=tensors,
+        tensor_dtypes=dtypes,
         box_names=facts.box_names,
         has_images=has_images,
         columns=config.columns,
@@ -277,10 +277,10 @@ def _infer_columns(
                 yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
 
-def _infer_tensors(config: ShardConfig, facts: Facts, first: TableFile) -> TensorColumns:
+def _infer_tensors(config: ShardConfig, facts: Facts, first: TableFile) -> Tensors:
     columns = find_columns(first) if any(facts.tensors) else None
     if columns is None:
-        return TensorColumns()
+        return (), {}
     if columns.image and len(facts.tensors) > 1:
         one, other = (", ".join(names) or "none" for names in sorted(facts.tensors)[:2])
         raise DataError(f"Every file of {config.input} must hold the same tensors, but one has {one}, one {other}.")

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,8 @@ from tfpipe.writer.record_facts import read_digests
 _HASHED_AT_ONCE = 64
 
 
-class _Identity(NamedTuple):
-    """The facts by which copies of an image are recognized."""
-
-    image: int  # its index in the listing
-    sha256: bytes  # of the original file
-    label: int = -1  # -1: not read
+_Identity = tuple[int, bytes, int]
+"""The index of an image in the listing, the SHA-256 of its original file, and its label or -1 if it was not read."""
 
 
 def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDArray[np.bool_], LeftOut]:
@@ -57,8 +53,8 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
     identities = sorted(_identify_images(listing, np.flatnonzero(candidates), readers))
-    rows = np.array([identity.image for identity in identities], np.int64)
-    digests = np.frombuffer(b"".join(identity.sha256 for identity in identities), np.uint8).reshape(-1, DIGEST_BYTES)
+    rows = np.array([index for index, _, _ in identities], np.int64)
+    digests = np.frombuffer(b"".join(sha256 for _, sha256, _ in identities), np.uint8).reshape(-1, DIGEST_BYTES)
     groups = equal_rows(np.concatenate([known, digests]))
     members = np.array([k - len(known) for group in groups for k in group if k >= len(known)], np.int64)
     paths = dict(zip(members.tolist(), images.get_paths(rows[members]), strict=True))
@@ -73,7 +69,7 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
         found = sorted((k - len(known) for k in group if k >= len(known)), key=rank)
         for k in found[1:] if len(found) == len(group) else found:
             copies[rows[k]] = True
-            left_out[of_split[k], identities[k].label] += 1
+            left_out[of_split[k], identities[k][2]] += 1
     return copies, left_out
 
 
@@ -115,9 +111,9 @@ def _hash_streamed(
             digest = hashlib.sha256(tar.read(size)).digest()
             if not several.keys().isdisjoint(indices):
                 digests[offset, size] = digest
-            yield from (_Identity(index, digest) for index in indices if index not in several)
+            yield from ((index, digest, -1) for index in indices if index not in several)
     for index in dict.fromkeys(index for indices in indices_at.values() for index in indices if index in several):
-        yield _Identity(index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest())
+        yield index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest(), -1
 
 
 _Batch = Sequence[tuple[int, ImageRef]]
@@ -151,15 +147,13 @@ def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identi
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
     found = read_cells(root, list_cells([image for _, image in in_rows], columns), MAX_SOURCE_BYTES)
     identities = [
-        _Identity(in_rows[k][0], hashlib.sha256(data).digest())
-        for k, data in found
-        if not isinstance(data, UnreadableError)
+        (in_rows[k][0], hashlib.sha256(data).digest(), -1) for k, data in found if not isinstance(data, UnreadableError)
     ]
     for index, image in batch:
         if image.location.row_group >= 0:
             continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            identities.append(_Identity(index, _hash_all([read_image(root, file) for file in list_files(image)])))
+            identities.append((index, _hash_all([read_image(root, file) for file in list_files(image)]), -1))
     return identities
 
 
@@ -173,5 +167,5 @@ def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[_Identity]:
     identities = []
     for index, record in batch:
         with contextlib.suppress(UnreadableError, BadImage):
-            identities.append(_Identity(index, *identify(datasets, record)))
+            identities.append((index, *identify(datasets, record)))
     return identities

@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -42,16 +42,6 @@ _WORKERS = Workers(
     death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
     "is written is kept.",
 )
-
-
-@dataclass(frozen=True)
-class _NewSplit:
-    """A split that a function makes."""
-
-    job: WriteJob
-    name: str
-    num_shards: int
-    records: Callable[[int], Iterable[Any]]
 
 
 def write(
@@ -159,10 +149,9 @@ def _write_from_function(
     job: WriteJob, split: str, num_shards: int, records: Callable[[int], Iterable[Any]]
 ) -> list[WrittenShard]:
     """Writes all shards of a split, and keeps those that an earlier run finished."""
-    whole = _NewSplit(job, split, num_shards, records)
     workers = min(job.workers, num_shards)
     if not workers:
-        return [_write_shard(whole, number)[1] for number in range(num_shards)]
+        return [_write_shard(job, split, num_shards, records, number)[1] for number in range(num_shards)]
     try:
         pickle.dumps(records)
     except Exception as error:
@@ -170,19 +159,22 @@ def _write_from_function(
             "A function of a shard must stand at the top of a module, where worker processes find it, got "
             f"{getattr(records, '__qualname__', records)!s:.80}. Move it there, or use workers=0."
         ) from error
-    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=(whole,)))
+    shared = job, split, num_shards, records
+    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=shared))
     return [results[number] for number in range(num_shards)]
 
 
-def _write_shard(split: _NewSplit, number: int) -> tuple[int, WrittenShard]:
+def _write_shard(
+    job: WriteJob, split: str, num_shards: int, records: Callable[[int], Iterable[Any]], number: int
+) -> tuple[int, WrittenShard]:
     """Writes a shard, or keeps the one that an earlier run finished; returns its number and its description."""
-    job, name = split.job, shard_name(split.name, number, split.num_shards)
+    name = shard_name(split, number, num_shards)
     finished = job.folder.find_finished(name)
     if finished is not None:
         return number, finished
     keys: set[bytes] = set()
     with job.folder.new_shard(name, job.count, job.new_facts()) as writer:
-        for place, record in name_records(f"shard {number} of {split.name!r}", partial(split.records, number)):
+        for place, record in name_records(f"shard {number} of {split!r}", partial(records, number)):
             with naming(place):
                 checked = job.form.check(record)
                 if job.key is not None:
