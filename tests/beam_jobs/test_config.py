@@ -1,6 +1,5 @@
 """Every option's bounds, with the sentence that names them."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -40,14 +39,6 @@ def test_refused(options: dict[str, Any], message: str) -> None:
 
 def test_shares_may_be_rounded() -> None:
     assert ShardConfig("in", "out", splits={"a": 1 / 3, "b": 1 / 3, "c": 0.3333333}).splits["c"] == 0.3333333
-
-
-def test_defaults() -> None:
-    config = ShardConfig("in", "out")
-    assert config.shard_size_bytes == 134_217_728
-    assert (config.shuffle, config.seed, config.num_shards, config.workers) == (True, 0, None, 0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.seed = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

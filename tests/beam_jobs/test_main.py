@@ -64,10 +64,6 @@ def test_a_printed_command_is_read_as_the_same_job(config: ShardConfig, beam_arg
     assert runs == [(config, beam_args)]
 
 
-def test_defaults_are_left_out() -> None:
-    assert format_command(ShardConfig("in", "out"), ()) == "python -m beam_jobs shard in out"
-
-
 @pytest.fixture
 def beam_jobs(monkeypatch, capfd: pytest.CaptureFixture[str]) -> BeamJobs:
     """Runs `python -m beam_jobs ...` in this process, through its entry point."""
@@ -122,12 +118,6 @@ def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[s
         text=True,
         check=False,
     )
-
-
-def test_a_mistake_ends_the_process_with_its_exit_code() -> None:
-    done = run_module("beam_jobs", "shard", "a")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.stderr
 
 
 NOTE_IMPORTS = """
