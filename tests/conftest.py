@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -155,6 +156,12 @@ def small_dataset(tmp_path_factory, draw_images: DrawImages) -> Path:
     folder = tmp_path_factory.mktemp("small")
     make_dataset(draw_images(folder / "images"), folder / "pets", num_shards=2)
     return folder / "pets"
+
+
+@pytest.fixture
+def pets(small_dataset: Path, tmp_path: Path) -> str:
+    """A copy of `small_dataset`, to be changed."""
+    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
 
 
 def _image(seed: int, size: tuple[int, int], kind: str) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part
 from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
@@ -31,12 +32,6 @@ from tfpipe.writer.changes import open_change
 
 QUICK = VerifyConfig(quick=True, workers=0)
 CONFIG = PipelineConfig(batch_size=4, image_size=8, extra_features=("caption", "vector"))
-
-
-@pytest.fixture
-def pets(small_dataset: Path, tmp_path: Path) -> str:
-    """A copy of the dataset of twelve images for training and three for validation, in two shards each."""
-    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
 
 
 def list_records(dataset: str) -> list[Record]:
@@ -289,9 +284,7 @@ def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
     column = find_part(captioned, "column")
     folder = Path(captioned, column)
     file = folder / "train-00001-of-00002.tfrecord"
-    data = bytearray(file.read_bytes())
-    data[20] ^= 1
-    file.write_bytes(data)
+    flip_bit(file, 20)
     (damage,) = verify(captioned, QUICK).damaged
     assert (damage.file, damage.kind, damage.record) == (f"{column}/{file.name}", "payload_crc", 0)
     manifest = (folder / "manifest.json").read_text()
@@ -333,9 +326,7 @@ def test_a_repair_keeps_the_records_of_which_all_values_are_whole(captioned: str
         (f"{find_part(captioned, 'column')}/train-00001-of-00002.tfrecord", 20),
         ("train-00000-of-00002.tfrecord", 30),
     ):
-        data = bytearray(Path(captioned, path).read_bytes())
-        data[at] ^= 1
-        Path(captioned, path).write_bytes(data)
+        flip_bit(Path(captioned, path), at)
     result = repair(captioned, str(tmp_path / "out"), workers=0)
     assert [(damage.file, damage.kind, damage.record) for damage in result.lost] == [
         ("train-00000-of-00002.tfrecord", "payload_crc", 0),

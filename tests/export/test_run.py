@@ -13,6 +13,7 @@ import pytest
 
 from tests.beam_jobs.datasets import read_tree
 from tests.conftest import ROOT
+from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
@@ -132,9 +133,7 @@ def test_damage_ends_the_export(tmp_path: Path) -> None:
         f"Record 2 of 'train': its image cannot be used, not an image: it begins like text. {advice}"
     )
     shard = dataset / "train-00000-of-00001.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[20] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard, 20)
     message = get_error(FormatError, dataset, tmp_path / "out")
     assert message.startswith(f"{shard}: Record 0 at byte 0 is damaged: the checksum of its ")
     shard.write_bytes(b"")

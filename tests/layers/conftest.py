@@ -8,12 +8,6 @@ import pytest
 from tests.layers.growth import append, draw_more
 
 
-@pytest.fixture
-def pets(small_dataset: Path, tmp_path: Path) -> str:
-    """The dataset of twelve images for training and three for validation, to be changed."""
-    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
-
-
 @pytest.fixture(scope="session")
 def grown_once(small_dataset: Path, tmp_path_factory) -> Path:
     """The same with `draw_more` as layer 2. Not to be changed: take `grown`."""

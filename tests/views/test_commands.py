@@ -10,6 +10,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -45,9 +46,8 @@ def list_names(dataset: str, split: str = "train") -> list[str]:
     return [record.name for record in data_source(dataset, split)]
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset"])
-def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe, to: str) -> None:
-    ran = tfpipe("export", owls, tmp_path / "out", "--to", to, "--workers", 0, "--json")
+def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    ran = tfpipe("export", owls, tmp_path / "out", "--to", "webdataset", "--workers", 0, "--json")
     assert (ran.code, ran.err) == (0, "")
     records = {name: split["records"] for name, split in json.loads(ran.out)["splits"].items()}
     assert records == {"train": 8, "validation": 2}
@@ -110,9 +110,7 @@ def test_the_views_of_a_dataset_are_verified(owls: str) -> None:
     folder = owls.partition("@")[0]
     file = Path(folder, find_part(folder, "view"))
     assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == []
-    damaged = bytearray(file.read_bytes())
-    damaged[-1] ^= 1
-    file.write_bytes(damaged)
+    flip_bit(file, -1)
     detail = f"{file} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`"
     assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == [
         Damage(find_part(folder, "view"), "view", detail)

@@ -35,12 +35,6 @@ from tfpipe.writer.record_facts import RecordFacts, list_columns
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))
 
 
-@pytest.fixture
-def pets(small_dataset: Path, tmp_path: Path) -> str:
-    """The dataset of twelve training images of three classes, to be changed."""
-    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
-
-
 def choose(dataset: str, where: str = "", **options: Any) -> View:
     return make_view(tfpipe.load_manifest(dataset), ViewConfig("v", where, **options))
 

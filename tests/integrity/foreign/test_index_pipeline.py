@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.flipped_bit import flip_bit
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -119,9 +120,7 @@ def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None
     folder = foreign.imagenet(tmp_path)
     index(IndexConfig(str(folder)))
     path = folder / "train-00001-of-00004"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, path.stat().st_size // 2)
     config = dataclasses.replace(IDS, max_bad_records=2)
     rows = flat(ids(load_manifest(str(folder)), "train", config, 4))
     assert len(rows) == 32
