@@ -201,7 +201,7 @@ def kill_at_random(source: Path, output: Path, parts: int, rng: random.Random, m
 def many(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("many") / "photos"
     pool = [make_jpeg(i, (256, 192)) for i in range(40)]
-    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
+    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(300)})
 
 
 @pytest.mark.parametrize(("kills", "parts"), [(2, 2), pytest.param(100, 8, marks=pytest.mark.slow)])

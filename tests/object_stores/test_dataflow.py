@@ -83,6 +83,7 @@ def photos() -> dict[str, bytes]:
     return {**make_photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
 
 
+@pytest.mark.slow
 def test_a_job_makes_the_dataset_of_a_local_run(cloud, service: Service, photos: dict[str, bytes], tmp_path):
     """The request and the staged files alone give the dataset of a local run."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
