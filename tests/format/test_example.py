@@ -79,13 +79,13 @@ def from_tensorflow(data):
     return out
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(FEATURES)
 def test_bytes_are_those_of_tensorflow(features):
     assert encode_example(features) == tensorflow_bytes(features)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(FEATURES)
 def test_decode_is_the_inverse(features):
     data = tensorflow_bytes(features)
@@ -261,7 +261,7 @@ def test_hostile_bytes(data, message):
     assert refusal(FormatError, decode_example, data) == f"Not a tf.train.Example: {message}."
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.one_of(st.binary(max_size=60), st.tuples(FEATURES, st.data())))
 def test_any_bytes_are_read_as_protobuf_does_or_refused(source):
     if isinstance(source, tuple):

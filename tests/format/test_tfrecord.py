@@ -29,7 +29,7 @@ def test_sizes_and_a_known_checksum():
     assert tfrecord.record_header(3)[:8] == b"\x03" + bytes(7)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(payloads=PAYLOADS)
 def test_tensorflow_reads_what_is_written(tmp_path_factory, payloads):
     path = str(tmp_path_factory.mktemp("read") / "a.tfrecord")
@@ -38,7 +38,7 @@ def test_tensorflow_reads_what_is_written(tmp_path_factory, payloads):
     assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == payloads
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(payloads=PAYLOADS)
 def test_reads_what_tensorflow_writes(tmp_path_factory, payloads):
     path = str(tmp_path_factory.mktemp("written") / "a.tfrecord")

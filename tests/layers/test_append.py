@@ -473,7 +473,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
     append_here(images, straight)
     expected = read_parts(straight)
     seen = set()
-    for moment in range(0, 200, 6):
+    for moment in range(0, 200, 8):
         dataset = shutil.copytree(small_dataset, tmp_path / str(moment) / "out")
         if write_and_vanish(append_here, images, dataset, moment):
             break
@@ -482,7 +482,7 @@ def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Pa
         append_here(images, dataset) if library.load_manifest(str(dataset)).layer == 1 else None
         assert list_names(dataset) == list_names(straight)
         assert read_parts(dataset) == expected, moment
-    assert 6 < moment < 195
+    assert 8 < moment < 195
     assert 1 in seen
 
 
