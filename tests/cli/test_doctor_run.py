@@ -161,7 +161,12 @@ def test_shapes_and_dtypes() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"augment": "device", "order": "auto"}, {"one_hot": True, "image_dtype": "bfloat16"}], ids=str
+    "changes",
+    [
+        {"augment": "device", "order": "auto"},
+        pytest.param({"one_hot": True, "image_dtype": "bfloat16"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_step_compiles(manifest: Manifest, changes: dict[str, object]) -> None:
     (xla,) = some(manifest, "xla", dataclasses.replace(THROUGHPUT, **changes))

@@ -101,7 +101,8 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
     assert "train-00001-of-00004, record 15 at byte" in out
 
 
-@pytest.mark.parametrize("compression", [pytest.param("", marks=pytest.mark.slow), "GZIP"])
+@pytest.mark.slow  # test_doctor_run.py checks files of another program
+@pytest.mark.parametrize("compression", ["", "GZIP"])
 def test_doctor_runs_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)

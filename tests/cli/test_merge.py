@@ -40,8 +40,7 @@ def test_two_forms_and_what_to_do(shapes: tuple[Path, Path], tmp_path: Path, mer
 
 def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
     a, _ = shapes
-    beam = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=2")
-    code, out, err = merge(a, a, tmp_path / "out", "--num-shards", 2, "--json", *beam)
+    code, out, err = merge(a, a, tmp_path / "out", "--num-shards", 2, "--json", "--workers", 1)
     assert code == 0, err
     result = json.loads(out)
     assert result["splits"]["train"]["records"] == 298
