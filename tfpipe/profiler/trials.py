@@ -38,10 +38,7 @@ class Trial:
 def try_changes(
     run: Run, candidates: Iterable[tuple[str, Changes]], observer: Observer, enough: float = float("inf")
 ) -> tuple[list[Trial | None], dict[str, Any]]:
-    """Tries named changes one after another, each on top of those that were kept, if these left its options alone.
-
-    None stands for one that was not tried: it is empty, or the rate is `enough` already.
-    """
+    """Tries named changes on top of those kept, if these left its options alone; None stands for one not tried."""
     kept: dict[str, Any] = {}
     rate = 0.0
     trials: list[Trial | None] = []

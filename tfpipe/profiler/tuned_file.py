@@ -1,7 +1,4 @@
-"""The file that `tfpipe profile --apply` writes: options, and in a table `tuned` the host and data of their trial.
-
-The table is for people, and for the next run of `--apply`, which must not take one host's options for another's.
-"""
+"""The file that `tfpipe profile --apply` writes: options, and a table `tuned` with the host and data of their trial."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ _KEY_DIGITS = 8
 
 
 def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]:
-    """Returns the values for the table `tuned`, whose `key` differs if the host or the data do.
-
-    The path of the data is not in it, nor the memory, of which the kernel takes more or less for itself.
-    """
+    """Returns the values for the table `tuned`, whose `key` differs if the host or the data do, but not their path."""
     source = get_source(data, split)
     processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
     fingerprint = _compute_fingerprint(data, split, source)

@@ -287,10 +287,7 @@ class ServiceDemand:
         return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
 
     def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that the threads of a stage allow.
-
-        Where they pass through other stages too, they do most of the work, and wait for each other at the cores.
-        """
+        """Returns the images per second that the threads of a stage allow, together with the stages that they pass."""
         cpu_s, wait_s = self.get_service_s(name)
         if name not in self.threads or cpu_s + wait_s <= 0:
             return float("inf")

@@ -163,10 +163,7 @@ def _check_storage(profile: Profile) -> Bottleneck | None:
 
 
 def _check_slowest(profile: Profile) -> Bottleneck | None:
-    """Checks for a stage that allows clearly less than the cores do, as they are left by other programs.
-
-    A lock that is held nearly all the time is the limit in any case: no core would help.
-    """
+    """Checks for a stage that allows clearly less than the cores do, or a lock that is held nearly all the time."""
     demand = profile.demand
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
     if profile.images_per_second < _PART * limit:

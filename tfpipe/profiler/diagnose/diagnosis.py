@@ -116,10 +116,7 @@ def _list_changed(changed: ServiceDemand, demand: ServiceDemand) -> set[tuple[st
 
 
 def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first: what leaves work out, then options, then new shards, by their gain.
-
-    Fixes of memory, of the start and of a service have no demand.
-    """
+    """Returns the changes that help, best first. Fixes of memory, of the start and of a service have no demand."""
     if bottleneck.stage == "accelerator":
         return ()
     now, required = profile.images_per_second, profile.step.required_rate
@@ -233,10 +230,7 @@ def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]
 
 
 def find_combination(profile: Profile, fixes: Sequence[Fix]) -> Combination | None:
-    """Returns the fixes that give most together; None if one alone gives as much.
-
-    It begins with the best pair and adds the fix that gives most, until nothing is missing.
-    """
+    """Returns the fixes that give most together, by adding the best one to a pair; None if one alone gives as much."""
     together = _find_together(profile, fixes)
     if together is None:
         return None
@@ -331,10 +325,7 @@ def _predict(profile: Profile, fix: Fix) -> float:
 
 
 def _is_raw_enough(profile: Profile, enough: float) -> bool:
-    """Returns whether shards with raw pixels in place of compressed images would do, by their measured cost.
-
-    They cost what decoded images from a cache cost, and more bytes are read.
-    """
+    """Returns whether raw pixels in the shards would do: they cost what cached images cost, and more bytes."""
     raw, dataset = scale_cpu(profile, "cached"), profile.dataset
     if raw is None or not dataset.formats or "RAW" in dataset.formats or dataset.late_caches:
         return False

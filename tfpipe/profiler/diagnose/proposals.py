@@ -163,10 +163,7 @@ def _read_more_files(profile: Profile) -> Iterator[Fix]:
 
 
 def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
-    """Yields the engine in place of the textbook pipeline, unless stages of the user's own stand in front of `batch`.
-
-    An evaluation then waits once for each batch, and not file after file for each 2 MiB.
-    """
+    """Yields the engine in place of the textbook pipeline, unless own stages stand in front of `batch`."""
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
     names = [stage.name for stage in profile.stages]

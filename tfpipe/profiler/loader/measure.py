@@ -1,7 +1,4 @@
-"""Runs a loader as fast as batches come, watched, and then with a step behind each; diagnoses it, and tries the fixes.
-
-The loop is a plain one: fetch, step, fetch. A framework that runs steps ahead of the host hides some idle time.
-"""
+"""Runs a loader as fast as batches come, watched, then with a step behind each; diagnoses it, and tries the fixes."""
 
 from __future__ import annotations
 
@@ -60,10 +57,7 @@ def find_files(profile: LoaderProfile, dataset: Any) -> list[str]:
 
 
 def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
-    """Measures how long Pillow reads, decodes and converts a JPEG in the smallest size that libjpeg has above `size`.
-
-    It is None if no size is known, or the first JPEG is not larger. Whole images are measured in the workers.
-    """
+    """Measures how long Pillow takes for a JPEG in the smallest size above `size`; None if none is smaller."""
     if size is None:
         return None
     times = list[float]()

@@ -276,10 +276,7 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 
 
 def _list_frames() -> dict[int, FrameType]:
-    """Returns the frame of each thread by its number. No garbage is collected meanwhile.
-
-    A callback could let another thread run, and both would wait for ever in 3.10 and 3.11 (CPython issue 106883).
-    """
+    """Returns the frames by thread. Garbage collected meanwhile could deadlock 3.10 and 3.11 (CPython issue 106883)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -50,10 +50,7 @@ class HostTime:
 
 
 def read_threads(process: str = "/proc/self") -> dict[str, tuple[float, float]]:
-    """Returns the processor time of each thread and the time that it waited for a core, in seconds, by its number.
-
-    It is empty if the kernel does not count them.
-    """
+    """Returns the seconds that each thread ran and waited for a core, by its number; empty if nobody counts them."""
     seconds = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         for thread in os.listdir(f"{process}/task"):
@@ -98,10 +95,7 @@ def has_ready_thread(process: str = "/proc/self") -> bool:
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:
-    """Reads local files by many threads, and returns the bytes per second; None of less than 16 MiB, too few to tell.
-
-    It begins with the last files: the pipeline has not just read them into the system's cache.
-    """
+    """Returns the bytes per second that many threads read, the last file first; None of less than 16 MiB."""
     pieces, lock, started = _list_pieces(paths), threading.Lock(), time.perf_counter()
 
     def read(_: int) -> int:
@@ -135,10 +129,7 @@ def _list_pieces(paths: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _read_machine_s(stat: Path = Path("/proc/stat")) -> float | None:
-    """Returns the processor time of the machine, in seconds.
-
-    It is None in a container with fewer cores than the machine: what others do there says nothing about its own cores.
-    """
+    """Returns the processor time of the machine in seconds; None in a container, whose own cores it does not show."""
     if host_limits.usable_cpus() != os.cpu_count():
         return None
     try:
@@ -166,10 +157,7 @@ def measure_costs_us(
 
 
 def _run_turn_us(make: Callable[[], Any], images: int, spent_s: Callable[[], float]) -> float:
-    """Makes batches for a short time, and returns the processor time of one image.
-
-    A turn begins and ends with full buffers, so its processor time is that of its own images.
-    """
+    """Makes batches from full buffers to full buffers, and returns the processor time of one image."""
     before_s, started, batches = spent_s(), time.perf_counter(), 0
     while not batches or time.perf_counter() - started < _TURN_S:
         make()

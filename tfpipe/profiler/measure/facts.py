@@ -134,10 +134,7 @@ def get_kind(dataset: Any) -> str:
 
 
 def _get_input(dataset: Any, before: Any) -> Any:
-    """Returns the dataset that a dataset was built on, or None for a source.
-
-    Of the inputs of a zip it is the one that leads back to the stage before.
-    """
+    """Returns the dataset that a dataset was built on, of a zip the one that leads to `before`; None for a source."""
     # Every class of tf.data has `_inputs`; there is no public way back.
     inputs = dataset._inputs()
     return next((parent for parent in inputs if _leads_to(parent, before)), inputs[0] if inputs else None)

@@ -1,7 +1,4 @@
-"""The cost of an image or of reading a record, as it is and with an option or the data changed.
-
-Each change is tried with a few of the records, from memory, beside the options as they are.
-"""
+"""The cost of an image or of reading it, as it is and with an option or the data changed, by a few of the records."""
 
 from __future__ import annotations
 
@@ -205,10 +202,7 @@ def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:
 
 
 def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[TriedChange, float]:
-    """Measures the processor time of reading a record: as it is, without unread features, and not compressed.
-
-    None are measured of files that are not local, or where records are not read in each epoch.
-    """
+    """Measures the processor time of reading a record of local files: as it is, without unread features, unpacked."""
     changes: dict[TriedChange, tuple[str, ...]] = {}
     if facts.unread_features:
         changes["read_without_unread"] = facts.unread_features

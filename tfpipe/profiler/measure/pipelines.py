@@ -73,11 +73,7 @@ class NumpyPipeline:
     def __init__(self, data: Manifest, split: str, config: PipelineConfig, functions: Functions) -> None:
         self.own_stages, self._functions = functions.names, functions
         self._batches = NumpyBatches(
-            data,
-            split,
-            config,
-            transform=functions.transform,
-            batch_transform=functions.batch_transform,
+            data, split, config, transform=functions.transform, batch_transform=functions.batch_transform
         )
         self._manifest, self._split, self._config = data, split, config
         self.clocks: Clocks | None = self._batches.clocks

@@ -127,10 +127,7 @@ class ProfileConfig:
 
 @contextlib.contextmanager
 def _forgetting_functions() -> Iterator[None]:
-    """Lets go of the functions of pipelines that are built in the block, and so of their caches in memory.
-
-    TensorFlow keeps them in its outermost graph for as long as the program runs.
-    """
+    """Lets go of the functions of pipelines built in the block, and of their caches: TensorFlow keeps them for ever."""
     graph = tf.compat.v1.get_default_graph()
     before = len(getattr(graph, _FUNCTIONS, ()))
     try:
@@ -295,10 +292,7 @@ class _Run:
 def _run(
     pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, plan: BatchPlan, observer: Observer
 ) -> _Run:
-    """Drives the accelerator, first for as many steps as fill a cache.
-
-    It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
-    """
+    """Drives the accelerator, first for as many steps as fill a cache, and leaves nothing of the pipeline behind."""
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
@@ -329,10 +323,7 @@ def _run(
 
 
 def _drop(held: list[Any]) -> None:
-    """Drops the last references to an iterator, and returns when its threads have ended but AUTOTUNE's.
-
-    That one may not hear that it is cancelled, and only sleeps on.
-    """
+    """Drops the last references to an iterator, and returns when all its threads but a sleeping AUTOTUNE have ended."""
     thread = threading.Thread(target=held.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)

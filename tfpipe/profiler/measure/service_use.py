@@ -44,10 +44,7 @@ def describe_service(
     timing: StepTiming,
     local_share: float | Literal["auto"],
 ) -> ServiceUse:
-    """Describes a service by each worker's clocks before and after `count` batches of all workers and this host. Pure.
-
-    Only the share of batches that this host makes with `share` "auto" must be measured.
-    """
+    """Describes a service by its workers' clocks before and after `count` batches of all workers and this host."""
     came = sum(new.batches - old.batches for old, new in clocks)
     local = max(1 - came / count, 0.0) if local_share == "auto" else local_share
     batch_bytes = sum(new.num_bytes - old.num_bytes for old, new in clocks) / came if came else 0.0

@@ -67,10 +67,7 @@ def drive(
 
 
 def is_settled(begins: Sequence[float]) -> bool:
-    """Returns whether the rate no longer changes, by the times in seconds at which the steps began.
-
-    That is after at least 1.5 s and 8 steps, once the last quarter of the steps took as long as the one before.
-    """
+    """Returns whether the last quarter of the steps, which began at these times, took as long as the one before."""
     if len(begins) <= MIN_WARM_UP_STEPS or begins[-1] - begins[0] < MIN_WARM_UP_S:
         return False
     quarter = (len(begins) - 1) // 4

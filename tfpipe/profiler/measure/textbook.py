@@ -1,7 +1,4 @@
-"""Runs stages of tf.data alone, on elements that were recorded in front of them.
-
-A chain plays the elements up to each stage in turn: what a stage costs is the difference to the one before it.
-"""
+"""Runs stages of tf.data alone, in chains on elements that were recorded in front of them, which are played again."""
 
 from __future__ import annotations
 
@@ -244,10 +241,7 @@ def try_larger_batches(
 def _measure_each(
     parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]
 ) -> tuple[dict[str, Alone], dict[str, Sequence[Any]]]:
-    """Returns the figures of stages one behind the other, and the elements in front of each of the user's own.
-
-    It ends at a stage that gives nothing, or whose function fails because it counts its calls, say.
-    """
+    """Returns the figures of stages up to one that gives nothing, and the elements before each of the user's own."""
     tried: dict[str, Alone] = {}
     own: dict[str, Sequence[Any]] = {}
     chains, in_bytes = [Chain(elements)], _compute_bytes(elements)
@@ -362,10 +356,7 @@ def _measure_handover(elements: Sequence[Any]) -> float:
 
 
 def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float) -> CallCosts | None:
-    """Tries a stage that treats each image for itself on many images in a call; None if it cannot.
-
-    Nobody can read from a function whether both give the same. So the values are compared, to the bit.
-    """
+    """Tries a stage on many images in a call, and compares the values to the bit; None if it cannot."""
     stage = stages[stages.names.index(name)]
     if stage.per_image is not True or "images_per_call" in stage.settings:
         return None

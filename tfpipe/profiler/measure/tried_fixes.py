@@ -32,10 +32,7 @@ def try_fixes(
     observer: Observer,
     customize: Customize | None = None,
 ) -> tuple[Report, PipelineConfig]:
-    """Tries the fixes that change options on top of those kept, and returns the options with all that were kept.
-
-    A turn takes `seconds` without its warm-up. A fix with which a stage's values were found to differ is not tried.
-    """
+    """Tries the fixes that change options but no values in turns, and returns the options with all that were kept."""
     run_config = ProfileConfig(seconds, max_fill_s=_MAX_FILL_S)
 
     def run(changes: Changes) -> float:

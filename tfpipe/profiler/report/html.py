@@ -36,10 +36,7 @@ _KeyFigure = tuple[str, str, str]  # name, number, unit or what to compare it wi
 
 
 class _Row(NamedTuple):
-    """A row in the table of stages: microseconds for each image, and the share of all processor time.
-
-    It has no stage for the time that no stage accounts for.
-    """
+    """A row in the table of stages, without a stage for the time that no stage accounts for."""
 
     name: str
     us: Spread

@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfpipe.profiler.diagnose.bottleneck import (
-    count_needed_workers,
-    explain_needed_workers,
-    explain_wire,
-)
+from tfpipe.profiler.diagnose.bottleneck import count_needed_workers, explain_needed_workers, explain_wire
 from tfpipe.profiler.types import Effort, Fix, HostUse, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
