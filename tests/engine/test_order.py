@@ -267,7 +267,7 @@ def test_all_orders_of_records_are_equally_likely():
 
 def test_no_record_is_left_out_for_good():
     order = Order(23, 6, 2)
-    read = Counter(list_epoch(order, epoch).reshape(-1).tolist()[k] for epoch in range(300) for k in range(18))
+    read = Counter(number for epoch in range(300) for number in list_epoch(order, epoch).reshape(-1).tolist())
     assert len(read) == 23
     assert chi_square(np.array(list(read.values()))) < 48.3  # 22 degrees of freedom
     assert max(read.values()) < 300

@@ -34,15 +34,6 @@ def config_of(cache: str = "none", kind: str = "exact", **options) -> PipelineCo
     return PipelineConfig(**{"batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
 
 
-def yields_an_element_everywhere(stages: Stages) -> None:
-    dataset, names = None, stages.names
-    for number, stage in enumerate(stages):
-        # Behind a cache each is built anew: an iterator that is dropped while it fills the cache may cancel the next.
-        cached = "cache" in names[:number]
-        dataset = stages.until(stage.name).dataset() if cached else stage.apply(dataset)
-        next(iter(dataset))
-
-
 @pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
 @pytest.mark.parametrize("kind", ["exact", "evaluation"])
 def test_stages_of_a_dataset(few: Manifest, cache: str, kind: str) -> None:
@@ -61,9 +52,11 @@ def test_stages_of_the_textbook(few: Manifest, foreign: Path, cache: str, kind: 
     assert build_stages(few, "train", replace(config_of(cache, kind), order="throughput")).names == stages.names
 
 
-@pytest.mark.parametrize(("cache", "kind"), [("none", "exact"), ("bytes", "throughput")])
-def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> None:
-    yields_an_element_everywhere(build_stages(few, "train", config_of(cache, kind, augment="none")))
+def test_every_part_of_a_pipeline_runs(few: Manifest) -> None:
+    dataset = None
+    for stage in build_stages(few, "train", config_of(augment="none")):
+        dataset = stage.apply(dataset)
+        next(iter(dataset))
 
 
 def test_autograph_converts_users_stages_only(few: Manifest) -> None:
