@@ -120,9 +120,7 @@ def test_a_wrong_option_is_one_sentence(small_dataset: Path, tmp_path: Path, arg
 
 
 def test_files_without_a_manifest_are_refused(small_dataset: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"`tfpipe train` needs a dataset, got the files .*Make one with `tfpipe index`"
-    ):
+    with pytest.raises(ConfigError, match=r"`tfpipe train` needs a dataset, got .*Make one with `tfpipe index`"):
         invoke(f"{small_dataset}/train-*.tfrecord")
 
 

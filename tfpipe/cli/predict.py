@@ -53,6 +53,7 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
 
 def find_images(arguments: tuple[str, ...]) -> list[str]:
     """Lists the files that arguments name, in their order; in a folder those that `tfpipe shard` would take."""
+    from tfpipe.images.skip_by_name import get_skip_reason
     from tfpipe.storage import file_io
 
     if not arguments:
@@ -62,16 +63,10 @@ def find_images(arguments: tuple[str, ...]) -> list[str]:
         is_pattern = glob.has_magic(argument) and not os.path.exists(argument)
         images = file_io.find(argument) if is_pattern else [argument]
         if os.path.isdir(argument):
-            images = _list_folder(argument)
+            walked = os.walk(argument, followlinks=True)
+            paths = (os.path.join(root, name) for root, _, names in walked for name in names)
+            images = sorted(path for path in paths if not get_skip_reason(os.path.relpath(path, argument)))
         if not images:
             raise ConfigError(f"{argument} must hold or match at least one image, and there is none.")
         files += images
     return files
-
-
-def _list_folder(folder: str) -> list[str]:
-    """Lists the files below a folder, links followed, except those whose name cannot be an image's."""
-    from tfpipe.images.skip_by_name import get_skip_reason
-
-    paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
-    return sorted(path for path in paths if not get_skip_reason(os.path.relpath(path, folder)))

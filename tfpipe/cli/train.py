@@ -19,20 +19,18 @@ from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_rate, human_share
 from tfpipe.training.config import TrainConfig, default_pipeline
 
-_BATCH = "from the number of records, at most 128 for each replica"
-_JSON = "Print a JSON object for each epoch, and one at the end."
 _TPU = "The name or address of a TPU, or local.  [default: the devices of this machine]"
 
 
 @command(
     "Train a classifier on a dataset, and export it.",
     example="tfpipe train flowers --model resnet50 --epochs 90",
-    json_help=_JSON,
+    json_help="Print a JSON object for each epoch, and one at the end.",
 )
 @click.argument("dataset")
 @config_options(TrainConfig, "Data", default="train, or the only one")
 @config_file_option
-@config_option(PipelineConfig, "batch_size", default=_BATCH)
+@config_option(PipelineConfig, "batch_size", default="from the number of records, at most 128 for each replica")
 @config_option(PipelineConfig, "image_size", default="64 for small_cnn, else 224")
 @config_option(PipelineConfig, "seed")
 @config_options(TrainConfig, "Training")
@@ -50,8 +48,7 @@ def train(**options: Any) -> None:
 
     manifest, split = open_data(options["dataset"], options["split"])
     if isinstance(manifest, Source) or split is None:
-        files = options["dataset"]
-        raise ConfigError(f"`tfpipe train` needs a dataset, got the files {files}. Make one with `tfpipe index`.")
+        raise ConfigError(f"`tfpipe train` needs a dataset, got {options['dataset']}. Make one with `tfpipe index`.")
     signals: list[int] = []
     lines: list[dict[str, Any]] = [{}]
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
@@ -83,7 +80,6 @@ def train(**options: Any) -> None:
 
 
 def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> TrainConfig:
-    """Builds the config from the command line; `TrainConfig` has the defaults of the other options."""
     from tfpipe.training.run_dir import RunDir
 
     path = options["dataset"] if is_url(options["dataset"]) else os.path.abspath(options["dataset"])
@@ -91,8 +87,7 @@ def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> 
     saved = RunDir(output).read_options() or {}
     begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays if the dataset has grown
     given = {name: options[name] for name in ("image_size", "seed")}
-    records = manifest.splits[options["split"]].records
-    defaults = {**default_pipeline(options["model"], records, num_replicas), **begun}
+    defaults = {**default_pipeline(options["model"], manifest.splits[options["split"]].records, num_replicas), **begun}
     pipeline = read_config(options["config"], options["batch_size"], given=given, defaults=defaults)
     return TrainConfig(pipeline=pipeline, **take(TrainConfig, {**options, "output": output}))
 
@@ -106,7 +101,6 @@ def _format_epoch(line: dict[str, Any], num_epochs: int) -> str:
 
 
 def _describe_end(epoch: dict[str, Any], result: dict[str, Any]) -> str:
-    """Returns the last lines: the idle time of the last epoch, and the place of the model."""
     output, text = result["output"], ""
     if not result["finished"]:
         where = f"epoch {result['epoch'] + 1}, step {result['step']}"

@@ -23,7 +23,6 @@ class Classifier:
     """The model of a run, or one that a run exported, by the path of its folder."""
 
     def __init__(self, path: str) -> None:
-        """Loads the model."""
         folder = _find_model(path)
         check_installed("tensorflow", f"The model in {folder}", "TensorFlow", "tfpipe[tensorflow]")
         import tensorflow as tf
@@ -69,7 +68,6 @@ class Classifier:
 
 
 def _find_model(path: str) -> str:
-    """Returns the folder of a run's model, or the path itself where it is a model."""
     for folder in (path, file_io.join(path, MODEL)):
         if file_io.exists(file_io.join(folder, PROGRAM)):
             return folder

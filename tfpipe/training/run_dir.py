@@ -1,16 +1,12 @@
 """The folder of a run, on a local disk or in an object store.
 
-```
 run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
-checkpoints/        the last two: ckpt-000002-000000004.npz after 4 steps of epoch 2, which `numpy.load` opens, holds
-                    position (epoch, step, lines of metrics.jsonl, version of the order), sums, weights and optimizer
+checkpoints/        the last two: ckpt-000002-000000004.npz after 4 steps of epoch 2, for `numpy.load`, holds the
+                    position (epoch, step, lines of metrics, version of the order), sums, weights and optimizer
 logs/               curves for TensorBoard
 model/              the finished model; model-int8.tflite  the same for TFLite, where it was asked for
-```
 """
-
-from __future__ import annotations
 
 import io
 import json
@@ -117,7 +113,6 @@ class RunDir:
         return None
 
     def _check_empty(self) -> None:
-        # A process that was killed may have left a file under a temporary name.
         if others := [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]:
             raise ConfigError(f"{self.path} must be empty or hold a run, and holds {others[0]}. Choose another folder.")
 
