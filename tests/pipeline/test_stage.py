@@ -1,15 +1,13 @@
 """Stages by name, in print and cut off; and each option of `tf.data` where it belongs."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, customize_stages, tf_data_options, without_autograph
+from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, tf_data_options, without_autograph
 from tfpipe.system.options import replace_options
 
 CONFIG = PipelineConfig(batch_size=4)
@@ -43,89 +41,6 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
         "This pipeline has no stage 'cache'; it has list, decode, batch. With order='throughput' it has stages for "
         "single records."
     )
-
-
-def make_movable() -> Stages:
-    keep = Stage("keep", lambda dataset: dataset, commutes_with=frozenset({"decode", "augment"}), shrinks=True)
-    names = ("list", "parse", "decode", "noise", "augment")
-    noise = {"noise": frozenset({"keep"})}
-    others = [Stage(name, lambda dataset: dataset, commutes_with=noise.get(name, frozenset())) for name in names]
-    return Stages((*others, keep))
-
-
-def test_a_stage_moves_past_those_that_allow_it() -> None:
-    stages = make_movable()
-    assert stages.list_moves() == ["keep before decode"]
-    assert stages.move("keep before decode").names == ("list", "parse", "keep", "decode", "noise", "augment")
-    assert stages.move("keep before noise").names == ("list", "parse", "decode", "keep", "noise", "augment")
-    assert stages.move("keep before decode").list_moves() == []
-    refused = (
-        "The stage 'keep' may move before 'list' only if one of them names the other in its `commutes_with`, and "
-        "neither does."
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
-        stages.move("keep before list")
-    with pytest.raises(ConfigError, match=r"^Stage 'decode' stands before 'keep' already\. Leave this move out\.$"):
-        stages.move("decode before keep")
-    with pytest.raises(ConfigError, match=r"^This pipeline has no stage 'kept'; it has list, parse, "):
-        stages.move("kept before decode")
-
-
-def test_the_users_function_may_move_stages() -> None:
-    first = make_movable()
-    assert customize_stages(first, lambda stages: stages.move("keep before decode")) == first.move("keep before decode")
-    assert customize_stages(first, None) == first
-
-
-def make_doubled(function: Callable[[Any], Any], **declared: Any) -> Stages:
-    source = Stage("list", lambda _: tf.data.Dataset.range(70).map(lambda x: {"x": tf.fill([2], x)}))
-    return Stages((source, Stage("own", lambda dataset: dataset.map(function), **declared)))
-
-
-def read_all(stages: Stages) -> list[list[int]]:
-    return [element["x"].tolist() for element in stages.dataset().as_numpy_iterator()]
-
-
-def test_a_vectorized_stage_gives_the_same_elements_in_calls_for_32() -> None:
-    calls: list[int] = []
-
-    def double(values: Any) -> Any:
-        calls.append(len(values))
-        return 2 * values
-
-    def own(element: Any) -> Any:
-        return {"x": tf.numpy_function(double, [element["x"]], tf.int64)}
-
-    stages = make_doubled(own, per_image=True)
-    expected = read_all(stages)
-    calls.clear()
-    many = stages.vectorize("own")
-    assert read_all(many) == expected
-    assert calls == [32, 32, 6]
-    assert many[1].settings == {"images_per_call": 32}
-
-
-def test_tensorflow_makes_a_function_for_many_of_one_for_a_single_image() -> None:
-    """On a group as it is, the mean would be that of all of its images."""
-    stages = make_doubled(lambda element: {"x": element["x"] - tf.reduce_mean(element["x"]) + 7}, per_image=True)
-    assert read_all(stages) == [[7, 7]] * 70
-    assert read_all(stages.vectorize("own")) != [[7, 7]] * 70
-    assert read_all(stages.vectorize("own with vectorized_map")) == [[7, 7]] * 70
-    assert stages.vectorize("own with vectorized_map").dataset().element_spec == stages.dataset().element_spec
-
-
-def test_only_a_stage_that_treats_each_image_for_itself_may_be_vectorized() -> None:
-    for declared in ({}, {"per_image": False}):
-        message = "The stage 'own' may treat many images in one call only if it declares `per_image`."
-        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-            make_doubled(lambda element: element, **declared).vectorize("own")
-    two_maps = Stage("own", lambda dataset: dataset.map(lambda x: x).map(lambda x: x), per_image=True)
-    stages = make_doubled(lambda element: element, per_image=True).replace("own", two_maps)
-    with pytest.raises(ConfigError, match=r"^The stage 'own' must be a single map for vectorized_map, got <_MapD"):
-        stages.vectorize("own with vectorized_map").dataset()
-    message = "A stage is vectorized as 'blur' or 'blur with vectorized_map', got 'own with magic'."
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        stages.vectorize("own with magic")
 
 
 def test_stages_of_ones_own() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.clocks import Clocks
-from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.system.units import parse_bytes, shorten
 
@@ -29,8 +29,6 @@ STAGE_NAMES = (
 )
 """The names of all stages, in their usual order; `textbook.py` and `steps.py` say which stand where."""
 
-_MAPS = ("_MapDataset", "_ParallelMapDataset")
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -41,12 +39,9 @@ class Stage:
         apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
-        commutes_with: The names of stages that may change places with this one: what leaves the two stays the same. A
-            filter on the label commutes with "decode". What is not named is unknown, and stays where it is.
-        shrinks: Whether it drops elements or makes them smaller, so that less is to do behind it. None: unknown.
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
-        per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
-            accelerator. None: unknown.
+        per_image: Whether it treats each image for itself, so that it can also run on the accelerator, on a batch.
+            None: unknown.
         clocks: The clocks of the engine, if it makes the batches; None for a stage of tf.data's operations.
         passes: The passes that the stage ends, for `tfpipe.EndFirstEpoch`; None if it ends none.
     """
@@ -55,8 +50,6 @@ class Stage:
     apply: Callable[[Any], Any] = field(repr=False, compare=False)
     settings: Mapping[str, object] = field(default_factory=dict)
     reason: str = ""
-    commutes_with: frozenset[str] = frozenset()
-    shrinks: bool | None = None
     random: bool | None = None
     per_image: bool | None = None
     clocks: Clocks | None = field(default=None, repr=False, compare=False)
@@ -113,55 +106,6 @@ class Stages(tuple[Stage, ...]):
         place = self._find(name) + 1
         return Stages([*self[:place], *stages, *self[place:]], self.options)
 
-    def move(self, move: str) -> Stages:
-        """Returns the pipeline with one stage moved up, such as "keep_cats before decode".
-
-        Raises:
-            ConfigError: The stages are not there in this order, or one of those between does not say that both may
-                change places (`Stage.commutes_with`).
-        """
-        name, _, before = move.partition(" before ")
-        place, target = self._find(name), self._find(before)
-        if target >= place:
-            raise ConfigError(f"Stage {name!r} stands before {before!r} already. Leave this move out.")
-        for other in self[target:place]:
-            if not _commute(self[place], other):
-                raise ConfigError(
-                    f"The stage {name!r} may move before {other.name!r} only if one of them names the other in its "
-                    "`commutes_with`, and neither does."
-                )
-        others = self[target:place]
-        return Stages([*self[:target], self[place], *others, *self[place + 1 :]], self.options)
-
-    def list_moves(self) -> list[str]:
-        """Lists the moves that are allowed and leave less to do: stages that shrink, as far up as they may go."""
-        moves = []
-        for place, stage in enumerate(self):
-            target = place
-            while stage.shrinks and target and _commute(stage, self[target - 1]):
-                target -= 1
-            if target < place:
-                moves.append(f"{stage.name} before {self[target].name}")
-        return moves
-
-    def vectorize(self, entry: str) -> Stages:
-        """Returns the pipeline with one stage that treats many images in one call.
-
-        Args:
-            entry: The stage's name: its function gets them as they are, with another dimension in front. Or "NAME with
-                vectorized_map", where TensorFlow makes such a function of one for a single image.
-
-        Raises:
-            ConfigError: There is no such stage, or it does not declare `per_image`.
-        """
-        name, separator, way = entry.partition(" with ")
-        if separator and way != "vectorized_map":
-            raise ConfigError(f"A stage is vectorized as 'blur' or 'blur with vectorized_map', got {entry!r}.")
-        stage = self[self._find(name)]
-        if stage.per_image is not True:
-            raise ConfigError(f"The stage {name!r} may treat many images in one call only if it declares `per_image`.")
-        return self.replace(name, _vectorize(stage, by_tensorflow=way == "vectorized_map"))
-
     def _find(self, name: str) -> int:
         if name not in self.names:
             hint = "" if "parse" in self.names else " With order='throughput' it has stages for single records."
@@ -194,38 +138,6 @@ class Stages(tuple[Stage, ...]):
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
-
-
-def _vectorize(stage: Stage, by_tensorflow: bool) -> Stage:
-    """Returns a stage that gives the same elements in the same order, made by calls for `IMAGES_PER_CALL` of them."""
-
-    def apply(dataset: Any) -> Any:
-        groups = dataset.batch(IMAGES_PER_CALL)
-        if not by_tensorflow:
-            return stage.apply(groups).unbatch()
-        return groups.map(_make_vectorized_map(stage, dataset), num_parallel_calls=tf.data.AUTOTUNE).unbatch()
-
-    return replace(stage, apply=apply, settings={**stage.settings, "images_per_call": IMAGES_PER_CALL})
-
-
-def _make_vectorized_map(stage: Stage, dataset: Any) -> Callable[..., Any]:
-    """Returns the function of a stage's map, for many elements at once."""
-    mapped = stage.apply(dataset)
-    if type(mapped).__name__ not in _MAPS or mapped._input_dataset is not dataset:  # neither has a public name
-        raise ConfigError(f"The stage {stage.name!r} must be a single map for vectorized_map, got {mapped!r:.80}.")
-    function = mapped._map_func.function
-
-    def on_group(*elements: Any) -> Any:
-        tensors = tuple(tf.nest.flatten(elements))
-        results = tf.vectorized_map(lambda each: tuple(tf.nest.flatten(function(*each))), tensors)
-        return tf.nest.pack_sequence_as(mapped.element_spec, list(results))
-
-    plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(on_group)
-    return plain
-
-
-def _commute(stage: Stage, other: Stage) -> bool:
-    return other.name in stage.commutes_with or stage.name in other.commutes_with
 
 
 def without_autograph(stage: Stage) -> Stage:

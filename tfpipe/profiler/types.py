@@ -22,7 +22,6 @@ _MIN_CORES = 0.1  # the cores that a process can have at least, however many oth
 FixAction = Literal[
     "set_option",
     "move_stage",
-    "vectorize_stage",
     "rewrite_stage",
     "move_to_device",
     "cache_before_stage",
@@ -195,7 +194,6 @@ class DatasetFacts:
     compression: str = ""  # of every file; empty for none
     counted_records: int | None = None  # in files without a manifest, counted for the profile
     unpacked_record_bytes: float = 0.0  # the mean size in memory
-    stage_moves: tuple[str, ...] = ()  # that are allowed and leave less to do, see `Stages.list_moves`
     declared: Mapping[str, OwnStage] = field(default_factory=dict)  # by the name of the user's stage
     unit: str = "images"  # or "records" where records have no image
     address: str = ""  # to open the dataset again, or the pattern of files
@@ -223,16 +221,6 @@ TriedChange: TypeAlias = str
 MOST_THREADS = 64  # the threads that a fix lets wait at once, at most: with as many the storage is measured
 
 LARGE_BATCH = 64  # the number of images in a batch that is tried beside a small one
-
-
-@dataclass(frozen=True)
-class CallCosts:
-    """The processor time of an image in a stage of the user's own, by the images that a call of its function gets."""
-
-    one_us: float  # a call for each image
-    many_us: float  # for each image, in calls for `IMAGES_PER_CALL`
-    entry: str  # for `Stages.vectorize`, to make such calls
-    same_values: bool  # whether both gave exactly the same for the sample
 
 
 @dataclass(frozen=True)
@@ -370,7 +358,6 @@ class Profile:
     config: PipelineConfig
     dataset: DatasetFacts
     option_costs: Mapping[TriedChange, float] = field(default_factory=dict)  # without what the config has already
-    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)  # by the user's stages that declare `per_image`
     held: tuple[Held, ...] = ()  # the most bytes first
     handover_us: float | None = None  # for an image, however cheap the stages are; None: all that no stage accounts for
     timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
@@ -453,7 +440,7 @@ class Bottleneck:
 class Effort(IntEnum):
     """The effort that a fix takes."""
 
-    WASTE = -1  # stages change places, so that work for nothing is left out
+    WASTE = -1  # work for nothing is left out
     OPTION = 0  # the trainer sees no difference
     VISIBLE_OPTION = 1  # it affects the trainer, its memory or a line of the user's code
     NEW_SHARDS = 2
@@ -472,7 +459,6 @@ class Fix:
     instruction: str = ""  # a command or a sentence, alone or besides the changes
     action: FixAction = "set_option"
     stage: str | None = None  # of the user's own that changes
-    keeps_values: bool = True  # by what was measured; `--apply` does not try a fix that does not
     max_images_per_second: float = float("inf")  # if `demand` does not say so
     efficiency: float | None = None  # of its bound; None: as the measured pipeline
     predicted_images_per_second: float = 0.0
@@ -483,9 +469,9 @@ class Fix:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it changes this host or its data, was measured, and leaves the trainer's input as it is."""
+        """Whether it changes this host or its data, and was measured."""
         guessed = self.demand is None or self.effort is Effort.REWRITE
-        return not guessed and self.action != "add_machines" and self.keeps_values
+        return not guessed and self.action != "add_machines"
 
 
 @dataclass(frozen=True)

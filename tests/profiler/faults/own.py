@@ -147,21 +147,9 @@ def add_cache(stages: Stages, after: str = "augment", in_file: bool = False) -> 
     return add(stages, "kept", lambda dataset: dataset.take(400).cache(*place).repeat(), after)
 
 
-def add_filter(stages: Stages, after: str, **declared: Any) -> Stages:
+def add_filter(stages: Stages, after: str) -> Stages:
     apply: Callable[[Any], Any] = lambda dataset: dataset.filter(lambda features: features["label"] == 1)  # noqa: E731
-    return add(stages, "dogs", apply, after, **declared)
-
-
-def add_movable_filter(stages: Stages, move: str = "") -> Stages:
-    """Drops two of three images, and says that this can be done earlier."""
-    stages = add_filter(stages, "augment", commutes_with=frozenset({"decode", "augment"}), shrinks=True)
-    return stages.move(move) if move else stages
-
-
-def add_small_calls(stages: Stages, vectorized: bool = False) -> Stages:
-    """Inverts small images by a line of NumPy: for each image the call costs more than the work."""
-    stages = add_call(stages, "negative", lambda pixels: 255 - pixels, per_image=True)
-    return stages.vectorize("negative") if vectorized else stages
+    return add(stages, "dogs", apply, after)
 
 
 def add_steady_blur(stages: Stages, cached: bool = False) -> Stages:

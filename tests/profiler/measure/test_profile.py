@@ -19,12 +19,11 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.pipeline.stage import Customize, Stage, Stages
+from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.pipelines import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
-from tfpipe.profiler.types import Profile
 from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -155,35 +154,6 @@ def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
     assert (profile.records_per_image, profile.dataset.filters) == (pytest.approx(1.5, rel=0.1), ("keep", "twice"))
     read = profile.host.storage_bytes_per_second / profile.dataset.record_bytes
     assert read == pytest.approx(profile.images_per_second * profile.records_per_image)
-
-
-@pytest.mark.slow
-def test_calls_for_many_images_are_tried_and_counted(manifest: Manifest) -> None:
-    """A batch that is taken apart again drops no image."""
-
-    def own(features: dict[str, Any]) -> dict[str, Any]:
-        image = features["image"]
-        return {
-            **features,
-            "image": tf.ensure_shape(tf.numpy_function(lambda x: 255 - x, [image], tf.uint8), image.shape),
-        }
-
-    stage = Stage("own", lambda dataset: dataset.map(own), per_image=True)
-
-    def profile(config: PipelineConfig, customize: Customize) -> Profile:
-        run_config = ProfileConfig(0.6, 1.0)
-        return profile_pipeline(manifest, "train", config, Accelerator(1e-5, 4), run_config, customize=customize)
-
-    def add(stages: Stages) -> Stages:
-        return stages.insert_after("augment", stage)
-
-    costs = profile(CONFIG, add).call_costs["own"]
-    assert costs.entry in ("own", "own with vectorized_map")
-    assert costs.same_values
-    vectorized = profile(CONFIG, lambda stages: add(stages).vectorize(costs.entry))
-    assert (vectorized.call_costs, vectorized.dataset.filters) == ({}, ())
-    assert vectorized.records_per_image == pytest.approx(1.0, rel=0.05)
-    assert "own" in [timing.name for timing in vectorized.stages]
 
 
 def test_a_record_that_is_left_out_has_another_in_its_place(manifest: Manifest, tmp_path: Path) -> None:

@@ -40,9 +40,6 @@ ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
 Cache = Literal["none", "bytes", "decoded"]
 
-IMAGES_PER_CALL = 32
-"""The images that a vectorized stage treats in one call. More save little, and take memory."""
-
 MAX_IMAGES = 64
 """The most images of a record in a batch."""
 

@@ -23,7 +23,7 @@ from tfpipe.profiler.types import (
 )
 from tfpipe.system.units import human_bytes
 
-_INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage", "vectorize_stage"})
+_INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage"})
 """The kinds of changes that save their share of a demand, whatever else is saved of it."""
 MIN_GAIN = 0.02  # the gain below which a change is not worth its line in a report, nor its place in a config
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfpipe.engine.ahead import count_decoded
-from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.bottleneck import SATURATED
 from tfpipe.profiler.types import (
@@ -42,8 +41,6 @@ _CACHE_SHARE = 0.8  # of the free memory that a proposed cache may take; a pipel
 _MIN_CACHED_SHARE = 0.1  # the share of the records below which a cache of what fits is not worth its memory
 _FUNCTIONS = ("transform", "batch_transform")  # the names of the functions that the engine calls
 _CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its place hardly matters
-_CLEARLY_CHEAPER = 0.8  # of a stage's time, that calls for many images may leave to be worth an option
-_MOSTLY_CALLS = 0.2  # of a stage's time, up to which what such calls leave is no reason to do the work elsewhere
 _CHEAPER = 0.1  # of a stage's time, left if the user writes it anew: a guess, which the instruction names
 _GROWS = 2.0  # the bytes that a stage makes of one, from which on it is worth to do its work on the accelerator
 _COSTLY = 0.3  # the share of an image's processor time from which on it is worth to do a stage elsewhere
@@ -61,7 +58,6 @@ def propose(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     yield from _filter_first(profile)
     yield from _narrow(profile)
     yield from _mend_bottleneck(profile, bottleneck)
-    yield from _vectorize(profile)
     yield from _do_elsewhere(profile)
     yield from _change_options(profile)
     yield from _add_cache(profile)
@@ -380,9 +376,6 @@ def _filter_first(profile: Profile) -> Iterator[Fix]:
         other_s = lighter.cpu_s["other"] - (1 - handed) * demand.handover_s
         lighter = replace(lighter, cpu_s={**lighter.cpu_s, "other": max(other_s, 0.0)})
         instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
-        for move in profile.dataset.stage_moves:
-            if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
-                instruction = f"Return `stages.move({move!r})` from the function that adds your stages."
         yield Fix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
 
 
@@ -394,8 +387,7 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
 
 def _do_elsewhere(profile: Profile) -> Iterator[Fix]:
     for stage in profile.stages:
-        is_own = stage.name in profile.dataset.own_stages
-        if is_own and not _is_cured_by_calls(profile, stage.name) and _computes_much(profile, stage):
+        if stage.name in profile.dataset.own_stages and _computes_much(profile, stage):
             yield from _do_stage_elsewhere(profile, stage)
 
 
@@ -422,34 +414,6 @@ def _do_stage_elsewhere(profile: Profile, stage: StageTiming) -> Iterator[Fix]:
     )
     lighter, reason = demand.scale({name: _CHEAPER}), f"{name} takes {share:.0%} of the processor time."
     yield Fix(Effort.REWRITE, reason, lighter, instruction=instruction, action="rewrite_stage", stage=name)
-
-
-def _vectorize(profile: Profile) -> Iterator[Fix]:
-    """Yields the stages that cost less if a call of their function gets many images, by what was measured."""
-    for name, costs in profile.call_costs.items():
-        if name not in profile.demand.cpu_s or costs.many_us > _CLEARLY_CHEAPER * costs.one_us:
-            continue
-        left = {name: costs.many_us / costs.one_us}
-        values = "The values are the same." if costs.same_values else "But the values differ."
-        reason = (
-            f"{name} takes {costs.one_us:,.0f} µs for an image in a call of its own, and {costs.many_us:,.0f} µs among "
-            f"{IMAGES_PER_CALL} images in one call, measured with a few records. {values}"
-        )
-        yield Fix(
-            Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
-            reason,
-            profile.demand.scale(left, left),
-            instruction=f"Return `stages.vectorize({costs.entry!r})` from the function that adds your stages.",
-            action="vectorize_stage",
-            stage=name,
-            keeps_values=costs.same_values,
-        )
-
-
-def _is_cured_by_calls(profile: Profile, name: str) -> bool:
-    """Returns whether it is the call that a stage costs: then an option saves what other code would."""
-    costs = profile.call_costs.get(name)
-    return costs is not None and costs.same_values and costs.many_us <= _MOSTLY_CALLS * costs.one_us
 
 
 def _cache_behind(profile: Profile, stage: StageTiming, takes: str) -> Iterator[Fix]:
@@ -483,8 +447,7 @@ def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     if stage is None or name not in profile.dataset.own_stages:
         return
     if name in demand.lock_bound:
-        if not _is_cured_by_calls(profile, name):
-            yield _leave_lock(profile, stage)
+        yield _leave_lock(profile, stage)
         return
     compute_s, wait_s = demand.get_service_s(name)
     if wait_s > demand.cpu_s.get(name, 0.0) and stage.parallelism != 1:

@@ -159,8 +159,7 @@ def profile_pipeline(
     with explain_customize_errors(customize):
         pipeline = _open(data, split, config, customize, functions)
     facts = get_dataset_facts(data, split, config, pipeline.built)
-    moves = tuple(pipeline.stages.list_moves())
-    facts = replace(facts, stage_moves=moves, own_stages=pipeline.own_stages)
+    facts = replace(facts, own_stages=pipeline.own_stages)
     plan = plan_batches(source, config, Host())
     try:
         started = time.perf_counter()
@@ -194,7 +193,6 @@ def profile_pipeline(
         profile,
         stages=stages,
         option_costs=costs,
-        call_costs=tried.call_costs,
         records_per_image=tried.records_per_image,
         handover_us=tried.handover_us,
         host=replace(

@@ -12,12 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure.clocks import HostTime, Rest, measure_costs_us, read_threads
 from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
-from tfpipe.profiler.types import CallCosts, Spread, StageTiming, TriedChange
+from tfpipe.profiler.types import Spread, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
 SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
@@ -193,7 +192,6 @@ class TriedStages:
     element_bytes: Mapping[str, float] = field(default_factory=dict)  # of what a stage gives, by its name
     records_per_image: float = 1.0  # read for an image that leaves the pipeline
     handover_us: float | None = None  # processor time of handing elements from stage to stage for an image
-    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
 
 
 def try_stages(
@@ -214,11 +212,8 @@ def try_stages(
         tried["read"] = _try_reading(source, files_at_once, elements)
     handover_s = _measure_handover(elements)
     parts = [pair for pair in zip(stages[first:], built[first:], strict=True) if pair[0].name not in _PASSED]
-    behind, own = _measure_each(parts, elements)
-    tried |= behind
-    tries = ((name, _try_calls(stages, name, taken, tried[name].times.cpu_s)) for name, taken in own.items())
-    call_costs = {name: costs for name, costs in tries if costs is not None}
-    return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s), call_costs)
+    tried |= _measure_each(parts, elements)
+    return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s))
 
 
 def try_larger_batches(
@@ -238,12 +233,9 @@ def try_larger_batches(
     return {name: costs_us[name] / size for name, size in zip(batches, sizes, strict=True)}
 
 
-def _measure_each(
-    parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]
-) -> tuple[dict[str, Alone], dict[str, Sequence[Any]]]:
-    """Returns the figures of stages up to one that gives nothing, and the elements before each of the user's own."""
+def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]) -> dict[str, Alone]:
+    """Returns the figures of stages up to one that gives nothing."""
     tried: dict[str, Alone] = {}
-    own: dict[str, Sequence[Any]] = {}
     chains, in_bytes = [Chain(elements)], _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
         for stage, of in parts:
@@ -266,12 +258,10 @@ def _measure_each(
             if not ratio or not given:
                 break
             tried[stage.name] = Alone(times, ratio, _compute_bytes(given), in_bytes)
-            if of.is_own:
-                own[stage.name] = elements
             elements, in_bytes = given, tried[stage.name].out_bytes
         for name, cpu_s in (one for chain in chains for one in chain.measure().items()):
             tried[name] = replace(tried[name], times=tried[name].times._replace(cpu_s=cpu_s))
-    return tried, own
+    return tried
 
 
 def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]) -> tuple[StageTiming, ...]:
@@ -290,7 +280,6 @@ def _count_for_images(
     config: PipelineConfig,
     images_per_batch: int,
     known: tuple[int, float],
-    call_costs: Mapping[str, CallCosts],
 ) -> TriedStages:
     files_at_once, handover_s = known
     stages = {stage.name: stage for stage in built}
@@ -326,7 +315,6 @@ def _count_for_images(
         {name: each.out_bytes for name, each in tried.items()},
         per_image["read"] if has_read else 1.0,
         1e6 * handover_s * sum(per_image.values()) if has_read else None,
-        call_costs,
     )
 
 
@@ -353,39 +341,3 @@ def _measure_handover(elements: Sequence[Any]) -> float:
     plain = run(played)
     mapped = run(played.map(lambda *element: element, num_parallel_calls=2))
     return max(mapped.cpu_s - plain.cpu_s, 0.0)
-
-
-def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float) -> CallCosts | None:
-    """Tries a stage on many images in a call, and compares the values to the bit; None if it cannot."""
-    stage = stages[stages.names.index(name)]
-    if stage.per_image is not True or "images_per_call" in stage.settings:
-        return None
-    ways, expected = list[CallCosts](), record(stage.apply(play(elements)))[0]
-    for entry in (name, f"{name} with vectorized_map"):
-        vectorized = stages.vectorize(entry)[stages.names.index(name)]
-        chain = Chain(elements)
-        try:
-            given = chain.add(name, vectorized.apply, 1.0)
-            many_s = chain.measure()[name]
-        except (ConfigError, ValueError, TypeError, tf.errors.OpError):  # whatever it raises for a group of images
-            continue
-        ways.append(CallCosts(max(1e6 * one_s, 1.0), max(1e6 * many_s, 1.0), entry, _are_same(given, expected)))
-    # A function that TensorFlow makes of the user's must be clearly cheaper.
-    return min(
-        ways, key=lambda way: (not way.same_values, way.many_us * (1.0 if way.entry == name else 1.25)), default=None
-    )
-
-
-def _are_same(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    count = min(len(given), len(expected))
-    try:
-        for one, other in zip(given[:count], expected[:count], strict=True):
-            tf.nest.assert_same_structure(one, other)
-            for left, right in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
-                if left.dtype != right.dtype or not np.array_equal(
-                    left.numpy(), right.numpy(), equal_nan=left.dtype.is_floating
-                ):
-                    return False
-    except (TypeError, ValueError):
-        return False
-    return count > 0

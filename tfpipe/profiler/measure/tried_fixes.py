@@ -32,7 +32,7 @@ def try_fixes(
     observer: Observer,
     customize: Customize | None = None,
 ) -> tuple[Report, PipelineConfig]:
-    """Tries the fixes that change options but no values in turns, and returns the options with all that were kept."""
+    """Tries the fixes that change options in turns, and returns the options with all that were kept."""
     run_config = ProfileConfig(seconds, max_fill_s=_MAX_FILL_S)
 
     def run(changes: Changes) -> float:
@@ -49,7 +49,7 @@ def try_fixes(
 
     enough = (1 - NO_IDLE) * accelerator.images_per_second
     is_busy = report.profile.images_per_second >= enough
-    candidates = [(name_fix(fix), {} if is_busy or not fix.keeps_values else fix.changes) for fix in report.fixes]
+    candidates = [(name_fix(fix), {} if is_busy else fix.changes) for fix in report.fixes]
     trials, kept = try_changes(run, candidates, observer, enough)
     fixes = [_add_trial(fix, trial) for fix, trial in zip(report.fixes, trials, strict=True)]
     rates = [trial.rate for trial in trials if trial is not None and trial.kept]

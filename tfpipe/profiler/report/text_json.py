@@ -179,7 +179,6 @@ def to_json(report: Report) -> dict[str, Any]:
         "price_per_day": report.price_per_day,
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
-        "call_costs": {name: asdict(costs) for name, costs in profile.call_costs.items()},
         "held": [asdict(held) for held in profile.held],
         "what_if": dict(profile.option_costs),
         "timeline": [asdict(step) for step in profile.timeline],
