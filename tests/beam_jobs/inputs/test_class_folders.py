@@ -116,6 +116,12 @@ def test_loose_images_beside_classes(make_tree: MakeTree) -> None:
     assert list_source(source).label_names == ("cat", "dog")
 
 
+def test_unlabelled(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("1.jpg", "2.jpg"))
+    assert get_meanings(listing) == {"1.jpg": ("", None), "2.jpg": ("", None)}
+    assert listing.label_names == ()
+
+
 def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
     """Checks that the user of a folder has to name the one inside it. Archives have no such names."""
     source = make_tree("all/cat/1.jpg", "all/dog/2.jpg")
