@@ -306,6 +306,14 @@ def test_a_batch_without_its_seconds_is_asked_for_again(made: Path, monkeypatch)
     assert len(given) == 2
 
 
+def test_a_worker_that_breaks_each_batch_is_asked_ever_less(made: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(server.Server, "_make", lambda *_: ({}, "soon"))
+    options = ServiceOptions(workers=start_workers(1), timeout_s=3)
+    with pytest.raises(DataError, match=r"\(a batch does not say how long it took\)"):
+        NumpyBatches(made, "train", replace(CONFIG, service=options)).read(0)
+    assert 2 <= caplog.text.count("of the service is lost") <= 5
+
+
 def test_errors_of_the_engine_come_from_the_worker(made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))

@@ -37,7 +37,7 @@ Answer = tuple[Batch, dict[str, Any], int]
 SILENCE_S = 5.0
 """The seconds without a sign after which a worker counts as lost; it gives one each second while it works."""
 
-_TICK_S = 0.5
+_TICK_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _ERRORS: dict[str, type[TfpipeError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)
 }
@@ -62,6 +62,7 @@ class _Worker(WorkerClock):
 
     outstanding: int = 0
     is_up: bool = True
+    losses: int = 0  # since its last batch
     trouble: str = ""
     idle: list[Any] = field(default_factory=list)  # connections
 
@@ -173,6 +174,7 @@ class Workers:
             raise BrokenAnswer("a batch does not say how long it took")
         with self._changed:
             worker.batches += 1
+            worker.losses = 0
             worker.made_s += made_s
             worker.num_bytes += num_bytes
         return batch
@@ -219,6 +221,7 @@ class Workers:
         with self._changed:
             worker.idle.clear()
             was_up, worker.is_up, worker.trouble = worker.is_up, False, trouble
+            worker.losses += was_up
         if was_up:
             logger.warning("The worker %s of the service is lost (%s). Others make its steps.", worker.address, trouble)
             self._begin_calls(worker)
@@ -249,6 +252,7 @@ class Workers:
 
 def _call_until_up(reference: weakref.ref[Workers], worker: _Worker) -> None:
     """Calls a worker until it answers, or until nobody needs it."""
+    time.sleep(min(_TICK_S * (2 ** max(worker.losses - 1, 0) - 1), _LONGEST_PAUSE_S))  # it may answer calls alone
     while (workers := reference()) is not None:
         workers._call(worker)
         if worker.is_up:
