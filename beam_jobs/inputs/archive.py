@@ -133,6 +133,8 @@ _DAMAGES = (
     lzma.LZMAError,
     EOFError,
     ValueError,
+    OverflowError,  # tarfile reads as many bytes as a header names
+    MemoryError,
 )
 
 

@@ -366,6 +366,16 @@ def list_by_both(path: Path, data: bytes, monkeypatch) -> tuple[object, object]:
     return results[0], results[1]
 
 
+@pytest.mark.parametrize("size", [2**63, 2**62])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_size_above_all_memory_is_damage(tmp_path: Path, kind: bytes, size: int) -> None:
+    info = tarfile.TarInfo("a.txt")
+    info.type, info.size = kind, size
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+    with pytest.raises(DataError, match=r"a.tar is damaged or is not a valid archive of its kind \("):
+        list(list_archive(str(tmp_path / "a.tar"), "where", lambda *_: True))
+
+
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_headers_that_are_read_quickly_say_what_tarfile_says(tmp_path: Path, form: int, monkeypatch) -> None:
     whole = make_mixed_tar(form)
