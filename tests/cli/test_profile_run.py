@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Tfpipe
+from tests.profiler.profiles import make_profile
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError
@@ -28,6 +29,9 @@ def test_the_options_that_help_are_written(small_dataset, tmp_path, tfpipe, begi
         return (1000.0 if config == begin else 1500.0), 0.0
 
     monkeypatch.setattr("tfpipe.profiler.measure.tried_fixes.measure_rate", measure)
+    costs = {"uint8": 3500.0, "device": 2000.0}  # what a real profile proposes depends on the other tests
+    known = make_profile(config=begin, dataset={"records": 1000}, option_costs=costs)
+    monkeypatch.setattr("tfpipe.profiler.measure.profile.profile_pipeline", lambda *_: known)
     path = tmp_path / "a.toml"
     done = tfpipe("profile", small_dataset, "--config", tmp_path / "begin.toml", *OPTIONS, "--apply", path)
     assert done.code == 0, done.err
