@@ -109,6 +109,16 @@ def test_frames_of_the_parent_of_a_forked_process_do_not_count() -> None:
     assert classify([FETCH, WORKER, OURS, PARENT]) == Doing("other", "")
 
 
+def test_libraries_in_another_folder(tmp_path: Path) -> None:
+    """As `pip install --target` puts them."""
+    for name in ("numpy", "numpy/_core", "numpy-2.4.0.dist-info", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    stack = Frame(f"{tmp_path}/numpy/_core/shape_base.py", "stack", 465, "return _nx.concatenate(expanded_arrays)")
+    assert classify([stack, WORKER]) == Doing("other", "")
+    assert classify([stack._replace(file=f"{tmp_path}/mine/a.py"), WORKER]) == Doing("functions", "a.py:465 stack")
+
+
 def test_the_users_own_collating() -> None:
     stack = [USER, Frame("/home/me/train.py", "make.<locals>.stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
     assert classify(stack, collate="stack_all") == Doing("collating", "train.py:31 load")

@@ -131,9 +131,15 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     return Doing("other" if user is None else "functions", place)
 
 
+@cache
 def is_users(file: str) -> bool:
     """Returns whether a file belongs to the user, not to Python, a library or this profiler."""
-    return not file.startswith(("<", *_LIBRARIES)) and not any(part in file for part in _OUTSIDE)
+    if file.startswith(("<", *_LIBRARIES)) or any(part in file for part in _OUTSIDE):
+        return False
+    package = Path(file).parent
+    while (package.parent / "__init__.py").exists():
+        package = package.parent
+    return not any(package.parent.glob(f"{package.name}-*.dist-info"))  # `pip install --target` puts it beside
 
 
 def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict[int, ProcessUse]:
