@@ -112,7 +112,7 @@ def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
         found += bool(RecordFacts(manifest).find_fault(data, shard.sha256, shard.records))
         if not RecordFacts(manifest).find_fault(data, shard.sha256, shard.records):
             assert pq.read_table(pa.BufferReader(data)).equals(table), at  # nobody reads this bit
-    assert found > len(whole) // 80
+    assert found > len(whole) // 28
     flip_bit(file, 4 + whole.index(b"train/"))
     (damage,) = verify(pets, VerifyConfig(workers=0)).damaged
     assert (damage.file, damage.kind) == (name, "facts")
