@@ -147,7 +147,7 @@ def test_help_is_quick() -> None:
         assert "shard" in result.stdout
         return _read_cpu_s() - before
 
-    assert any(measure() < 1.0 for _ in range(3))  # 0.3 to 0.6 by the processor; with TensorFlow it is over 3
+    assert any(measure() < 0.5 for _ in range(6))  # with TensorFlow it is over 3
 
 
 def _read_cpu_s() -> float:
