@@ -50,7 +50,7 @@ def test_a_report_in_text(folder: Path, tfpipe: Tfpipe) -> None:
     assert done.code == 0, done.err
     first = done.lines[done.lines[0].startswith("Busy neighbors: ")]  # other tests
     assert first.startswith("Bottleneck: too few workers (own_loader.py:")
-    assert "needed 800 images/s, given" in done.out
+    assert "The accelerator needs 800 images/s, and this pipeline gives " in done.out
     assert "1. num_workers=" in done.out
 
 
@@ -67,7 +67,7 @@ def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch) -
     done = tfpipe(*line, "--apply", folder / "kept.json")
     assert (done.code, done.err.splitlines()[-1]) == (0, f"Wrote {folder / 'kept.json'}.")
     report = done.json
-    assert (report["version"], report["loader"], report["step"]) == (1, "PyTorch DataLoader", "trains")
+    assert (report["version"], report["loader"], report["method"]) == (4, "PyTorch DataLoader", "train")
     kept = {name: value for fix in report["fixes"] if fix["kept"] for name, value in fix["changes"].items()}
     assert json.loads((folder / "kept.json").read_text()) == kept
     assert report["fixes"][0]["measured_gain"] is not None

@@ -28,7 +28,7 @@ def test_the_options_that_help_are_written(small_dataset, tmp_path, tfpipe, begi
             raise DataError("There is no memory.")
         return (1000.0 if config == begin else 1500.0), 0.0
 
-    monkeypatch.setattr("tfpipe.profiler.measure.tried_fixes.measure_rate", measure)
+    monkeypatch.setattr("tfpipe.profiler.measure.profile.measure_rate", measure)
     costs = {"uint8": 3500.0, "device": 2000.0}  # what a real profile proposes depends on the other tests
     known = make_profile(config=begin, dataset={"records": 1000}, option_costs=costs)
     monkeypatch.setattr("tfpipe.profiler.measure.profile.profile_pipeline", lambda *_: known)

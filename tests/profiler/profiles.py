@@ -11,7 +11,7 @@ from tfpipe.profiler.types import (
     Fix,
     HostUse,
     OptionValue,
-    Profile,
+    PipelineProfile,
     ServiceUse,
     Spread,
     StageTiming,
@@ -54,7 +54,7 @@ STAGES = (
 )
 """The stages take 3,500 us of a core for each image, and the process takes 3,800: 1,000 images/s on 4 cores at 95 %."""
 
-PROFILE = Profile(
+PROFILE = PipelineProfile(
     step=make_step(),
     stages=STAGES,
     host=HOST,
@@ -91,7 +91,7 @@ SERVICE = ServiceUse(
 """Two workers that together make 1,100 images/s, in batches of 100."""
 
 
-def make_profile(**changes: Any) -> Profile:
+def make_profile(**changes: Any) -> PipelineProfile:
     """Returns `PROFILE` with other values; those of its parts may be given as dictionaries, with dots in names."""
     for name in ("config", "dataset", "host"):
         if isinstance(part := changes.get(name), dict):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tfpipe.profiler.types import ServiceDemand, Spread
+from tfpipe.profiler.model import Demand
+from tfpipe.profiler.types import Spread
 
 
 def test_a_spread_has_the_median_and_both_percentiles() -> None:
@@ -26,19 +27,19 @@ def test_threads_that_wait_and_compute_share_the_cores() -> None:
 
     With two threads the second one finds half an image at the core, so it takes 1.5 s there: 2 / 2.5.
     """
-    demand = ServiceDemand(1, {"decode": 0.75, "ask": 0.25}, {"ask": 1.0}, {"ask": 1}, {"ask": ("decode",)})
+    demand = Demand(1, {"decode": 0.75, "ask": 0.25}, {"ask": 1.0}, {"ask": 1}, {"ask": ("decode",)})
     rates = [demand.widen("ask", threads).limit for threads in (1, 2, 3, 64)]
     assert rates == pytest.approx([1 / 2, 4 / 5, 15 / 16, 1.0], rel=1e-9)
 
 
 def test_threads_that_do_one_stage_only_have_its_time() -> None:
-    demand = ServiceDemand(4, {"decode": 0.75, "ask": 0.25}, {"ask": 1.0}, {"ask": 1})
+    demand = Demand(4, {"decode": 0.75, "ask": 0.25}, {"ask": 1.0}, {"ask": 1})
     assert demand.limit == 1 / 1.25
     assert demand.widen("ask", 8).limit == 4  # of the cores
 
 
 def test_threads_behind_a_lock_have_the_time_of_the_lock() -> None:
     passes = {"ask": ("decode",)}
-    demand = ServiceDemand(4, {"decode": 5.0, "ask": 0.25}, {"ask": 1.0}, {"ask": 1}, passes, frozenset({"ask"}))
+    demand = Demand(4, {"decode": 5.0, "ask": 0.25}, {"ask": 1.0}, {"ask": 1}, passes, frozenset({"ask"}))
     assert demand.get_service_s("ask") == (0.25, 1.0)
     assert demand.get_stage_limit("ask") == 1 / 1.25

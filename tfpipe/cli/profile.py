@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tfpipe.cli.profile_run import run, run_loader
+from tfpipe.cli import profile_run
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import (
     Percent,
@@ -134,15 +134,19 @@ def profile(**given: Any) -> None:
     if args.html is not None:  # before anything is measured
         check_installed("jinja2", "`tfpipe profile --html`", "Jinja2", "tfpipe[report]")
         check_target(args.html)
-    output = run_loader(args) if args.loader is not None else run(args)
-    click.echo(json.dumps(output.document, allow_nan=False) if args.as_json else output.text, nl=args.as_json)
+    report = profile_run.make_report(args) if args.loader is None else profile_run.make_loader_report(args)
+    from tfpipe.profiler.report.text_json import to_json, to_text
+
+    click.echo(json.dumps(to_json(report), allow_nan=False) if args.as_json else to_text(report), nl=args.as_json)
     if args.apply is not None:
         echo(f"Wrote {args.apply}.", err=True)
     if args.html is not None:
-        write_file(args.html, output.render().encode())
+        from tfpipe.profiler.report.html import render
+
+        write_file(args.html, render(report).encode())
         echo(f"Wrote {args.html}.", err=True)
-    if args.max_idle is not None and output.idle > args.max_idle:
-        echo(f"The accelerator is idle for {output.idle:.1%}, more than {args.max_idle:.1%}.", err=True)
+    if args.max_idle is not None and report.idle_after_fixes > args.max_idle:
+        echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {args.max_idle:.1%}.", err=True)
         raise SystemExit(1)
 
 

@@ -1,10 +1,8 @@
 """The runs behind `tfpipe profile`: measure the pipeline or a loader as its user made it, and try the fixes."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from tfpipe.cli.shared.command import require_tensorflow
 from tfpipe.cli.shared.console import status_line
@@ -16,30 +14,8 @@ if TYPE_CHECKING:
     from tfpipe.profiler.types import Report
 
 
-class Output(NamedTuple):
-    """A report in the forms in which it is shown, and the share of time in which the accelerator is idle."""
-
-    text: str
-    document: dict[str, Any]
-    render: Callable[[], str]
-    idle: float
-
-
-def run(args: SimpleNamespace) -> Output:
-    """Measures the pipeline, and tries the fixes if a file for them is named. `args` has the options of the command."""
-    report = make_report(args)
-    from tfpipe.profiler.report.text_json import to_json, to_text
-
-    def render() -> str:
-        from tfpipe.profiler.report.html import render
-
-        return render(report)
-
-    return Output(to_text(report), to_json(report), render, report.idle_after_fixes)
-
-
 def make_report(args: SimpleNamespace) -> "Report":
-    """Returns the report on a pipeline."""
+    """Returns the report on a pipeline, and tries its fixes if a file for them is named."""
     asked = {"image_size": args.image_size, "cpu_budget": args.cpu_budget}
     config = read_config(args.config, args.batch_size, given=asked)
     batch = config.batch_size
@@ -48,7 +24,6 @@ def make_report(args: SimpleNamespace) -> "Report":
     data, split = open_data(args.dataset or "", args.split)
     if args.apply is not None:
         from tfpipe.profiler import tuned_file
-        from tfpipe.system.options import list_changes
 
         check_target(args.apply)
         place = tuned_file.describe_place(data, split)
@@ -56,10 +31,11 @@ def make_report(args: SimpleNamespace) -> "Report":
     customize = load_stages(args.stages)
     with quiet_start():
         from tfpipe.profiler.diagnose import diagnosis
+        from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
         from tfpipe.profiler.measure.pipelines import Functions
-        from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
+        from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, profile_pipeline
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-        from tfpipe.profiler.measure.tried_fixes import try_fixes
+        from tfpipe.profiler.trials import try_fixes
     functions = Functions(
         None if args.transform is None else load_function(args.transform, "--transform"),
         None if args.batch_transform is None else load_function(args.batch_transform, "--batch-transform"),
@@ -71,34 +47,31 @@ def make_report(args: SimpleNamespace) -> "Report":
         report = diagnosis.make_report(profile, args.price_per_hour)
         if args.apply is None:
             return report
-        report, best = try_fixes(report, data, split, config, accelerator, args.seconds / 2, observer, customize)
+        turn = make_turn(data, split, config, accelerator, args.seconds / 2, customize)
+        enough = (1 - NO_IDLE) * accelerator.images_per_second
+        report, kept = try_fixes(report, turn, observer, enough)
     rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
     given = {} if args.config is None else toml_json.read(args.config)
     given |= {name: value for name, value in asked.items() if value is not None} | {"batch_size": batch}
-    tuned_file.write(args.apply, given, list_changes(config, best), place, rates)
+    tuned_file.write(args.apply, given, kept, place, rates)
     return report
 
 
-def run_loader(args: SimpleNamespace) -> Output:
-    """Profiles a loader, and writes the options that were kept. The idle share is that after the fixes."""
+def make_loader_report(args: SimpleNamespace) -> "Report":
+    """Returns the report on a loader, and writes the options that were kept."""
     if args.apply is not None:
         check_target(args.apply)
         toml_json.check_suffix(args.apply)
     strangers = threading.enumerate()
     make = load_function(args.loader or "", "--loader")
     with status_line("Making the loader") as observer:
-        from tfpipe.profiler.diagnose.diagnosis import HOURS_PER_DAY
         from tfpipe.profiler.loader.loaders import LoaderSource
         from tfpipe.profiler.loader.measure import Trainer, profile_loader
-        from tfpipe.profiler.loader.report import to_json, to_text
 
         train = None if args.train is None else load_function(args.train, "--train")
         trainer = Trainer(None if args.step_ms is None else args.step_ms / 1e3, args.images_per_second, train)
         source, applies = LoaderSource(make, args.loader or "", strangers), args.apply is not None
-        report, kept = profile_loader(source, trainer, args.seconds, applies, observer)
-        if args.price_per_hour is not None:
-            price = args.price_per_hour * HOURS_PER_DAY * report.profile.idle_fraction
-            report = replace(report, price_per_day=price)
+        report, kept = profile_loader(source, trainer, args.seconds, applies, observer, args.price_per_hour)
     if args.apply is not None:
         toml_json.write(args.apply, kept)
-    return Output(to_text(report), to_json(report), str, report.idle_after_fixes)
+    return report

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfpipe.errors import DataError
+from tfpipe.profiler.diagnose.diagnosis import add_measured
+from tfpipe.profiler.types import Fix, Report, Spread
 from tfpipe.system.progress import Observer
 
 ROUNDS, MIN_GAIN = 3, 1.03
@@ -33,6 +35,25 @@ class Trial:
     def kept(self) -> bool:
         """Whether the gain is above the noise."""
         return self.gain >= MIN_GAIN
+
+
+def try_fixes(
+    report: Report, run: Run, observer: Observer, enough: float = float("inf")
+) -> tuple[Report, dict[str, Any]]:
+    """Tries the fixes that change options up to a rate that is enough, and returns the changes that were kept."""
+    is_enough = report.profile.images_per_second >= enough
+    candidates = [(fix.name, {} if is_enough else fix.changes) for fix in report.fixes]
+    trials, kept = try_changes(run, candidates, observer, enough)
+    fixes = [_add_trial(fix, trial) for fix, trial in zip(report.fixes, trials, strict=True)]
+    rates = [trial.rate for trial in trials if trial is not None and trial.kept]
+    return add_measured(report, fixes, rates[-1] if rates else report.profile.images_per_second), kept
+
+
+def _add_trial(fix: Fix, trial: Trial | None) -> Fix:
+    if trial is None:
+        return fix
+    gain = Spread.from_values(trial.gains)
+    return replace(fix, measured_images_per_second=trial.rate, measured_gain=gain, kept=trial.kept)
 
 
 def try_changes(

@@ -6,18 +6,23 @@ on, which is shorter if steps are dispatched ahead of the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.model import Demand
 
-Trainer = Literal["loop", "fit", "none"]  # "fit" takes the next batch while the device computes; "none" has no steps
-IdleMethod = Literal["loop", "fit", "none", "monitor"]  # with a simulated accelerator, or live in a training
-SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
+Trainer = Literal["loop", "fit", "none", "train"]
+"""A plain loop, `fit`, which takes the next batch while the device computes, no steps, or the user's own steps."""
+IdleMethod = Literal["loop", "fit", "none", "train", "monitor"]
+"""With a simulated accelerator, by a step of the user's own behind each batch, or live in a training."""
+SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit", "train")
 _CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
+_LOADER_CROWDED = 0.25  # the share from which on other programs change what a loader gives
 _MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
 FixAction = Literal[
     "set_option",
@@ -30,6 +35,14 @@ FixAction = Literal[
 ]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
+
+Activity: TypeAlias = str
+ACTIVITIES: tuple[Activity, ...] = (
+    *("reading", "decoding", "functions", "collating", "handing over", "other", "waiting"),
+    *("storage", "lock", "no core", "idle"),
+)
+"""The activities of a thread: `functions` are the user's, `waiting` happens in them; the last four are waits for a
+file, for Python's lock, for a core, and for work."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,11 @@ class StepTiming:
         if self.method in SIMULATED:
             return max(1 - self.steps * self.step_s.median / self.wall_s, 0.0)
         return self.idle_fraction.median
+
+    @property
+    def rate(self) -> float:
+        """The images per second that the trainer got."""
+        return self.steps * self.images_per_step / self.wall_s
 
     @property
     def required_rate(self) -> float:
@@ -248,122 +266,20 @@ class ServiceUse:
         return remote / (1 - self.local_fraction) if self.local_fraction < 1 else float("inf")
 
 
-@dataclass(frozen=True)
-class ServiceDemand:
-    """The time that an image needs at each station: the cores, each stage's threads, the storage."""
-
-    cores: float  # that this process can have; others may take some
-    cpu_s: Mapping[str, float]  # by stage; "other" is the time that no stage accounts for
-    wait_s: Mapping[str, float] = field(default_factory=dict)
-    threads: Mapping[str, float] = field(default_factory=dict)  # at most; a stage that is left out is not a limit
-    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stages that its threads pass through before
-    lock_bound: frozenset[str] = frozenset()  # in which a lock lets one call run at a time
-    storage_limit: float | None = None  # images per second; None if it is not a limit
-    take_batch_s: float = 0.0  # of "other": taking batches, the price of a batch and not of its images
-    handover_s: float = 0.0  # of "other": the same for every image, however cheap the stages are
-
-    @property
-    def cpu_limit(self) -> float:
-        """The images per second that the cores allow."""
-        total_s = sum(self.cpu_s.values())
-        return self.cores / total_s if total_s > 0 else float("inf")
-
-    @property
-    def limit(self) -> float:
-        """The images per second that all stations together allow."""
-        storage = float("inf") if self.storage_limit is None else self.storage_limit
-        return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
-
-    def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that the threads of a stage allow, together with the stages that they pass."""
-        cpu_s, wait_s = self.get_service_s(name)
-        if name not in self.threads or cpu_s + wait_s <= 0:
-            return float("inf")
-        if not self.passes.get(name) or name in self.lock_bound or not (cpu_s and wait_s):
-            return self.threads[name] / (cpu_s + wait_s)
-        return _compute_closed_rate(
-            int(self.threads[name]), wait_s, cpu_s, self.cores * cpu_s / sum(self.cpu_s.values())
-        )
-
-    @property
-    def slowest(self) -> str:
-        """The stage whose threads allow the lowest rate; empty if no stage has any."""
-        return min(self.threads, key=self.get_stage_limit, default="")
-
-    def get_service_s(self, name: str) -> tuple[float, float]:
-        """Returns the processor time and the wait of an image in the threads of a stage, in seconds."""
-        stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
-        return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
-
-    def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> ServiceDemand:
-        """Returns the demand with factors for the processor times and the waits of some stages."""
-        cpu_s = {name: seconds * cpu.get(name, 1.0) for name, seconds in self.cpu_s.items()}
-        wait_s = {name: seconds * (wait or {}).get(name, 1.0) for name, seconds in self.wait_s.items()}
-        return replace(self, cpu_s=cpu_s, wait_s=wait_s)
-
-    def scale_other(self, before: ServiceDemand) -> ServiceDemand:
-        """Returns the demand with the time that no stage accounts for, after the stages of `before` have changed.
-
-        Handing over stays the same for every image. The rest, such as allocations, grows with the time of the stages.
-        """
-        if self.cpu_s["other"] != before.cpu_s["other"]:
-            return self  # the fix knows what it saves there
-        before_s, after_s = (sum(each.cpu_s.values()) - each.cpu_s["other"] for each in (before, self))
-        if before_s <= 0:
-            return self
-        grows_s = before.cpu_s["other"] - before.handover_s
-        handover_s = before.handover_s - before.take_batch_s + self.take_batch_s
-        return replace(self, cpu_s={**self.cpu_s, "other": grows_s * after_s / before_s + handover_s})
-
-    def widen(self, name: str, threads: float) -> ServiceDemand:
-        """Returns the demand with at least this number of threads for a stage."""
-        return replace(self, threads={**self.threads, name: max(threads, self.threads.get(name, 1))})
-
-    def read_less(self, left: float) -> ServiceDemand:
-        """Returns the demand with this share of the bytes to read: of the wait for them, and of the storage."""
-        limit = None if self.storage_limit is None else self.storage_limit / left
-        return replace(self.scale({}, {"read": left}), storage_limit=limit)
-
-    def without_reading(self, cpu_s: Mapping[str, float]) -> ServiceDemand:
-        """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
-        threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
-        wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
-        return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
-
-
-def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
-    """Returns the images per second of threads of which each waits for an image, then computes, again and again.
-
-    It is the mean value analysis of a closed network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980), with the
-    cores as one core that is as fast as all and a delay (Seidmann et al., Large Scale Systems 12, 1987).
-    """
-    share_s, rate, queue = cpu_s / cores, 0.0, 0.0
-    for count in range(1, max(threads, 1) + 1):
-        at_cores_s = share_s * (1 + queue)
-        rate = count / (wait_s + max(cpu_s - share_s, 0.0) + at_cores_s)
-        queue = rate * at_cores_s
-    return rate
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
-    """All figures that one run measured."""
+    """The figures that every profile has, of a pipeline or of a loader."""
 
     step: StepTiming
-    stages: tuple[StageTiming, ...]  # in the order of the pipeline
     host: HostUse
     images_per_second: float
     first_batch_s: float  # from the start
-    warm_up_s: float  # which no other figure includes
-    config: PipelineConfig
-    dataset: DatasetFacts
-    option_costs: Mapping[TriedChange, float] = field(default_factory=dict)  # without what the config has already
     held: tuple[Held, ...] = ()  # the most bytes first
-    handover_us: float | None = None  # for an image, however cheap the stages are; None: all that no stage accounts for
-    timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
-    fill_s: float = 0.0  # until the cache is full, if the figures are of the epoch that fills it
-    records_per_image: float = 1.0  # 4 if a filter drops three of four
-    service: ServiceUse | None = None  # with one, `stages` has only the taking of batches
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs take a notable part of the cores."""
+        return self.host.is_crowded
 
     @property
     def cpu_limit(self) -> float:
@@ -377,8 +293,24 @@ class Profile:
         used, most = self.host.storage_bytes_per_second, self.host.storage_limit_bytes_per_second
         return most * self.images_per_second / used if most and used and most >= used else None
 
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineProfile(Profile):
+    """The figures that one run of a pipeline measured."""
+
+    stages: tuple[StageTiming, ...]  # in the order of the pipeline
+    warm_up_s: float  # which no other figure includes
+    config: PipelineConfig
+    dataset: DatasetFacts
+    option_costs: Mapping[TriedChange, float] = field(default_factory=dict)  # without what the config has already
+    handover_us: float | None = None  # for an image, however cheap the stages are; None: all that no stage accounts for
+    timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
+    fill_s: float = 0.0  # until the cache is full, if the figures are of the epoch that fills it
+    records_per_image: float = 1.0  # 4 if a filter drops three of four
+    service: ServiceUse | None = None  # with one, `stages` has only the taking of batches
+
     @cached_property
-    def demand(self) -> ServiceDemand:
+    def demand(self) -> Demand:
         """The time that an image needs at each station."""
         host = self.host
         cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in self.stages}
@@ -401,7 +333,7 @@ class Profile:
             decoding: tuple[str, ...] = tuple(name for name in ("parse", "decode", "augment") if name in cpu_s)
             waiting = [stage for stage in self.stages if stage.waits and stage.name in self.dataset.own_stages]
             passes = {stage.name: decoding for stage in waiting if stage.parallelism > 1}
-        return ServiceDemand(
+        return Demand(
             cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
             cpu_s=cpu_s,
             wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
@@ -429,12 +361,152 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class BatchFacts:
+    """A batch of the loader."""
+
+    images: int  # or other records
+    bytes: int  # of its arrays
+    dtype: str = ""  # of its largest array; empty if it has none
+    shape: tuple[int, ...] = ()  # of its largest array; equal arrays of a list of records count as one
+    objects: int = 0  # Python objects that are not arrays
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """The height and width, if the largest array holds images."""
+        if len(self.shape) != 4:
+            return None
+        return self.shape[2:] if self.shape[1] in (1, 3, 4) else self.shape[1:3]
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """The work of one process in a window of time."""
+
+    pid: int
+    wall_s: float  # the length of the window
+    cpu_s: float = 0.0
+    pool_s: float = 0.0  # processor time of threads that know no Python, such as OpenCV's
+    seconds: Mapping[Activity, float] = field(default_factory=dict)  # of all threads; in "idle" none had work
+    functions: tuple[tuple[str, Activity, float], ...] = ()  # place, activity, seconds, most first
+    bytes: int = 0  # that it read
+    record_s: tuple[float, ...] = ()  # the time of each record, where known
+    slowest: str = ""  # the name of the record that took longest
+    files: tuple[str, ...] = ()  # some of the image files that it opened
+    collecting_s: float = 0.0  # in which Python looked for garbage
+
+    def sum(self, *activities: Activity) -> float:
+        """Returns the seconds of some activities."""
+        return math.fsum(self.seconds.get(name, 0.0) for name in activities)
+
+    @property
+    def working_s(self) -> float:
+        """The time of all threads that had work and a core, or waited for something else than a core."""
+        return math.fsum(self.seconds.values()) - self.sum("idle", "no core")
+
+    @property
+    def time_scale(self) -> float:
+        """The share of a thread's second that counts as time of this process: its threads share that."""
+        return min((self.wall_s - self.sum("idle")) / max(self.working_s + self.sum("no core"), 1e-9), 1.0)
+
+    def time_share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in the time of this process, as reports show it."""
+        return math.fsum(
+            self.seconds.get(name, 0.0) * (1.0 if name == "idle" else self.time_scale) for name in activities
+        ) / max(self.wall_s, 1e-9)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A loop over the loader's batches, with a step behind each."""
+
+    batches: int
+    wall_s: float
+    restart_s: float = 0.0  # of waiting for the first batch of a further epoch
+    epochs: int = 0  # further ones that began
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderProfile(Profile):
+    """The figures of a loader that its user made. `host` has those of `free`."""
+
+    kind: str  # such as "PyTorch DataLoader"
+    options: Mapping[str, Any]  # those that a fix can change
+    batch: BatchFacts
+    free: Drive  # as fast as batches come
+    workers: tuple[ProcessUse, ...]  # in `free`
+    main: ProcessUse  # in `free`, while it fetched batches
+    restart_s: float  # to start the workers at the beginning of an epoch, if they do not stay
+    steps_per_epoch: int | None = None
+    cores: float = 1.0  # that threads get, measured: 1.3 where two threads share one core
+    copy_s: float = 0.0  # to copy a batch once
+    hop_s: float = 0.0  # processor time to hand a batch of arrays from process to process
+    draft_s: float | None = None  # to decode an image in the smallest size that is enough; None if none is smaller
+    records: int | None = None  # in the dataset
+    free_memory_bytes: int = 0
+    torch_threads: int = 1  # where this process makes the batches; else 1
+    has_cuda: bool = False
+
+    @property
+    def makers(self) -> tuple[ProcessUse, ...]:
+        """The processes that make batches: the workers, or this one."""
+        return self.workers or (self.main,)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs take so many of the cores that no gain can be predicted."""
+        return self.host.other_cpu_fraction > _LOADER_CROWDED
+
+    @property
+    def cpu_limit(self) -> float:
+        """The images per second that the cores would give if they did nothing else."""
+        return self.free_rate / self.host.cpu_fraction if self.host.cpu_fraction > 0 else float("inf")
+
+    @property
+    def used_cores(self) -> float:
+        """The cores that the loader gets."""
+        return self.host.cpu_fraction * self.host.cores
+
+    @property
+    def others_cores(self) -> float:
+        """The cores that other programs take."""
+        return self.host.other_cpu_fraction * self.host.cores
+
+    @property
+    def delay(self) -> float:
+        """The share of a core's wait in the time of the makers' threads that have work."""
+        delay_s = sum(use.sum("no core") for use in self.makers)
+        return delay_s / max(delay_s + sum(use.working_s for use in self.makers), 1e-9)
+
+    @property
+    def num_workers(self) -> int:
+        """The worker processes at a time; `workers` may hold those of several epochs."""
+        asked = self.options.get("num_workers") or self.options.get("workers")
+        return min(asked or len(self.workers), len(self.workers))
+
+    @property
+    def free_rate(self) -> float:
+        """The images per second of the loop without steps."""
+        return self.batch.images * self.free.batches / self.free.wall_s
+
+    def share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in the time of the makers, without waits for work or a core."""
+        return sum(use.sum(*activities) for use in self.makers) / max(sum(use.working_s for use in self.makers), 1e-9)
+
+    def time_share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in all time of the makers, as reports show it."""
+        all_s = sum(use.wall_s for use in self.makers)
+        return sum(use.time_share(*activities) * use.wall_s for use in self.makers) / max(all_s, 1e-9)
+
+
+@dataclass(frozen=True)
 class Bottleneck:
     """The part of the pipeline, or of the machine, that limits the rate."""
 
-    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", "service" or "wire"
+    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", "service" or "wire"; or of a loader
     reason: str  # the numbers that prove it
-    limit_images_per_second: float
+    limit_images_per_second: float = float("inf")
+    where: str = ""  # in a loader: the user's line, the activity, or the record that it comes from
 
 
 class Effort(IntEnum):
@@ -454,7 +526,7 @@ class Fix:
 
     effort: Effort
     reason: str
-    demand: ServiceDemand | None = None  # of the pipeline that has it; None if it does not raise the rate
+    demand: Demand | None = None  # of the pipeline that has it; None if it does not raise the rate
     changes: Mapping[str, OptionValue] = field(default_factory=dict)  # empty where data or machines must change
     instruction: str = ""  # a command or a sentence, alone or besides the changes
     action: FixAction = "set_option"
@@ -468,10 +540,36 @@ class Fix:
     kept: bool | None = None  # whether the gain was above the noise
 
     @property
+    def name(self) -> str:
+        """The instruction, or else the options with their values."""
+        return self.instruction or ", ".join(
+            f"{name} = {_option_to_text(value)}" for name, value in self.changes.items()
+        )
+
+    @property
     def is_sure(self) -> bool:
         """Whether it changes this host or its data, and was measured."""
         guessed = self.demand is None or self.effort is Effort.REWRITE
         return not guessed and self.action != "add_machines"
+
+    def compute_rate(self, now: float, demand: Demand) -> float:
+        """Returns the images per second with this fix, where a demand gives `now` images per second."""
+        changed = (self.demand or demand).scale_other(demand)
+        efficiency = self.efficiency
+        if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit and efficiency is None:
+            efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
+        if efficiency is None:
+            efficiency = now / demand.limit if demand.limit > 0 else 1.0
+        return min(efficiency * changed.limit, self.max_images_per_second)
+
+    def predict(self, profile: Profile, demand: Demand) -> Fix:
+        """Returns this fix with the rate and the idle share that it gives; an accelerator takes no more than it can."""
+        rate = min(self.compute_rate(profile.images_per_second, demand), profile.step.required_rate)
+        return replace(self, predicted_images_per_second=rate, predicted_idle_fraction=profile.step.compute_idle(rate))
+
+
+def _option_to_text(value: object) -> str:
+    return "auto" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from tfpipe.profiler.diagnose.bottleneck import (
     find_bottleneck,
 )
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.types import Bottleneck, Profile, ServiceUse, WorkerTiming
+from tfpipe.profiler.types import Bottleneck, PipelineProfile, ServiceUse, WorkerTiming
 
 
-def find(profile: Profile) -> Bottleneck:
+def find(profile: PipelineProfile) -> Bottleneck:
     return find_bottleneck(profile)
 
 
@@ -136,7 +136,7 @@ def test_memory_and_a_slow_start_are_named_even_where_the_accelerator_is_busy(ch
 
 
 def test_without_counters_only_the_cores_are_known() -> None:
-    busy: Profile = make_profile(stages=())
+    busy: PipelineProfile = make_profile(stages=())
     assert find(busy).stage == "cpu"
     assert find(make_profile(stages=(), host={"cpu_fraction": 0.2})).stage == "prefetch"
 
@@ -264,7 +264,7 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
     assert find(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")
 
 
-def make_served(service: ServiceUse, **changes: Any) -> Profile:
+def make_served(service: ServiceUse, **changes: Any) -> PipelineProfile:
     return make_profile(service=service, **({"host": {"cpu_fraction": 0.2}} | changes))
 
 

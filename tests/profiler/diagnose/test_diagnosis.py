@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.diagnosis import can_combine, combine, make_report, predict_rate
+from tfpipe.profiler.diagnose.diagnosis import can_combine, combine, make_report
+from tfpipe.profiler.model import Demand
 from tfpipe.profiler.report.text_json import format_combination, format_shortfall
-from tfpipe.profiler.types import Combination, Effort, Fix, ServiceDemand, Shortfall
+from tfpipe.profiler.types import Combination, Effort, Fix, Shortfall
 
 FLOATS = make_profile(
     config={"image_dtype": "float32"},
@@ -17,7 +18,7 @@ FLOATS = make_profile(
 )
 """Bytes in place of floats save a quarter of 3.29 ms, a cache of decoded images an eighth and reading, and a cache of
 records 200 us of reading."""
-DEMAND = ServiceDemand(
+DEMAND = Demand(
     cores=4,
     cpu_s={"read": 1e-3, "decode": 2e-3, "other": 1e-3},
     wait_s={"read": 3e-3},
@@ -27,7 +28,7 @@ DEMAND = ServiceDemand(
 )
 
 
-def make_fix(demand: ServiceDemand = DEMAND, **fields: object) -> Fix:
+def make_fix(demand: Demand = DEMAND, **fields: object) -> Fix:
     return Fix(Effort.OPTION, "", demand, **fields)  # type: ignore[arg-type]
 
 
@@ -109,7 +110,7 @@ def test_each_demand_gets_the_factors_of_both() -> None:
     )
     wider = replace(DEMAND, wait_s={"read": 1e-3}, threads={"read": 16, "decode": 4}, storage_limit=3000.0)
     both = combine(make_fix(faster, changes={"cache": "decoded"}), make_fix(wider, changes={"seed": 1}), DEMAND)
-    assert both.demand == ServiceDemand(
+    assert both.demand == Demand(
         cores=4,
         cpu_s=both.demand.cpu_s,
         wait_s={"read": pytest.approx(1e-3)},
@@ -127,8 +128,8 @@ def test_a_bound_beside_the_demand_grows_with_the_demand_of_the_other_fix() -> N
     prefetch = make_fix(max_images_per_second=600.0, efficiency=1.0)
     assert DEMAND.limit == pytest.approx(1000)
     assert half.limit == pytest.approx(2000)
-    assert predict_rate(500.0, DEMAND, prefetch) == pytest.approx(600)
-    assert predict_rate(500.0, DEMAND, combine(prefetch, make_fix(half), DEMAND)) == pytest.approx(1200)
+    assert prefetch.compute_rate(500.0, DEMAND) == pytest.approx(600)
+    assert combine(prefetch, make_fix(half), DEMAND).compute_rate(500.0, DEMAND) == pytest.approx(1200)
 
 
 def test_the_shortfall_says_how_many_cores_or_machines_it_takes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.profiler.profiles import PROFILE, make_profile, make_spread, make_stage, make_step
 from tfpipe.profiler.diagnose.bottleneck import find_bottleneck
 from tfpipe.profiler.diagnose.diagnosis import find_fixes
-from tfpipe.profiler.types import Effort, Fix, Held, OptionValue, OwnStage, Profile, StageTiming
+from tfpipe.profiler.types import Effort, Fix, Held, OptionValue, OwnStage, PipelineProfile, StageTiming
 from tfpipe.system.options import get_value, replace_options
 
 INDEX_FIRST = (
@@ -21,19 +21,19 @@ MADE_S = 3.29e-3
 """The part of it from `parse` to `batch`."""
 
 
-def list_fixes(profile: Profile) -> tuple[Fix, ...]:
+def list_fixes(profile: PipelineProfile) -> tuple[Fix, ...]:
     return find_fixes(profile, find_bottleneck(profile))
 
 
-def list_changes(profile: Profile) -> list[dict[str, OptionValue]]:
+def list_changes(profile: PipelineProfile) -> list[dict[str, OptionValue]]:
     return [dict(fix.changes) for fix in list_fixes(profile)]
 
 
-def get_fixes(profile: Profile, action: str) -> list[Fix]:
+def get_fixes(profile: PipelineProfile, action: str) -> list[Fix]:
     return [fix for fix in list_fixes(profile) if fix.action == action]
 
 
-def get_fix(profile: Profile, **changes: OptionValue) -> Fix:
+def get_fix(profile: PipelineProfile, **changes: OptionValue) -> Fix:
     return next(fix for fix in list_fixes(profile) if fix.changes == changes)
 
 
@@ -156,12 +156,12 @@ ONE_READER = make_stage("read", 50, wait_us_per_image=950.0)
 NO_PREFETCH: dict[str, Any] = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
 
 
-def make_own(name: str, us: float, busy: float, engine: bool = False, **stage: Any) -> Profile:
+def make_own(name: str, us: float, busy: float, engine: bool = False, **stage: Any) -> PipelineProfile:
     dataset = {"own_stages": (name,), **({} if engine else TEXTBOOK)}
     return make_profile(stages=(make_stage(name, us, **stage),), dataset=dataset, host={"cpu_fraction": busy})
 
 
-FIRST_FIXES: dict[str, tuple[Profile, dict[str, OptionValue] | str, float]] = {
+FIRST_FIXES: dict[str, tuple[PipelineProfile, dict[str, OptionValue] | str, float]] = {
     "serial decoding": (
         make_profile(
             stages=(make_stage("read", 50, parallelism=8), make_stage("decode", 950)),
@@ -539,7 +539,7 @@ def test_what_the_engine_does_not_have_is_proposed_for_stages_only(config, stage
         assert any(option in changes for changes in list_changes(profile)) is not by_engine
 
 
-def make_filtered(share: float, filters: tuple[str, ...] = ("keep",), **changes: Any) -> Profile:
+def make_filtered(share: float, filters: tuple[str, ...] = ("keep",), **changes: Any) -> PipelineProfile:
     """Returns `PROFILE` with a filter behind `augment` that passes on this share of the images."""
     *before, batch = PROFILE.stages
     keep = make_stage("keep", 40, elements_out_per_in=share)
@@ -562,7 +562,7 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
 
 def make_blurred(
     random: bool | None = None, per_image: bool | None = None, required: float = 3000.0, **changes: Any
-) -> Profile:
+) -> PipelineProfile:
     """Returns a pipeline of 1,000 images/s on 4 cores with an own stage between `decode` and `augment`."""
     decode, augment = (make_stage(name, 300, parallelism=4) for name in ("decode", "augment"))
     blur = make_stage("blur", 3000, parallelism=4, bytes_out_per_image=150e3)

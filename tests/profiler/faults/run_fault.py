@@ -31,7 +31,7 @@ from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate, profile
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.trials import Trial, compare
-from tfpipe.profiler.types import Fix, Profile
+from tfpipe.profiler.types import Fix, PipelineProfile
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
@@ -74,7 +74,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
     return result
 
 
-def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile:
+def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> PipelineProfile:
     """Profiles the fault's pipeline until the machine was quiet, and returns the least disturbed profile."""
     data, split = make_data(fault, folder)
     run_config = ProfileConfig(SECONDS, MAX_WARM_UP_S)
@@ -140,7 +140,7 @@ def has_also(fault: Fault, fixes: Sequence[Fix]) -> bool:
     return not fault.also or any(fix.instruction.startswith(fault.also) for fix in fixes)
 
 
-def _get_disturbance(profile: Profile) -> float:
+def _get_disturbance(profile: PipelineProfile) -> float:
     """Returns the share of the cores that others took, plus the share of time in which the machine stood still."""
     step = profile.step
     stood_s = step.wall_s - SECONDS - 2 * step.wall_s / step.steps  # a step can end that much later

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.profiler.faults.loader_cases import FAULTS
-from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.loader.loaders import LoaderSource
-from tfpipe.profiler.loader.measure import Trainer, find_files, measure_draft_s, measure_loader, run_turn
-from tfpipe.profiler.loader.report import to_text
-from tfpipe.profiler.loader.types import LoaderReport
+from tfpipe.profiler.loader.measure import Trainer, measure_loader, run_turn
+from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.trials import compare
 
 SECONDS, TURN_S = 3.0, 1.5
@@ -28,24 +27,21 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     fault = FAULTS[name]
     importlib.import_module(fault.needs)
     trainer, source = Trainer(fault.step_s), LoaderSource(lambda: fault.make(folder), name)
-    loader = source.make()
     with tempfile.TemporaryDirectory() as probes:
-        profile = measure_loader(loader, trainer, SECONDS, Path(probes))
-    wall = find_wall(profile)
-    draft_s = measure_draft_s(find_files(profile, loader.dataset), profile.batch.image_size)
-    fixes = list_fixes(profile, wall, False, draft_s)
+        report = make_report(measure_loader(source.make(), trainer, SECONDS, Path(probes)))
+    wall, fixes, rate = report.bottleneck, report.fixes, report.profile.images_per_second
     if os.environ.get("SHOW"):
-        print(to_text(LoaderReport(profile, wall, fixes)), file=sys.stderr)
+        print(to_text(report), file=sys.stderr)
     first = fixes[0].name if fixes else ""
     result = {
         "fault": name,
-        "wall": wall.kind,
+        "wall": wall.stage,
         "where": wall.where,
         "proof": wall.reason,
         "fix": first,
-        "right_wall": wall.kind in fault.walls and fault.where in wall.where,
+        "right_wall": wall.stage in fault.walls and fault.where in wall.where,
         "right_fix": first.startswith(fault.fix) if fault.fix else not first,
-        "before": profile.given_rate,
+        "before": rate,
     }
     if fixes and result["right_fix"]:
         cure = fault.cure
@@ -53,7 +49,7 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
         before = partial(run_turn, source, trainer, TURN_S, {})
         after = partial(run_turn, cured, trainer, TURN_S, {} if cure else fixes[0].changes)
         trial = compare(lambda changes: after() if changes else before(), {}, {"fix": True})
-        result |= {"predicted": fixes[0].predicted_gain, "measured": trial.gain}
+        result |= {"predicted": fixes[0].predicted_images_per_second / rate, "measured": trial.gain}
     return result
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.profiler.loader.profiles import BATCH, OPTIONS, make_profile, make_use
-from tfpipe.profiler.loader.diagnose import compute_costs, find_wall, list_fixes
-from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
+from tfpipe.profiler.diagnose.diagnosis import make_report
+from tfpipe.profiler.loader.diagnose import compute_costs, find_loader_bottleneck, list_loader_fixes
+from tfpipe.profiler.types import Drive, Fix, LoaderProfile, ProcessUse
 
 IDLE = make_use(2, cpu_s=1.0, seconds={"functions": 1.0, "idle": 9.0}, record_s=(0.02,) * 50)
 BUSY_MAIN = ProcessUse(
@@ -25,7 +26,7 @@ ALONE = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"decoding": 10.0}, functions=((
 CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
     "cores": (make_profile(), "cores", "train.py:7 blur", "Make train.py:7 blur faster"),
     "fed": (make_profile(step_s=1.0), "accelerator", "", ""),
-    "nearly fed": (make_profile(step_s=0.95, free=Drive(30, 10.0, 10.0)), "accelerator", "", ""),
+    "nearly fed": (make_profile(step_s=0.95, free=Drive(30, 10.0)), "accelerator", "", ""),
     "zero workers": (
         make_profile(main=ALONE, options=OPTIONS | {"num_workers": 0}, workers=()),
         "too few workers", "train.py:5 load", "num_workers=2",
@@ -86,28 +87,32 @@ CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
     "restarts": (
         make_profile(
             IDLE, replace(IDLE, pid=4), options=OPTIONS | {"persistent_workers": False}, steps_per_epoch=2,
-            free=Drive(10, 10.0, 9.0, 8.0, 5), paced=Drive(10, 10.0, 9.0, 8.0, 5),
+            free=Drive(10, 10.0, 8.0, 5), restart_s=1.6,
         ),
         "restarts", "", "persistent_workers=True",
     ),
 }  # fmt: skip
 
 
+def get_gain(profile: LoaderProfile, fix: Fix) -> float:
+    return fix.predicted_images_per_second / profile.images_per_second
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_wall_and_the_first_fix(name: str) -> None:
     profile, kind, where, first = CASES[name]
-    wall = find_wall(profile)
-    assert (wall.kind, wall.where) == (kind, where), wall.reason
-    fixes = list_fixes(profile, wall)
+    wall = find_loader_bottleneck(profile)
+    assert (wall.stage, wall.where) == (kind, where), wall.reason
+    fixes = list_loader_fixes(profile, wall)
     if not first:
         assert fixes == ()
         return
-    assert fixes[0].name.startswith(first), [(fix.name, fix.predicted_gain) for fix in fixes]
-    assert all(fix.predicted_gain >= 1 for fix in fixes)
+    assert fixes[0].name.startswith(first), [(fix.name, fix.predicted_images_per_second) for fix in fixes]
+    assert all(get_gain(profile, fix) >= 1 for fix in fixes)
 
 
 def test_the_sentence_of_a_wall() -> None:
-    assert find_wall(CASES["zero workers"][0]).reason == (
+    assert find_loader_bottleneck(CASES["zero workers"][0]).reason == (
         "No worker process makes batches: the loop does it itself, and the step waits meanwhile. 100 % of the time "
         "goes to decoding, most of it in train.py:5 load."
     )
@@ -115,7 +120,7 @@ def test_the_sentence_of_a_wall() -> None:
 
 def test_many_slow_records_are_no_exception() -> None:
     uses = [make_use(n, record_s=(0.01,) * 44 + (1.0,) * 6) for n in range(2)]
-    assert find_wall(make_profile(*uses)).kind == "cores"
+    assert find_loader_bottleneck(make_profile(*uses)).stage == "cores"
 
 
 def test_workers_of_several_epochs_are_not_more_workers() -> None:
@@ -142,11 +147,10 @@ def test_costs() -> None:
 def test_no_fix_gives_more_than_the_trainer_takes() -> None:
     """Without workers a batch takes 0.1 s, and so does a step, which the loop has at 0.19 s; it is idle for 0.09 s."""
     use = make_use(1, cpu_s=0.5, seconds={"waiting": 10.0}, functions=())
-    free, paced = Drive(100, 10.0, 9.0), Drive(100, 19.0, 9.0)
     options = {**OPTIONS, "num_workers": 0}
-    profile = make_profile(workers=(), main=use, free=free, paced=paced, step_s=0.1, options=options)
-    assert profile.idle_fraction == pytest.approx(0.09 / 0.19)
-    assert list_fixes(profile, find_wall(profile))[0].predicted_gain == pytest.approx(1.9)
+    profile = make_profile(workers=(), main=use, free=Drive(100, 10.0), paced_s=1.9, step_s=0.1, options=options)
+    assert profile.step.idle == pytest.approx(0.09 / 0.19)
+    assert get_gain(profile, make_report(profile).fixes[0]) == pytest.approx(1.9)
 
 
 @pytest.mark.parametrize(("draft_s", "gain"), [(None, None), (0.16, None), (0.1, 20 / 14), (0.08, 20 / 12)])
@@ -159,16 +163,16 @@ def test_a_faster_way_of_pillow(draft_s: float | None, gain: float | None) -> No
         ("train.py:6 load", "functions", 2.0),
     )
     seconds = {"decoding": 5.0, "reading": 1.0, "functions": 4.0}
-    profile = make_profile(*[make_use(n, seconds=seconds, functions=places) for n in range(2)])
-    fixes = list_fixes(profile, find_wall(profile), draft_s=draft_s)
+    profile = make_profile(*[make_use(n, seconds=seconds, functions=places) for n in range(2)], draft_s=draft_s)
+    fixes = make_report(profile).fixes
     drafts = [fix for fix in fixes if "image.draft" in fix.instruction]
-    assert [fix.predicted_gain for fix in drafts] == ([] if gain is None else [pytest.approx(gain, rel=0.01)])
+    assert [get_gain(profile, fix) for fix in drafts] == ([] if gain is None else [pytest.approx(gain, rel=0.01)])
 
 
 def test_pinned_memory_is_for_a_gpu() -> None:
-    profile: Any = make_profile(step_s=0.9, copy_s=0.5)
-    pins = [dict(fix.changes) for fix in list_fixes(profile, find_wall(profile), has_cuda=True)]
-    assert ({"pin_memory": True} in pins, find_wall(profile).kind) == (False, "cores")
+    profile: Any = make_profile(step_s=0.9, copy_s=0.5, has_cuda=True)
+    pins = [dict(fix.changes) for fix in make_report(profile).fixes]
+    assert ({"pin_memory": True} in pins, find_loader_bottleneck(profile).stage) == (False, "cores")
 
 
 def test_objects_cost_the_process_that_unpacks_them_too() -> None:
@@ -179,9 +183,9 @@ def test_objects_cost_the_process_that_unpacks_them_too() -> None:
     uses = [make_use(n, seconds={"functions": 5.0, "handing over": 5.0}) for n in range(2)]
     main = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"handing over": 8.0, "other": 2.0})
     profile = make_profile(*uses, main=main, batch=replace(BATCH, objects=5000), step_s=0.0, hop_s=0.1)
-    fix = list_fixes(profile, find_wall(profile))[0]
+    fix = make_report(profile).fixes[0]
     assert fix.instruction == "Hand over tensors or arrays in place of lists, dictionaries and other objects"
-    assert fix.predicted_gain == pytest.approx(30 / (20 - 10 + 2 + 10 - 10))
+    assert get_gain(profile, fix) == pytest.approx(30 / (20 - 10 + 2 + 10 - 10))
 
 
 def test_objects_that_are_not_kept_need_not_be_looked_through_for_garbage() -> None:
@@ -192,8 +196,8 @@ def test_objects_that_are_not_kept_need_not_be_looked_through_for_garbage() -> N
     seconds = {"functions": 4.0, "handing over": 4.0, "other": 2.0}
     uses = [make_use(n, seconds=seconds, collecting_s=1.5) for n in range(2)]
     profile = make_profile(*uses, main=ProcessUse(3, 10.0), batch=replace(BATCH, objects=5000), step_s=0.0)
-    fix = list_fixes(profile, replace(find_wall(profile), kind="hand-over"))[0]
-    assert fix.predicted_gain == pytest.approx(10 / (10 - 4 - 2 - 1))
+    fix = list_loader_fixes(profile, replace(find_loader_bottleneck(profile), stage="hand-over"))[0]
+    assert get_gain(profile, fix) == pytest.approx(10 / (10 - 4 - 2 - 1))
 
 
 def test_floats_are_written_before_they_are_collated() -> None:
@@ -201,5 +205,5 @@ def test_floats_are_written_before_they_are_collated() -> None:
     uses = [make_use(n, seconds={"functions": 6.0, "collating": 4.0}) for n in range(2)]
     main = ProcessUse(3, 10.0, cpu_s=0.8, seconds={"idle": 9.2})  # it frees their memory
     profile = make_profile(*uses, main=main, batch=replace(BATCH, dtype="float64"), step_s=0.0)
-    fix = next(fix for fix in list_fixes(profile, find_wall(profile)) if "uint8" in fix.instruction)
-    assert fix.predicted_gain == pytest.approx(20.8 / (8 + 12 / 8 + 0.8 / 8))
+    fix = next(fix for fix in make_report(profile).fixes if "uint8" in fix.instruction)
+    assert get_gain(profile, fix) == pytest.approx(20.8 / (8 + 12 / 8 + 0.8 / 8))

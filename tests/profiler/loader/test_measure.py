@@ -15,7 +15,7 @@ from PIL import Image
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.loader.loaders import LoaderSource, describe_batch
 from tfpipe.profiler.loader.measure import Trainer, measure_draft_s, measure_loader
-from tfpipe.profiler.loader.types import BatchFacts
+from tfpipe.profiler.types import BatchFacts
 
 torch_data = pytest.importorskip("torch.utils.data")
 
@@ -65,9 +65,9 @@ def test_without_workers_this_process_is_seen(tmp_path: Path) -> None:
     profile = measure_loader(
         LoaderSource(make, "make", threading.enumerate()).make(), Trainer(images_per_second=1000.0), 0.5, tmp_path
     )
-    assert (profile.workers, profile.step_s) == ((), 0.005)
+    assert (profile.workers, profile.step.step_s.median) == ((), 0.005)
     assert profile.main.functions[0][0].endswith("__getitem__")
-    assert profile.idle_fraction > 0.3
+    assert profile.step.idle > 0.3
     assert "timing" not in repr(Waits.__getitem__.__code__)
 
 
@@ -78,7 +78,7 @@ def test_an_iterator_is_made_anew_for_each_epoch(tmp_path: Path) -> None:
     )
     assert profile.kind == "generator"
     assert profile.free.epochs > 2
-    assert (profile.step_method, profile.batch) == ("trains", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 4))
+    assert (profile.step.method, profile.batch) == ("train", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 4))
     assert seen[0]["label"] == [1, 2]
 
 

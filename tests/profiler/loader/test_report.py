@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.profiler.loader.profiles import OPTIONS, make_profile, make_use
-from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
-from tfpipe.profiler.loader.report import to_json, to_text
-from tfpipe.profiler.loader.types import Drive, LoaderProfile, LoaderReport, ProcessUse
+from tfpipe.profiler.diagnose.diagnosis import make_report
+from tfpipe.profiler.report.text_json import to_json, to_text
+from tfpipe.profiler.types import Drive, LoaderProfile, ProcessUse
 
 STARVING = ProcessUse(
     3,
@@ -26,21 +26,16 @@ def make_starving(use: ProcessUse = STARVING, **facts: Any) -> LoaderProfile:
     return make_profile(main=use, workers=(), options=OPTIONS | {"num_workers": 0}, **facts)
 
 
-def make_report(profile: LoaderProfile) -> LoaderReport:
-    wall = find_wall(profile)
-    return LoaderReport(profile, wall, list_fixes(profile, wall))
-
-
 def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() -> None:
     text = to_text(make_report(make_starving()))
     assert text.startswith(
-        "Bottleneck: starving threads (torch.set_num_threads)\n"
+        "Bottleneck: starving threads (torch.set_num_threads)\n\n"
         "PyTorch computes in 2 threads, and this loader gets 0.4 of 2 cores: it waits for a core in 80 % of the time, "
         "and the threads for each other.\n"
     )
     assert (
-        "1. Call `torch.set_num_threads(1)`\n   50 % of the loader's processor time is in threads of a library.\n"
-        "2. num_workers=2\n"
+        "1. Call `torch.set_num_threads(1)` (your code)\n   10 images/s, 50 % idle predicted. 50 % of the loader's "
+        "processor time is in threads of a library.\n2. num_workers=2 (an option or a line of yours)\n"
     ) in text
 
 
@@ -50,7 +45,7 @@ def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() ->
         (make_starving(torch_threads=8), "starving threads", "Call `torch.set_num_threads(1)`"),
         (make_starving(torch_threads=1), "starving threads", "Give the library one thread"),
         (make_starving(replace(STARVING, pool_s=1.2)), "too few workers", "num_workers=2"),  # collating alone
-        (make_starving(free=Drive(10, 2.0, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
+        (make_starving(free=Drive(10, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
         (make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})), "too few workers", "num_workers=2"),
         (
             make_profile(*[make_use(n, cpu_s=5.0, pool_s=3.0, seconds={"no core": 8.0, "other": 2.0}) for n in (1, 2)]),
@@ -61,7 +56,7 @@ def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() ->
 )
 def test_which_threads_starve(profile: LoaderProfile, kind: str, first: str) -> None:
     report = make_report(profile)
-    assert report.wall.kind == kind
+    assert report.bottleneck.stage == kind
     assert report.fixes[0].name.startswith(first)
 
 
@@ -69,15 +64,15 @@ def test_busy_neighbors_stand_in_the_first_line_and_no_gain_is_predicted() -> No
     crowded = make_report(make_starving(others_cores=1.6))
     lines = to_text(crowded).splitlines()
     assert lines[0] == (
-        "Busy neighbors: other programs take 1.6 of 2 cores. End them and run this again: the figures hold only beside "
-        "them, and no gain is predicted."
+        "Busy neighbors: other programs take 80 % of 2 cores. End them and run this again: the figures hold only "
+        "beside them, and no gain is predicted."
     )
     assert lines[1].startswith("Bottleneck: starving threads")
-    assert "predicted, " not in "\n".join(lines[1:])
-    assert {fix["predicted_gain"] for fix in to_json(crowded)["fixes"]} == {None}
+    assert "predicted" not in "\n".join(lines[1:])
+    assert {fix["predicted_images_per_second"] for fix in to_json(crowded)["fixes"]} == {None}
     quiet = make_report(make_starving(others_cores=0.4))
     assert "Busy" not in to_text(quiet)
-    assert "   x 2.00 predicted, 20 images/s. 2 workers can make batches at once, while the step runs.\n" in to_text(
+    assert "   20 images/s, 0 % idle predicted. 2 workers can make batches at once, while the step runs.\n" in to_text(
         quiet
     )
 

@@ -15,7 +15,7 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import NO_STAGES, RANKING, format_headline
-from tfpipe.profiler.types import OptionValue, Profile, Report, Spread, Step, WorkerTiming
+from tfpipe.profiler.types import OptionValue, PipelineProfile, Report, Spread, Step, WorkerTiming
 
 INFINITE = float("inf")
 VOID = {"meta", "br", "link"}
@@ -201,7 +201,7 @@ def test_names_from_outside_stay_text() -> None:
     assert html.count("</svg>") == 0
 
 
-def report_with(profile: Profile, **changes: Any) -> Report:
+def report_with(profile: PipelineProfile, **changes: Any) -> Report:
     return replace(make_report(profile), **changes)
 
 

@@ -1,8 +1,4 @@
-"""Finds the station that limits the rate: the cores, a stage's threads, the storage, a service. Pure.
-
-The laws are those of operational analysis: U = X S, and X <= m / D for m servers and a demand of D. See E. D. Lazowska
-et al., "Quantitative System Performance", 1984, chapters 3 and 5.
-"""
+"""Finds the station that limits the rate: the cores, a stage's threads, the storage, a service. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tfpipe.profiler.types import Bottleneck, Effort, Fix, HostUse, Profile, ServiceUse
+from tfpipe.profiler.types import Bottleneck, Effort, Fix, HostUse, PipelineProfile, ServiceUse
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 SATURATED = 0.85  # of a resource's time, from which on it is the bottleneck: work queues behind one that is as busy
@@ -22,7 +18,7 @@ _PART = 0.5  # the share of its own limit that a stage must give at least, if it
 REACHED = 0.7  # of a stage's own limit, measured alone: less than `SATURATED`, since it also hands elements over
 
 
-def find_service_bottleneck(profile: Profile) -> Bottleneck:
+def find_service_bottleneck(profile: PipelineProfile) -> Bottleneck:
     """Returns the part of a service that limits the rate, with the numbers that prove it."""
     use, rate, host, required = profile.service, profile.images_per_second, profile.host, profile.step.required_rate
     assert use is not None
@@ -49,7 +45,7 @@ def find_service_bottleneck(profile: Profile) -> Bottleneck:
     return Bottleneck("service", reason, total)
 
 
-def list_service_fixes(profile: Profile) -> Iterator[Fix]:
+def list_service_fixes(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields what would make a service faster."""
     use, required = profile.service, profile.step.required_rate
     assert use is not None
@@ -99,7 +95,7 @@ def _count(workers: int) -> str:
     return "The worker" if workers == 1 else f"The {workers} workers"
 
 
-def find_bottleneck(profile: Profile) -> Bottleneck:
+def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     """Returns the station that limits the rate, with the numbers that prove it."""
     urgent = _check_memory(profile) or _check_first_batch(profile)
     if urgent is not None:
@@ -117,7 +113,7 @@ def find_bottleneck(profile: Profile) -> Bottleneck:
     )
 
 
-def _check_memory(profile: Profile) -> Bottleneck | None:
+def _check_memory(profile: PipelineProfile) -> Bottleneck | None:
     """Checks the memory, which comes before all else: a run that is killed has no rate."""
     host = profile.host
     share = host.peak_memory_bytes / host.memory_limit_bytes
@@ -127,7 +123,7 @@ def _check_memory(profile: Profile) -> Bottleneck | None:
     return Bottleneck("memory", reason, profile.images_per_second)
 
 
-def _check_first_batch(profile: Profile) -> Bottleneck | None:
+def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
     """Checks whether more time is lost before the first step than in an epoch of steps."""
     first_s, idle = profile.first_batch_s, profile.step.idle
     epoch_s = (profile.dataset.records or 0) / profile.images_per_second
@@ -142,7 +138,7 @@ def _check_first_batch(profile: Profile) -> Bottleneck | None:
     return Bottleneck("first_batch", reason, profile.step.required_rate)
 
 
-def _accelerator(profile: Profile) -> Bottleneck:
+def _accelerator(profile: PipelineProfile) -> Bottleneck:
     reason = (
         f"The accelerator is never idle: a step takes {profile.step.step_s.median * 1e3:,.1f} ms, and its batch is "
         "there before. Only a faster step makes this training faster."
@@ -150,7 +146,7 @@ def _accelerator(profile: Profile) -> Bottleneck:
     return Bottleneck("accelerator", reason, profile.step.required_rate)
 
 
-def _check_storage(profile: Profile) -> Bottleneck | None:
+def _check_storage(profile: PipelineProfile) -> Bottleneck | None:
     rate, limit = profile.images_per_second, profile.demand.storage_limit
     if limit is None or rate < SATURATED * limit:
         return None
@@ -162,7 +158,7 @@ def _check_storage(profile: Profile) -> Bottleneck | None:
     return Bottleneck("storage", reason, limit)
 
 
-def _check_slowest(profile: Profile) -> Bottleneck | None:
+def _check_slowest(profile: PipelineProfile) -> Bottleneck | None:
     """Checks for a stage that allows clearly less than the cores do, or a lock that is held nearly all the time."""
     demand = profile.demand
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
@@ -174,7 +170,7 @@ def _check_slowest(profile: Profile) -> Bottleneck | None:
     return _explain_lock(profile, name) if name in demand.lock_bound else _check_threads(profile, _PART)
 
 
-def _explain_lock(profile: Profile, name: str) -> Bottleneck:
+def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
     """Returns a stage of which a lock lets one call run at a time."""
     rate = profile.images_per_second
     stage = next(stage for stage in profile.stages if stage.name == name)
@@ -193,7 +189,7 @@ def _explain_lock(profile: Profile, name: str) -> Bottleneck:
     return Bottleneck(name, reason, limit)
 
 
-def _check_cores(profile: Profile) -> Bottleneck | None:
+def _check_cores(profile: PipelineProfile) -> Bottleneck | None:
     demand = profile.demand
     host = profile.host
     has_no_core = host.cpu_fraction + host.other_cpu_fraction >= SATURATED
@@ -233,7 +229,7 @@ def _join(busy: str, host: HostUse, share: float, what: str) -> str:
     return f"{busy}{work}"
 
 
-def _explain_small_batches(profile: Profile, busy: str) -> Bottleneck:
+def _explain_small_batches(profile: PipelineProfile, busy: str) -> Bottleneck:
     demand = profile.demand
     other_s, images = demand.cpu_s["other"], profile.step.images_per_step
     share = other_s / sum(demand.cpu_s.values())
@@ -244,7 +240,7 @@ def _explain_small_batches(profile: Profile, busy: str) -> Bottleneck:
     return Bottleneck("batch", reason, demand.cpu_limit)
 
 
-def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | None:
+def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottleneck | None:
     """Checks for a stage that gives most of what it can, by the utilization law."""
     demand = profile.demand
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
@@ -266,7 +262,7 @@ def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | N
     return Bottleneck(name, reason, limit)
 
 
-def _unbuffered_stage(profile: Profile) -> Bottleneck:
+def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
     """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
     demand = profile.demand
     config = profile.config

@@ -9,16 +9,19 @@ from itertools import combinations
 
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, SLOW_FIRST_BATCH_S, find_bottleneck, list_service_fixes
 from tfpipe.profiler.diagnose.proposals import can_be_served, propose, scale_cpu
+from tfpipe.profiler.loader.diagnose import find_loader_bottleneck, list_loader_fixes
+from tfpipe.profiler.model import Demand
 from tfpipe.profiler.types import (
     Bottleneck,
     Combination,
     Effort,
     Fix,
     FixAction,
+    LoaderProfile,
     OptionValue,
+    PipelineProfile,
     Profile,
     Report,
-    ServiceDemand,
     Shortfall,
 )
 from tfpipe.system.units import human_bytes
@@ -36,19 +39,10 @@ _SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too muc
 _MUCH_BYTES = 100e6  # the bytes from which on a stage of the user's own that shuffles should shuffle records instead
 _WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a part of it is worth its line
 _MAX_TOGETHER = 4
-HOURS_PER_DAY = 24
+_HOURS_PER_DAY = 24
 
 
-def predict_rate(now: float, demand: ServiceDemand, fix: Fix) -> float:
-    """Returns the images per second that a pipeline with the fix would give."""
-    changed = (fix.demand or demand).scale_other(demand)
-    efficiency = fix.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
-    if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit:
-        efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
-    return min(efficiency * changed.limit, fix.max_images_per_second)
-
-
-def can_combine(first: Fix, second: Fix, demand: ServiceDemand) -> bool:
+def can_combine(first: Fix, second: Fix, demand: Demand) -> bool:
     """Returns whether what two fixes give together follows from what each gives alone."""
     shared = set(first.changes) & set(second.changes)
     if any(first.changes[name] != second.changes[name] for name in shared):
@@ -64,7 +58,7 @@ def can_combine(first: Fix, second: Fix, demand: ServiceDemand) -> bool:
     return not (_list_changed(first.demand or demand, demand) & _list_changed(second.demand or demand, demand))
 
 
-def combine(first: Fix, second: Fix, demand: ServiceDemand) -> Fix:
+def combine(first: Fix, second: Fix, demand: Demand) -> Fix:
     """Returns two fixes as one. Each demand is changed by the factors of both."""
     left, right = ((each.demand or demand).scale_other(demand) for each in (first, second))
     merged = replace(
@@ -101,7 +95,7 @@ def _multiply(now: Mapping[str, float], left: Mapping[str, float], right: Mappin
     return both
 
 
-def _list_changed(changed: ServiceDemand, demand: ServiceDemand) -> set[tuple[str, str]]:
+def _list_changed(changed: Demand, demand: Demand) -> set[tuple[str, str]]:
     """Lists the demands that a fix changes; the time that no stage accounts for follows from the others."""
     parts = {"cpu": (changed.cpu_s, demand.cpu_s), "wait": (changed.wait_s, demand.wait_s)}
     different = {
@@ -115,7 +109,7 @@ def _list_changed(changed: ServiceDemand, demand: ServiceDemand) -> set[tuple[st
     return different | threads | storage
 
 
-def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
+def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
     """Returns the changes that help, best first. Fixes of memory, of the start and of a service have no demand."""
     if bottleneck.stage == "accelerator":
         return ()
@@ -130,10 +124,8 @@ def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
         return (*urgent, *list_service_fixes(profile))
     predicted = []
     for fix in propose(profile, bottleneck):
-        rate = min(predict_rate(now, profile.demand, fix), required)
-        if rate >= now * (1 + MIN_GAIN):
-            idle = profile.step.compute_idle(rate)
-            fix = replace(fix, predicted_images_per_second=rate, predicted_idle_fraction=idle)
+        fix = fix.predict(profile, profile.demand)
+        if fix.predicted_images_per_second >= now * (1 + MIN_GAIN):
             predicted.append(fix)
     predicted.sort(key=lambda fix: _rank(fix.effort, fix.predicted_images_per_second / now))
     faster = _put_closers_first(_leave_out_trifles(_leave_out_work(predicted, now), now), now, required)
@@ -184,7 +176,7 @@ def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
     return max(effort, worth), -gain, effort
 
 
-def _free_memory(profile: Profile) -> Iterator[Fix]:
+def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields fixes that free memory, the one that frees most first."""
     for held in profile.held:
         if held.num_bytes <= _WORTH_FREEING * profile.host.memory_limit_bytes:
@@ -204,7 +196,7 @@ def _free_memory(profile: Profile) -> Iterator[Fix]:
             yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes=no_cache)
 
 
-def _start_sooner(profile: Profile) -> Iterator[Fix]:
+def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the fixes that make the first step come earlier, or a shuffle smaller, and leave the steady state."""
     for held in profile.held:
         if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
@@ -225,11 +217,11 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
     yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, share))
 
 
-def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:
+def _shrink_shuffle(profile: PipelineProfile, share: float) -> Mapping[str, OptionValue]:
     return {"tf_data.shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}
 
 
-def find_combination(profile: Profile, fixes: Sequence[Fix]) -> Combination | None:
+def find_combination(profile: PipelineProfile, fixes: Sequence[Fix]) -> Combination | None:
     """Returns the fixes that give most together, by adding the best one to a pair; None if one alone gives as much."""
     together = _find_together(profile, fixes)
     if together is None:
@@ -238,7 +230,7 @@ def find_combination(profile: Profile, fixes: Sequence[Fix]) -> Combination | No
     return Combination(numbers, rate, profile.step.compute_idle(rate))
 
 
-def find_shortfall(profile: Profile, bottleneck: Bottleneck, fixes: Sequence[Fix]) -> Shortfall | None:
+def find_shortfall(profile: PipelineProfile, bottleneck: Bottleneck, fixes: Sequence[Fix]) -> Shortfall | None:
     """Returns what it takes if no fix of this host, and not all of them together, keeps the accelerator busy."""
     required, demand = profile.step.required_rate, profile.demand
     enough = required * (1 - NO_IDLE)
@@ -270,7 +262,7 @@ def find_shortfall(profile: Profile, bottleneck: Bottleneck, fixes: Sequence[Fix
     )
 
 
-def _find_stuck_stage(demand: ServiceDemand, enough: float) -> str | None:
+def _find_stuck_stage(demand: Demand, enough: float) -> str | None:
     """Returns the slowest of the stages that are too slow however many cores there are; None if there is none."""
     stuck = [
         name
@@ -281,7 +273,7 @@ def _find_stuck_stage(demand: ServiceDemand, enough: float) -> str | None:
     return min(stuck, key=demand.get_stage_limit, default=None)
 
 
-def _find_together(profile: Profile, fixes: Sequence[Fix]) -> tuple[tuple[int, ...], float, ServiceDemand] | None:
+def _find_together(profile: PipelineProfile, fixes: Sequence[Fix]) -> tuple[tuple[int, ...], float, Demand] | None:
     """Returns the numbers of the fixes from 1, their rate, and the demand; None if one alone gives as much."""
     demand, enough = profile.demand, profile.step.required_rate * (1 - NO_IDLE)
     parts = {number: fix for number, fix in enumerate(fixes, 1) if fix.is_sure}
@@ -312,7 +304,7 @@ def _find_together(profile: Profile, fixes: Sequence[Fix]) -> tuple[tuple[int, .
     return tuple(sorted(numbers)), rate, fix.demand or demand
 
 
-def _find_best(profile: Profile, fixes: Sequence[Fix]) -> tuple[ServiceDemand, float]:
+def _find_best(profile: PipelineProfile, fixes: Sequence[Fix]) -> tuple[Demand, float]:
     together = _find_together(profile, fixes)
     if together is not None:
         return together[2], together[1]
@@ -320,11 +312,11 @@ def _find_best(profile: Profile, fixes: Sequence[Fix]) -> tuple[ServiceDemand, f
     return max([(profile.demand, profile.images_per_second), *here], key=lambda pair: pair[1])
 
 
-def _predict(profile: Profile, fix: Fix) -> float:
-    return min(predict_rate(profile.images_per_second, profile.demand, fix), profile.step.required_rate)
+def _predict(profile: PipelineProfile, fix: Fix) -> float:
+    return fix.predict(profile, profile.demand).predicted_images_per_second
 
 
-def _is_raw_enough(profile: Profile, enough: float) -> bool:
+def _is_raw_enough(profile: PipelineProfile, enough: float) -> bool:
     """Returns whether raw pixels in the shards would do: they cost what cached images cost, and more bytes."""
     raw, dataset = scale_cpu(profile, "cached"), profile.dataset
     if raw is None or not dataset.formats or "RAW" in dataset.formats or dataset.late_caches:
@@ -341,17 +333,16 @@ def _is_raw_enough(profile: Profile, enough: float) -> bool:
 
 
 def make_report(profile: Profile, price_per_hour: float | None = None) -> Report:
-    """Returns a profile with the conclusions from it."""
+    """Returns a profile of a pipeline or of a loader with the conclusions from it."""
+    price = None if price_per_hour is None else price_per_hour * _HOURS_PER_DAY * profile.step.idle
+    if isinstance(profile, LoaderProfile):
+        bottleneck = find_loader_bottleneck(profile)
+        return Report(profile, bottleneck, list_loader_fixes(profile, bottleneck), price_per_day=price)
+    assert isinstance(profile, PipelineProfile)
     bottleneck = find_bottleneck(profile)
     fixes = find_fixes(profile, bottleneck)
-    return Report(
-        profile=profile,
-        bottleneck=bottleneck,
-        fixes=fixes,
-        combination=find_combination(profile, fixes),
-        shortfall=find_shortfall(profile, bottleneck, fixes),
-        price_per_day=None if price_per_hour is None else price_per_hour * HOURS_PER_DAY * profile.step.idle,
-    )
+    combination, shortfall = find_combination(profile, fixes), find_shortfall(profile, bottleneck, fixes)
+    return Report(profile, bottleneck, fixes, combination, shortfall, price_per_day=price)
 
 
 def add_measured(report: Report, fixes: Sequence[Fix], after: float) -> Report:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.bottleneck import SATURATED
+from tfpipe.profiler.model import Demand
 from tfpipe.profiler.types import (
     LARGE_BATCH,
     MOST_THREADS,
@@ -21,8 +22,7 @@ from tfpipe.profiler.types import (
     Fix,
     HostUse,
     OptionValue,
-    Profile,
-    ServiceDemand,
+    PipelineProfile,
     StageTiming,
     TriedChange,
 )
@@ -46,7 +46,7 @@ _GROWS = 2.0  # the bytes that a stage makes of one, from which on it is worth t
 _COSTLY = 0.3  # the share of an image's processor time from which on it is worth to do a stage elsewhere
 
 
-def propose(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields all changes that could raise the rate. The order decides among those that are alike in all else."""
     yield from _overlap(profile)
     if not profile.dataset.by_engine:
@@ -65,7 +65,7 @@ def propose(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     yield from _read_less(profile)
 
 
-def _read_less(profile: Profile) -> Iterator[Fix]:
+def _read_less(profile: PipelineProfile) -> Iterator[Fix]:
     dataset, costs, demand = profile.dataset, profile.option_costs, profile.demand
     read_us = costs.get("read")
     if read_us is None or profile.config.cache != "none":
@@ -82,7 +82,7 @@ def _read_less(profile: Profile) -> Iterator[Fix]:
         yield write_anew(dataset, reason, lighter)
 
 
-def write_anew(dataset: DatasetFacts, reason: str, demand: ServiceDemand, options: str = "") -> Fix:
+def write_anew(dataset: DatasetFacts, reason: str, demand: Demand, options: str = "") -> Fix:
     """Returns the fix that writes the records of a dataset anew."""
     instruction = describe_rewrite(dataset, options)
     return Fix(Effort.NEW_SHARDS, reason, demand, instruction=instruction, action="write_data")
@@ -104,7 +104,7 @@ def describe_index(dataset: DatasetFacts) -> str:
     return f"tfpipe index {shlex.quote(dataset.address)}"
 
 
-def _overlap(profile: Profile) -> Iterator[Fix]:
+def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the change that lets batches be made while the accelerator works."""
     config, step = profile.config, profile.step
     if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
@@ -120,7 +120,7 @@ def _overlap(profile: Profile) -> Iterator[Fix]:
         )
 
 
-def _change_textbook(profile: Profile) -> Iterator[Fix]:
+def _change_textbook(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the options of the textbook pipeline that let more threads work, or relax the order of an evaluation."""
     config, host, demand = profile.config.tf_data, profile.host, profile.demand
     if config.autotune is False:
@@ -140,7 +140,7 @@ def _change_textbook(profile: Profile) -> Iterator[Fix]:
         yield Fix(Effort.VISIBLE_OPTION, reason, demand, {"tf_data.deterministic": False}, efficiency=1.0)
 
 
-def _read_more_files(profile: Profile) -> Iterator[Fix]:
+def _read_more_files(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the changes that let more files wait for the storage at the same time, in training."""
     demand, cycle = profile.demand, profile.dataset.cycle_length
     calls, threads = profile.config.tf_data.read_parallel_calls, demand.threads["read"]
@@ -158,7 +158,7 @@ def _read_more_files(profile: Profile) -> Iterator[Fix]:
         yield Fix(Effort.OPTION, reason, demand.widen("read", reads), changes)
 
 
-def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+def _use_engine(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields the engine in place of the textbook pipeline, unless own stages stand in front of `batch`."""
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
@@ -192,7 +192,7 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
         yield Fix(Effort.VISIBLE_OPTION, reason, engine, changes)
 
 
-def _enlarge_batch(profile: Profile) -> Iterator[Fix]:
+def _enlarge_batch(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields a larger batch if taking a batch costs much, however few images are in it."""
     size, demand = profile.config.batch_size, profile.demand
     total_s, take_s = sum(demand.cpu_s.values()), demand.take_batch_s
@@ -225,7 +225,7 @@ def next_power_of_two(number: float) -> int:
     return int(2 ** math.ceil(math.log2(max(number, 1))))
 
 
-def _change_options(profile: Profile) -> Iterator[Fix]:
+def _change_options(profile: PipelineProfile) -> Iterator[Fix]:
     width = "four" if profile.config.image_dtype == "float32" else "two"
     crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
     rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
@@ -238,7 +238,7 @@ def _change_options(profile: Profile) -> Iterator[Fix]:
             yield Fix(effort, reason, lighter, changes)
 
 
-def _add_cache(profile: Profile) -> Iterator[Fix]:
+def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
     config, dataset, demand = profile.config, profile.dataset, profile.demand
     records = dataset.records or dataset.counted_records
     if config.cache != "none" or not records:
@@ -258,7 +258,7 @@ def _add_cache(profile: Profile) -> Iterator[Fix]:
         yield from _keep(profile, cached, "decoded", decoded_bytes)
 
 
-def _keep(profile: Profile, cached: ServiceDemand, kind: str, num_bytes: float) -> Iterator[Fix]:
+def _keep(profile: PipelineProfile, cached: Demand, kind: str, num_bytes: float) -> Iterator[Fix]:
     """Yields a cache of all records, or of as many as fit."""
     free_bytes, demand = compute_cache_room(profile.host), profile.demand
     what = "read" if kind == "bytes" else "decoded"
@@ -287,7 +287,7 @@ def _explain_cache(what: str, num_bytes: float) -> str:
     return f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
 
 
-def _move_cache(profile: Profile, name: str, num_bytes: float) -> Iterator[Fix]:
+def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterator[Fix]:
     """Yields a cache before `augment` in place of the one behind it, with augmentation here or on the device."""
     why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
     reason = f"{why} {_explain_cache('decoded', num_bytes)}"
@@ -305,7 +305,7 @@ def _move_cache(profile: Profile, name: str, num_bytes: float) -> Iterator[Fix]:
         yield Fix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
 
 
-def _store_otherwise(profile: Profile) -> Iterator[Fix]:
+def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields new shards: with images as small as the model allows, or with restart markers in JPEGs."""
     dataset, short_side = profile.dataset, profile.dataset.short_side
     size = dataset.stored_size or dataset.mean_size
@@ -323,13 +323,13 @@ def _store_otherwise(profile: Profile) -> Iterator[Fix]:
         yield write_anew(dataset, reason, seekable, "--seekable")
 
 
-def can_be_served(profile: Profile) -> bool:
+def can_be_served(profile: PipelineProfile) -> bool:
     """Returns whether workers could make the batches: those of the engine, without a cache or stages of the user's."""
     dataset = profile.dataset
     return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
 
 
-def scale_cpu(profile: Profile, change: TriedChange) -> ServiceDemand | None:
+def scale_cpu(profile: PipelineProfile, change: TriedChange) -> Demand | None:
     """Returns the demand with a change from `parse` to `batch`, as measured; None if it was not measured."""
     now_us, demand, cost_us = profile.option_costs.get("now"), profile.demand, profile.option_costs.get(change)
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
@@ -342,7 +342,7 @@ def compute_cache_room(host: HostUse) -> float:
     return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
 
 
-def _computes_much(profile: Profile, stage: StageTiming) -> bool:
+def _computes_much(profile: PipelineProfile, stage: StageTiming) -> bool:
     """Returns whether a stage keeps many cores busy. One that waits, caches or runs on one core has other cures."""
     demand = profile.demand
     cpu_s = demand.cpu_s.get(stage.name, 0.0)
@@ -355,7 +355,7 @@ def _computes_much(profile: Profile, stage: StageTiming) -> bool:
     return not has_other_cure and cpu_s >= _COSTLY * sum(demand.cpu_s.values())
 
 
-def _filter_first(profile: Profile) -> Iterator[Fix]:
+def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
     names, demand = [stage.name for stage in profile.stages], profile.demand
     if "decode" not in names:
@@ -385,13 +385,13 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
     return 1 + sum(1.0 if name in skipped else 1 / share for name in records)
 
 
-def _do_elsewhere(profile: Profile) -> Iterator[Fix]:
+def _do_elsewhere(profile: PipelineProfile) -> Iterator[Fix]:
     for stage in profile.stages:
         if stage.name in profile.dataset.own_stages and _computes_much(profile, stage):
             yield from _do_stage_elsewhere(profile, stage)
 
 
-def _do_stage_elsewhere(profile: Profile, stage: StageTiming) -> Iterator[Fix]:
+def _do_stage_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
     """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
     name, facts, demand = stage.name, profile.dataset.declared.get(stage.name), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
@@ -416,7 +416,7 @@ def _do_stage_elsewhere(profile: Profile, stage: StageTiming) -> Iterator[Fix]:
     yield Fix(Effort.REWRITE, reason, lighter, instruction=instruction, action="rewrite_stage", stage=name)
 
 
-def _cache_behind(profile: Profile, stage: StageTiming, takes: str) -> Iterator[Fix]:
+def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> Iterator[Fix]:
     """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
     names = [each.name for each in profile.stages]
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
@@ -441,7 +441,7 @@ def _cache_behind(profile: Profile, stage: StageTiming, takes: str) -> Iterator[
     )
 
 
-def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
+def _mend_bottleneck(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     name, demand = bottleneck.stage, profile.demand
     stage = next((stage for stage in profile.stages if stage.name == name), None)
     if stage is None or name not in profile.dataset.own_stages:
@@ -471,7 +471,7 @@ def _name(name: str) -> str:
     return f"the function `{name}`" if name in _FUNCTIONS else f"the stage {name}"
 
 
-def _leave_lock(profile: Profile, stage: StageTiming) -> Fix:
+def _leave_lock(profile: PipelineProfile, stage: StageTiming) -> Fix:
     """Returns what helps a stage of which a lock lets one call run at a time. Threads do not."""
     name, what, demand = stage.name, _name(stage.name), profile.demand
     threads = {**demand.threads, name: max(stage.parallelism, 1)}
@@ -493,7 +493,7 @@ def _leave_lock(profile: Profile, stage: StageTiming) -> Fix:
     return Fix(Effort.VISIBLE_OPTION, reason, freed, instruction=instruction, action="rewrite_stage", stage=name)
 
 
-def _narrow(profile: Profile) -> Iterator[Fix]:
+def _narrow(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields, for each stage of the user's own that makes images larger, the same stage on the device."""
     names = [each.name for each in profile.stages]
     for place, stage in enumerate(profile.stages):

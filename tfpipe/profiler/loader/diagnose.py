@@ -1,4 +1,4 @@
-"""From a profile to the wall that holds the loader, the costs of an image, and the fixes with their gains. Pure."""
+"""From the profile of a loader to its bottleneck, the costs of an image, and the fixes with their gains. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.types import ACTIVITIES, Activity, LoaderFix, LoaderProfile, Wall
+from tfpipe.profiler.model import Demand
+from tfpipe.profiler.types import ACTIVITIES, Activity, Bottleneck, Effort, Fix, LoaderProfile
 from tfpipe.system.units import human_bytes, human_count, human_share
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05  # slow: ten times the median and 50 ms, of at most 5 % of the records
@@ -45,13 +46,20 @@ class Costs:
     cores: float
 
     @property
+    def demand(self) -> Demand:
+        """The time that an image needs at each station: a worker, the lock of a process, the trainer, the cores."""
+        wait_s, pause_s = {"workers": self.worker_s + self.stall_s, "lock": self.lock_s}, self.step_s
+        if self.num_workers:
+            made_s = self.slowest_s + self.num_workers * self.stall_s
+            wait_s |= {"workers": made_s, "trainer": self.step_s + self.main_s}
+            pause_s = self.restart_s
+        threads = {**dict.fromkeys(wait_s, 1.0), "workers": max(self.num_workers, 1)}
+        return Demand(self.cores, {"other": self.cpu_s}, wait_s, threads, pause_s=pause_s)
+
+    @property
     def rate(self) -> float:
         """The images per second of the loop with steps."""
-        limits = self.cpu_s / self.cores, self.lock_s
-        if not self.num_workers:
-            return 1 / max(max(self.worker_s + self.stall_s, *limits) + self.step_s, 1e-9)
-        made_s = max(self.slowest_s / self.num_workers + self.stall_s, *limits)
-        return 1 / max(max(made_s, self.step_s + self.main_s) + self.restart_s, 1e-9)
+        return min(self.demand.limit, 1e9)
 
     def save(self, seconds: float, received: float = 0.0) -> Costs:
         """Returns the costs if a worker saves time for each image, and the process that fetches a share of its own."""
@@ -91,9 +99,9 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
         # The workers make batches while the first one is waited for, so this is a little too much.
-        restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
-        step_s=profile.step_s / profile.batch.images,
-        cores=profile.num_cores if profile.is_crowded else profile.cores,
+        restart_s=profile.restart_s / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
+        step_s=profile.step.step_s.median / profile.batch.images,
+        cores=profile.host.cores if profile.is_crowded else profile.cores,
     )
 
 
@@ -124,28 +132,19 @@ def keep_workers(profile: LoaderProfile, now: Costs) -> Costs:
     return replace(now, restart_s=min(now.restart_s, first_s))
 
 
-def get_restart_s(profile: LoaderProfile) -> float:
-    """Returns the time that starting the workers takes at the beginning of an epoch, in seconds."""
-    if not profile.workers or profile.options.get("persistent_workers", True):
-        return 0.0
-    drives = (profile.paced, profile.free)  # the paced one is not watched, which takes time in each new worker
-    return next((one.restart_s / one.epochs for one in drives if one.epochs), profile.first_batch_s)
-
-
-def find_wall(profile: LoaderProfile) -> Wall:
+def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
     """Returns what holds a loader, with its proof."""
-    needed = profile.batch.images / profile.step_s if profile.step_s else float("inf")
-    fed = _FED if profile.free_rate < _PLENTY * needed else _NEARLY_FED  # the loop itself is late at times
-    if profile.idle_fraction <= fed:
-        return Wall("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
+    fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # the loop is late at times
+    if profile.step.idle <= fed:
+        return Bottleneck("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
     for find in (_find_starving, _find_slow_record, _find_restarts, _find_lock, _find_no_workers, _find_main):
-        if (wall := find(profile)) is not None:
-            return wall
+        if (found := find(profile)) is not None:
+            return found
     for find in (_find_slow_worker, _find_storage, _find_moves, _find_waits, _find_cores):
-        if (wall := find(profile)) is not None:
-            return wall
+        if (found := find(profile)) is not None:
+            return found
     text, where = _explain_largest(profile)
-    return Wall("unknown", f"No single resource holds the loader. {text}", where)
+    return Bottleneck("unknown", f"No single resource holds the loader. {text}", where=where)
 
 
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
@@ -185,7 +184,7 @@ def choose_threads(profile: LoaderProfile) -> int:
     return max(round(profile.used_cores), 1)
 
 
-def _find_starving(profile: LoaderProfile) -> Wall | None:
+def _find_starving(profile: LoaderProfile) -> Bottleneck | None:
     """Returns the threads of a library, if they work much, and are more than the cores that they get."""
     cpu_s, threads = sum(use.cpu_s for use in profile.makers), profile.torch_threads
     pool_s = sum(max(use.pool_s - use.sum("collating"), 0.0) for use in profile.makers)  # collating alone is short
@@ -194,13 +193,13 @@ def _find_starving(profile: LoaderProfile) -> Wall | None:
         return None
     whose = "A library computes in threads of its own" if threads == 1 else f"PyTorch computes in {threads} threads"
     reason = (
-        f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.num_cores, 'core')}: it waits "
-        f"for a core in {human_share(profile.time_share('no core'))} of the time, and the threads for each other."
+        f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.host.cores, 'core')}: it "
+        f"waits for a core in {human_share(profile.time_share('no core'))} of the time, and the threads for each other."
     )
-    return Wall("starving threads", reason, "" if threads == 1 else "torch.set_num_threads")
+    return Bottleneck("starving threads", reason, where="" if threads == 1 else "torch.set_num_threads")
 
 
-def _find_slow_record(profile: LoaderProfile) -> Wall | None:
+def _find_slow_record(profile: LoaderProfile) -> Bottleneck | None:
     excess = list_excess(profile)
     # In order, every worker waits for the slow one in the end; what lies in the queues bridges a part.
     if not excess or sum(excess) < _STALLED * profile.free.wall_s:
@@ -211,21 +210,21 @@ def _find_slow_record(profile: LoaderProfile) -> Wall | None:
         f"{human_count(len(excess), 'record')} of {len(times):,} took {statistics.fmean(excess):.2g} s more than the "
         f"median of {statistics.median(times) * 1e3:.2g} ms, and batches come in order. The slowest is record {name}."
     )
-    return Wall("slow record", reason, f"record {name}")
+    return Bottleneck("slow record", reason, where=f"record {name}")
 
 
-def _find_restarts(profile: LoaderProfile) -> Wall | None:
+def _find_restarts(profile: LoaderProfile) -> Bottleneck | None:
     if not profile.free.epochs:
         return None
     now = compute_costs(profile)
     share = 1 - now.rate / keep_workers(profile, now).rate
     if share < _STALLED:
         return None
-    starts = f"Each epoch starts the workers anew, and its first batch comes after {get_restart_s(profile):.2g} s."
-    return Wall("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")
+    starts = f"Each epoch starts the workers anew, and its first batch comes after {profile.restart_s:.2g} s."
+    return Bottleneck("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")
 
 
-def _find_lock(profile: LoaderProfile) -> Wall | None:
+def _find_lock(profile: LoaderProfile) -> Bottleneck | None:
     share = profile.share("lock")
     if share < _ON_LOCK or profile.share("handing over") > _MOVED * (1 - share):
         return None
@@ -234,18 +233,18 @@ def _find_lock(profile: LoaderProfile) -> Wall | None:
         f"Threads of one process wait for Python's lock in {shown} of their time. One at a time computes, "
         f"however many there are{f'; most of it in {where}' if where else ''}."
     )
-    return Wall("lock", reason, where)
+    return Bottleneck("lock", reason, where=where)
 
 
-def _find_no_workers(profile: LoaderProfile) -> Wall | None:
+def _find_no_workers(profile: LoaderProfile) -> Bottleneck | None:
     if profile.workers:
         return None
     text, where = _explain_largest(profile)
     start = "No worker process makes batches: the loop does it itself, and the step waits meanwhile."
-    return Wall("too few workers", f"{start} {text}", where)
+    return Bottleneck("too few workers", f"{start} {text}", where=where)
 
 
-def _find_main(profile: LoaderProfile) -> Wall | None:
+def _find_main(profile: LoaderProfile) -> Bottleneck | None:
     main = profile.main
     share = (main.working_s + main.sum("no core") - main.sum("waiting")) / profile.free.wall_s
     idle = statistics.fmean(use.sum("idle") / use.wall_s for use in profile.workers)
@@ -258,10 +257,10 @@ def _find_main(profile: LoaderProfile) -> Wall | None:
         f"The process of the trainer is busy with batches for {busy} of the time, most of it {name}"
         f"{f' ({where})' if where else ''}, while its workers have nothing to do for {human_share(idle)}."
     )
-    return Wall("hand-over" if name == "handing over" else "main process", reason, where or name)
+    return Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
 
 
-def _find_slow_worker(profile: LoaderProfile) -> Wall | None:
+def _find_slow_worker(profile: LoaderProfile) -> Bottleneck | None:
     if not is_worker_slow(profile):
         return None
     times = sorted((statistics.median(use.record_s), use.pid) for use in profile.workers if len(use.record_s) > 2)
@@ -270,10 +269,10 @@ def _find_slow_worker(profile: LoaderProfile) -> Wall | None:
         f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record, the others "
         f"{others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
     )
-    return Wall("slow worker", reason, f"process {times[-1][1]}")
+    return Bottleneck("slow worker", reason, where=f"process {times[-1][1]}")
 
 
-def _find_storage(profile: LoaderProfile) -> Wall | None:
+def _find_storage(profile: LoaderProfile) -> Bottleneck | None:
     share = profile.share("storage")
     if share < _ON_STORAGE:
         return None
@@ -282,30 +281,32 @@ def _find_storage(profile: LoaderProfile) -> Wall | None:
     shown = human_share(profile.time_share("storage"))
     reason = f"Workers wait for files in {shown} of their time{f' ({where})' if where else ''}: "
     if num_bytes >= _FAST_BYTES * waited_s:
-        return Wall("storage bytes", f"{reason}{human_bytes(num_bytes / profile.free.wall_s)}/s come.", where)
+        return Bottleneck(
+            "storage bytes", f"{reason}{human_bytes(num_bytes / profile.free.wall_s)}/s come.", where=where
+        )
     wait_ms = waited_s / (profile.free.batches * profile.batch.images) * 1e3
-    return Wall("storage latency", f"{reason}{wait_ms:.2g} ms an image, for few bytes.", where)
+    return Bottleneck("storage latency", f"{reason}{wait_ms:.2g} ms an image, for few bytes.", where=where)
 
 
-def _find_moves(profile: LoaderProfile) -> Wall | None:
+def _find_moves(profile: LoaderProfile) -> Bottleneck | None:
     share, batch = profile.share("handing over"), profile.batch
     if share < _MOVED * (1 - profile.share("lock")):
         return None
     many, shown = batch.objects > batch.images, profile.time_share("handing over")
     what = human_count(batch.objects, "Python object") if many else human_bytes(batch.bytes)
-    return Wall("hand-over", f"Handing over takes {human_share(shown)} of the workers' time: {what} a batch.")
+    return Bottleneck("hand-over", f"Handing over takes {human_share(shown)} of the workers' time: {what} a batch.")
 
 
-def _find_waits(profile: LoaderProfile) -> Wall | None:
+def _find_waits(profile: LoaderProfile) -> Bottleneck | None:
     share, (where, _) = profile.share("waiting"), find_function(profile, "waiting")
     if share < _WAITS:
         return None
     shown = human_share(profile.time_share("waiting"))
-    return Wall("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where)
+    return Bottleneck("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where=where)
 
 
-def _find_cores(profile: LoaderProfile) -> Wall | None:
-    makers, cores, used, delay = profile.makers, profile.num_cores, profile.used_cores, profile.delay
+def _find_cores(profile: LoaderProfile) -> Bottleneck | None:
+    makers, cores, used, delay = profile.makers, profile.host.cores, profile.used_cores, profile.delay
     workers = profile.num_workers
     text, where = _explain_largest(profile)
     shown = human_share(profile.time_share("no core"))
@@ -314,14 +315,14 @@ def _find_cores(profile: LoaderProfile) -> Wall | None:
             f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {shown} of their "
             "time, and each takes memory and time to start."
         )
-        return Wall("too many workers", reason, where)
+        return Bottleneck("too many workers", reason, where=where)
     idle = sum(use.sum("idle") for use in makers) / sum(use.wall_s for use in makers)
     if workers < cores and idle < _NARROW:
-        return Wall(
-            "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where
+        return Bottleneck(
+            "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where=where
         )
     if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or delay >= _DELAYED:
-        return Wall("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where)
+        return Bottleneck("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where=where)
     return None
 
 
@@ -334,31 +335,31 @@ class _Idea(NamedTuple):
     is_due: bool = False
 
 
-def list_fixes(
-    profile: LoaderProfile, wall: Wall, has_cuda: bool = False, draft_s: float | None = None
-) -> tuple[LoaderFix, ...]:
-    """Returns the fixes that help, the best first; `draft_s` is the time to decode the smallest size."""
-    if wall.kind == "accelerator":
+def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ...]:
+    """Returns the fixes that help, the best first."""
+    if wall.stage == "accelerator":
         return ()
-    now = compute_costs(profile)
+    now, rate = compute_costs(profile), profile.images_per_second
     proposers = (_change_workers, _change_order, _change_handing, _change_work)
     found = [idea for propose in proposers for idea in propose(profile, wall, now)]
-    decoding_s = (now.worker_s + now.stall_s) * _get_decoding_share(profile)
-    if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
-        reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
-        change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
-        found.append(_Idea(now.save(decoding_s - draft_s), change, reason))
-    if has_cuda and profile.options.get("pin_memory") is False:
+    if profile.has_cuda and profile.options.get("pin_memory") is False:
         saved_s = min(profile.copy_s / profile.batch.images, 0.5 * now.step_s)
         costs = replace(now, step_s=now.step_s - saved_s)
         found.append(_Idea(costs, {"pin_memory": True}, "Copies to the GPU run beside its work."))
-    most = 1 / max(1 - profile.idle_fraction, 1e-9) if profile.step_s else math.inf  # the trainer takes no more
     fixes = []
     for costs, change, reason, is_due in found:
-        gain = min(costs.rate / now.rate, most)
+        is_code = isinstance(change, str)
+        fix = Fix(
+            Effort.REWRITE if is_code else Effort.VISIBLE_OPTION,
+            reason,
+            costs.demand,
+            {} if is_code else change,
+            change if is_code else ", ".join(f"{name}={value!r}" for name, value in change.items()),
+            "rewrite_stage" if is_code else "set_option",
+            efficiency=rate / now.rate,
+        ).predict(profile, now.demand)
+        gain = fix.predicted_images_per_second / rate
         if gain >= _MIN_GAIN or is_due:
-            is_code = isinstance(change, str)
-            fix = LoaderFix({} if is_code else change, change if is_code else "", reason, max(gain, 1.0))
             fixes.append((not is_due, (1 - gain) * (_CODE_WEIGHT if is_code else 1.0), fix))
     return tuple(fix for _, _, fix in sorted(fixes, key=lambda one: one[:2]))
 
@@ -389,8 +390,8 @@ def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:
     return next((number, costs) for number, costs in choices.items() if costs.rate >= _ENOUGH * best)
 
 
-def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
-    options, cores = profile.options, profile.num_cores
+def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
+    options, cores = profile.options, profile.host.cores
     number, costs = _choose_workers(now, profile.hop_s / profile.batch.images)
     cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
     waits = sum(use.working_s - use.sum("lock") for use in profile.makers) / max(cpu_s, 1e-9)
@@ -398,12 +399,12 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
     number = min(max(number, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
     costs = replace(costs, num_workers=number)
     reason = f"{number} workers can make batches at once{'' if now.num_workers else ', while the step runs'}."
-    is_due = wall.kind in ("too few workers", "lock")
-    if wall.kind == "too many workers" and "num_workers" in options:
+    is_due = wall.stage in ("too few workers", "lock")
+    if wall.stage == "too many workers" and "num_workers" in options:
         reason = f"As many workers as cores do the same work; {now.num_workers - cores} processes are not started."
         costs = replace(now, num_workers=cores, slowest_s=now.worker_s)
         yield _Idea(costs, {"num_workers": cores}, reason, is_due=True)
-    elif wall.kind not in ("slow record", "slow worker", "main process") and number > now.num_workers:
+    elif wall.stage not in ("slow record", "slow worker", "main process") and number > now.num_workers:
         if "num_workers" in options:
             yield _Idea(costs, {"num_workers": number}, reason, is_due)
         elif "use_multiprocessing" in options:
@@ -415,9 +416,9 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
     if profile.workers and options.get("persistent_workers") is False:
         reason = "The workers stay from one epoch to the next."
         costs = keep_workers(profile, now)
-        yield _Idea(costs, {"persistent_workers": True}, reason, wall.kind == "restarts")
+        yield _Idea(costs, {"persistent_workers": True}, reason, wall.stage == "restarts")
     delay_s = sum(use.sum("no core") for use in profile.makers)
-    is_starving, is_full = wall.kind == "starving threads", profile.num_workers >= cores
+    is_starving, is_full = wall.stage == "starving threads", profile.num_workers >= cores
     if is_starving or (is_full and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s):
         owners = "workers'" if profile.workers else "loader's"
         reason = f"{human_share(pool_s / cpu_s)} of the {owners} processor time is in threads of a library."
@@ -427,17 +428,17 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
             change = "Give the library one thread, such as by `cv2.setNumThreads(0)`"
             if profile.torch_threads > 1:
                 change = f"Call `torch.set_num_threads({choose_threads(profile)})`"
-        yield _Idea(now, change, reason, is_starving or wall.kind == "cores")
+        yield _Idea(now, change, reason, is_starving or wall.stage == "cores")
 
 
-def _change_order(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
-    if wall.kind not in ("slow record", "slow worker"):
+def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
+    if wall.stage not in ("slow record", "slow worker"):
         return
     if profile.options.get("in_order") is True and now.num_workers > 1:
         costs = replace(now, stall_s=now.stall_s / now.num_workers, slowest_s=now.worker_s)
         reason = "Batches come as they are ready, in another order: nobody waits for the slow one."
         yield _Idea(costs, {"in_order": False}, reason, is_due=True)
-    if wall.kind == "slow record":
+    if wall.stage == "slow record":
         ahead = profile.options.get("prefetch_factor") or _DEFAULT_PREFETCH
         more_s = max(_PREFETCH - ahead, 0) * now.num_workers * profile.batch.images / now.rate
         left = max(1 - more_s / (now.stall_s * profile.batch.images * profile.free.batches), 0.0)
@@ -447,16 +448,16 @@ def _change_order(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_I
         yield _Idea(replace(now, stall_s=0.0), change, "Without it no batch is late.")
 
 
-def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
+def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
     batch, made_s = profile.batch, now.worker_s + now.stall_s
     received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # of the time of the trainer's process
-    if wall.kind == "main process":
+    if wall.stage == "main process":
         moved_s = now.main_s * 0.9
         costs = replace(now.save(-moved_s), main_s=now.main_s - moved_s, cpu_s=now.cpu_s)
         reason = "Several workers do at once what the process of the trainer does alone."
         change = f"Move {wall.where} into the workers: into the dataset, or into `collate_fn`"
         yield _Idea(costs, change, reason, is_due=True)
-    elif wall.kind == "hand-over" and batch.objects > batch.images:
+    elif wall.stage == "hand-over" and batch.objects > batch.images:
         working_s = max(sum(use.working_s for use in profile.makers), 1e-9)
         collecting = sum(use.collecting_s for use in profile.makers) / working_s
         # Objects that are kept until they are packed are what Python looks through for garbage meanwhile, and what the
@@ -476,14 +477,19 @@ def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         # arrays take more than their part of a large one. So half of it counts.
         written = collated + min(collated, profile.share("functions")) / 2
         sizes = f"{human_bytes(batch.bytes)} a batch become {human_bytes(batch.bytes / width)}"
-        is_due = batch.dtype == "float64" and wall.kind == "hand-over"
+        is_due = batch.dtype == "float64" and wall.stage == "hand-over"
         costs = now.save(saved * made_s * (profile.share("handing over", "lock") + written), saved * received)
         change = f"Hand over uint8 in place of {batch.dtype}"
         yield _Idea(costs, change, f"{sizes}; convert and normalize on the device.", is_due)
 
 
-def _change_work(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
+def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
     made_s, size = now.worker_s + now.stall_s, profile.batch.image_size
+    decoding_s, draft_s = made_s * _get_decoding_share(profile), profile.draft_s
+    if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
+        reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
+        change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
+        yield _Idea(now.save(decoding_s - draft_s), change, reason)
     read_s = made_s * profile.share("decoding", "reading", "storage")
     if size is not None and profile.records is not None and read_s > _LARGE_SHARE * made_s:
         memory = 4 * profile.records * math.prod(size) * 3  # originals have about four times the pixels of a crop

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.loader.types import BatchFacts
+from tfpipe.profiler.types import BatchFacts
 
 Changes = Mapping[str, Any]
 

@@ -12,24 +12,26 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.images import jpeg
 from tfpipe.images.errors import BadImage
-from tfpipe.profiler.loader.diagnose import find_wall, list_fixes
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.loader.loaders import Loader, LoaderSource, describe_batch
 from tfpipe.profiler.loader.probe import FLUSH_S, IMAGE_ENDINGS, Probe, end_probes, timing_records, watching_processes
-from tfpipe.profiler.loader.types import Drive, LoaderProfile, LoaderReport, ProcessUse
 from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.trials import try_changes
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing
+from tfpipe.profiler.trials import try_fixes
+from tfpipe.profiler.types import Drive, HostUse, LoaderProfile, ProcessUse, Report, Step
+from tfpipe.profiler.types import Trainer as Method
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 
@@ -42,9 +44,9 @@ _COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
 _OBJECT_BYTES = 8  # of a number in an array
 
 
-def find_files(profile: LoaderProfile, dataset: Any) -> list[str]:
+def find_files(uses: Iterable[ProcessUse], dataset: Any) -> list[str]:
     """Returns image files of the loader: those that its processes opened, or those in a list of its dataset."""
-    files = {file: None for use in (*profile.workers, profile.main) for file in use.files}
+    files = {file: None for use in uses for file in use.files}
     for _ in range(_DEPTH if len(files) < _DRAFTS else 0):
         for name in _LISTS:
             entries = getattr(dataset, name, None)
@@ -82,11 +84,11 @@ class Trainer:
     train: Callable[[Any], Any] | None = None  # the user's own step
 
     @property
-    def method(self) -> Literal["sleeps", "trains", "none"]:
+    def method(self) -> Method:
         """The kind of step."""
         if self.train is not None:
-            return "trains"
-        return "none" if self.step_s is None and self.images_per_second is None else "sleeps"
+            return "train"
+        return "none" if self.step_s is None and self.images_per_second is None else "loop"
 
     def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float]:
         """Returns the step, and its time with one batch that is given again and again, in seconds."""
@@ -95,8 +97,7 @@ class Trainer:
             step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
             return (lambda _: time.sleep(step_s)), step_s
         train = self.train
-        cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-        has_cuda = cuda is not None and cuda.is_available()
+        has_cuda = _has_cuda()
 
         def step(batch: Any) -> None:
             try:
@@ -104,7 +105,7 @@ class Trainer:
             except Exception as error:
                 raise ConfigError(f"--train: the step raises {type(error).__name__}: {error}") from error
             if has_cuda:
-                cuda.synchronize()
+                sys.modules["torch"].cuda.synchronize()
 
         for _ in range(2):  # the first ones compile
             step(batch)
@@ -154,7 +155,7 @@ class Batches:
 
 def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Path) -> LoaderProfile:
     """Measures a loader that has given nothing yet. The empty folder gets the files of the probes."""
-    num_cores, pid = host_limits.usable_cpus(), os.getpid()
+    num_cores, pid, earlier_peak = host_limits.usable_cpus(), os.getpid(), host_limits.peak_memory_bytes()
     cores = measure_cores(num_cores)
     batches, probe = Batches(loader), Probe(folder, loader.strangers)
     with contextlib.ExitStack() as stack:
@@ -186,36 +187,67 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
             paced = drive(batches, step, seconds)
     uses = read_uses(folder, before.at, after.at + FLUSH_S, loader.collate)
     main = uses.pop(pid, ProcessUse(pid, free.wall_s))
-    used_s = main.cpu_s + sum(use.cpu_s for use in uses.values())
-    all_s = after.machine - before.machine if after.machine is not None and before.machine is not None else used_s
+    every = (*uses.values(), main)
+    used_s, all_s = sum(use.cpu_s for use in every), 0.0
+    if after.machine is not None and before.machine is not None:
+        all_s = after.machine - before.machine
     records = None if loader.length is None else loader.length * facts.images
     with contextlib.suppress(TypeError, NotImplementedError, ValueError):
         records = len(loader.dataset)
-    hop_s = _measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects)
+    timing = compute_step_timing(paced.steps, Accelerator(step_s, facts.images, trainer.method))
+    restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # no probe starts with the former
     torch: Any = sys.modules.get("torch")
     return LoaderProfile(
-        *(loader.kind, loader.options, facts, step_s, trainer.method, first_batch_s, paced, free),
-        *(tuple(uses.values()), main, loader.length, cores, num_cores, max(all_s - used_s, 0.0) / free.wall_s),
-        *(_measure_copy_s(facts.bytes), hop_s, records, host_limits.available_memory_bytes()),
-        1 if uses or torch is None else torch.get_num_threads(),
+        step=timing,
+        host=HostUse(
+            cores=num_cores,
+            cpu_fraction=used_s / free.wall_s / num_cores,
+            other_cpu_fraction=max(all_s - used_s, 0.0) / free.wall_s / num_cores,
+            peak_memory_bytes=host_limits.peak_memory_bytes_since(earlier_peak),
+            memory_limit_bytes=host_limits.memory_limit_bytes(),
+            storage_bytes_per_second=sum(use.bytes for use in every) / free.wall_s,
+        ),
+        images_per_second=timing.rate,
+        first_batch_s=first_batch_s,
+        kind=loader.kind,
+        options=loader.options,
+        batch=facts,
+        free=free,
+        workers=tuple(uses.values()),
+        main=main,
+        restart_s=next(restarts, first_batch_s) if uses and not loader.options.get("persistent_workers", True) else 0.0,
+        steps_per_epoch=loader.length,
+        cores=cores,
+        copy_s=_measure_copy_s(facts.bytes),
+        hop_s=_measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects),
+        draft_s=measure_draft_s(find_files(every, loader.dataset), facts.image_size),
+        records=records,
+        free_memory_bytes=host_limits.available_memory_bytes(),
+        torch_threads=1 if uses or torch is None else torch.get_num_threads(),
+        has_cuda=_has_cuda(),
     )
 
 
 def drive(batches: Batches, step: Callable[[Any], Any], seconds: float) -> Drive:
     """Takes batches in a plain loop for some time, two at least, with a step behind each."""
-    wait_s = restart_s = 0.0
-    count = epochs = 0
-    started = time.perf_counter()
-    while count < 2 or time.perf_counter() - started < seconds:
-        asked = time.perf_counter()
+    steps: list[Step] = []
+    restart_s, epochs = 0.0, 0
+    started = free_at = time.perf_counter()
+    while len(steps) < 2 or time.perf_counter() - started < seconds:
+        asked_at = time.perf_counter()
         batch, is_new = batches.fetch()
-        waited_s = time.perf_counter() - asked
-        wait_s += waited_s
+        got_at = time.perf_counter()
+        steps.append(Step(got_at, got_at - free_at, got_at - asked_at))
         if is_new:
-            restart_s, epochs = restart_s + waited_s, epochs + 1
+            restart_s, epochs = restart_s + got_at - asked_at, epochs + 1
         step(batch)
-        count += 1
-    return Drive(count, time.perf_counter() - started, wait_s, restart_s, epochs)
+        free_at = time.perf_counter()
+    return Drive(len(steps), free_at - started, restart_s, epochs, tuple(steps))
+
+
+def _has_cuda() -> bool:
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and bool(cuda.is_available())
 
 
 def measure_cores(cores: int) -> float:
@@ -268,35 +300,29 @@ def _time(function: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 
 def profile_loader(
-    source: LoaderSource, trainer: Trainer, seconds: float, applies: bool, observer: Observer
-) -> tuple[LoaderReport, dict[str, Any]]:
+    source: LoaderSource,
+    trainer: Trainer,
+    seconds: float,
+    applies: bool,
+    observer: Observer,
+    price_per_hour: float | None = None,
+) -> tuple[Report, dict[str, Any]]:
     """Profiles a loader, and returns the options that were kept if fixes are tried."""
-    loader = source.make()
     observer.phase("Measuring the loader")
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-        profile = measure_loader(loader, trainer, seconds, Path(folder))
-    wall = find_wall(profile)
-    files = find_files(profile, loader.dataset)
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    has_cuda = cuda is not None and cuda.is_available()
-    fixes = list_fixes(profile, wall, has_cuda, measure_draft_s(files, profile.batch.image_size))
-    kept: dict[str, Any] = {}
-    if applies:
-        run = partial(run_turn, source, trainer, seconds / 2)
-        trials, kept = try_changes(run, [(fix.name, fix.changes) for fix in fixes], observer)
-        fixes = tuple(
-            fix if trial is None else replace(fix, measured_gain=trial.gain, kept=trial.kept)
-            for fix, trial in zip(fixes, trials, strict=True)
-        )
-    return LoaderReport(profile, wall, fixes), kept
+        report = make_report(measure_loader(source.make(), trainer, seconds, Path(folder)), price_per_hour)
+    if not applies:
+        return report, {}
+    return try_fixes(report, partial(run_turn, source, trainer, seconds / 2), observer)
 
 
 def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
-    """Returns the batches per second of the loader with some options changed, after its queues ran empty."""
+    """Returns the images per second of the loader with some options changed, after its queues ran empty."""
     batches = Batches(source.make(changes))
     try:
-        step, _ = trainer.make_step(batches.warm_up())
+        first = batches.warm_up()
+        step, _ = trainer.make_step(first)
         done = drive(batches, step, seconds)
     finally:
         batches.close()
-    return done.batches / done.wall_s
+    return done.batches / done.wall_s * describe_batch(first).images

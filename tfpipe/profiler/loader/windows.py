@@ -14,7 +14,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.types import Activity, ProcessUse
+from tfpipe.profiler.types import Activity, ProcessUse
 
 _LIVELY = 0.1  # a thread with work for a larger share of the time counts as one that can hold Python's lock
 _MAX_FUNCTIONS = 20

@@ -22,7 +22,7 @@ from tfpipe.pipeline.steps import CALL_NAME, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.samples import count_records, measure_unread, sample_records
-from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, Profile
+from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, PipelineProfile
 from tfpipe.system.units import parse_bytes
 
 _CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
@@ -238,13 +238,17 @@ def _compute_short_side(size: tuple[float, float] | None, config: PipelineConfig
     return short_side if short_side < _CLEARLY_SMALLER * min(size) else None
 
 
-def find_held(profile: Profile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]) -> tuple[Held, ...]:
+def find_held(
+    profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
+) -> tuple[Held, ...]:
     """Returns what the stages hold, the most bytes first."""
     held = [*_find_buffers(profile, built, element_bytes), *_find_cache(profile)]
     return tuple(sorted(held, key=lambda each: -each.num_bytes))
 
 
-def _find_buffers(profile: Profile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]) -> Iterator[Held]:
+def _find_buffers(
+    profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
+) -> Iterator[Held]:
     config, dataset = profile.config, profile.dataset
     records = dataset.records or dataset.counted_records
     us_before = 0.0  # a core's time for an image up to a stage
@@ -269,7 +273,7 @@ def _find_buffers(profile: Profile, built: Sequence[BuiltStage], element_bytes: 
         yield Held("prefetch", "batches", batches, batches * size)
 
 
-def _find_cache(profile: Profile) -> Iterator[Held]:
+def _find_cache(profile: PipelineProfile) -> Iterator[Held]:
     config, dataset = profile.config, profile.dataset
     records = dataset.records or dataset.counted_records or 0
     if config.cache == "none" or config.cache_dir is not None:

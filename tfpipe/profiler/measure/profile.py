@@ -20,7 +20,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
-from tfpipe.errors import ConfigError, explain_pipeline_error
+from tfpipe.errors import ConfigError, DataError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
@@ -41,8 +41,19 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     make_timeline,
 )
 from tfpipe.profiler.measure.textbook import leave_out_cached
-from tfpipe.profiler.types import LARGE_BATCH, DatasetFacts, HostUse, Profile, Spread, StageTiming, Step, StepTiming
+from tfpipe.profiler.trials import Changes, Run
+from tfpipe.profiler.types import (
+    LARGE_BATCH,
+    DatasetFacts,
+    HostUse,
+    PipelineProfile,
+    Spread,
+    StageTiming,
+    Step,
+    StepTiming,
+)
 from tfpipe.system import host_limits
+from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
 
 _PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
@@ -51,6 +62,7 @@ _MOST_PARTS = 10
 _READINGS = 10  # of the engine's clocks in a run
 _SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
+_MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
 _DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of AUTOTUNE
 
 
@@ -147,7 +159,7 @@ def profile_pipeline(
     observer: Observer | None = None,
     customize: Customize | None = None,
     functions: Functions | None = None,
-) -> Profile:
+) -> PipelineProfile:
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
     The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are run alone
@@ -222,7 +234,35 @@ def measure_rate(
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
     timing = compute_step_timing(run.steps, accelerator)
-    return _compute_rate(timing), _compute_fill_s(run, timing)
+    return timing.rate, _compute_fill_s(run, timing)
+
+
+def make_turn(
+    data: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    accelerator: Accelerator,
+    seconds: float,
+    customize: Customize | None = None,
+) -> Run:
+    """Returns a function that runs the pipeline with other options: a new start, a warm-up, its accelerator."""
+    run_config = ProfileConfig(seconds, max_fill_s=_MAX_FILL_S)
+
+    def run(changes: Changes) -> float:
+        try:
+            changed: PipelineConfig = replace_options(config, changes)
+            step_s = accelerator.step_s * changed.batch_size / accelerator.images_per_step
+            scaled = replace(accelerator, step_s=step_s, images_per_step=changed.batch_size)
+            rate, fill_s = measure_rate(data, split, changed, scaled, run_config, customize)
+        except ConfigError as error:
+            raise DataError(str(error)) from error
+        if fill_s and changed.cache != config.cache:
+            raise DataError(
+                f"The cache takes about {fill_s:,.0f} s to fill, and a turn has {_MAX_FILL_S:.0f} s for it."
+            )
+        return rate
+
+    return run
 
 
 def _open(
@@ -243,13 +283,15 @@ def _open(
     return NumpyPipeline(data, split, config, functions)
 
 
-def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator) -> Profile:
+def _describe(
+    run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator
+) -> PipelineProfile:
     timing = compute_step_timing(run.steps, accelerator)
-    return Profile(
+    return PipelineProfile(
         step=timing,
         stages=(),
         host=_get_host_use(run, plan.source, plan.config, timing),
-        images_per_second=_compute_rate(timing),
+        images_per_second=timing.rate,
         first_batch_s=run.first.begins_s - started,
         warm_up_s=run.steps[0].begins_s - started,
         config=plan.config,
@@ -259,7 +301,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, a
     )
 
 
-def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTiming, ...]:
+def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[StageTiming, ...]:
     config = plan.config
     height, width = plan.decoded_size if config.augment == "device" else config.size
     value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
@@ -365,14 +407,10 @@ def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: S
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
         peak_memory_bytes=run.peak_memory_bytes,
         memory_limit_bytes=host_limits.memory_limit_bytes(),
-        storage_bytes_per_second=_compute_rate(timing) * source.record_bytes,
+        storage_bytes_per_second=timing.rate * source.record_bytes,
         # The workers of a service have storage of their own.
         storage_limit_bytes_per_second=None if profiled.service.workers else measure_storage_rate(source.files),
     )
-
-
-def _compute_rate(timing: StepTiming) -> float:
-    return timing.steps * timing.images_per_step / timing.wall_s
 
 
 def _compute_fill_s(run: _Run, timing: StepTiming) -> float:

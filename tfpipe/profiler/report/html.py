@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
 from tfpipe.profiler.report import text_json
-from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
+from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, PipelineProfile, Report, Spread, StageTiming
 from tfpipe.system.options import get_names, get_value
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
@@ -28,6 +28,7 @@ _METHODS: Mapping[IdleMethod, str] = {
     "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
     "batch.",
     "none": "Batches were taken as fast as they came.",
+    "train": "A plain loop took the batches, and waited for the user's step behind each.",
     "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
 }
 
@@ -47,7 +48,8 @@ class _Row(NamedTuple):
 def render(report: Report) -> str:
     """Returns the page of a report; the same report gives the same text."""
     profile, step = report.profile, report.profile.step
-    rows, headline = _list_rows(report), text_json.format_headline(report)
+    assert isinstance(profile, PipelineProfile)
+    rows, headline = _list_rows(profile), text_json.format_headline(report)
     options = {name: get_value(profile.config, name) for name in get_names(profile.config)}
 
     def list_rates(fix: Fix) -> list[tuple[str, float, str]]:
@@ -119,8 +121,8 @@ def _list_key_figures(report: Report) -> list[_KeyFigure]:
     return figures
 
 
-def _list_rows(report: Report) -> list[_Row]:
-    stages, cpu_s = report.profile.stages, report.profile.demand.cpu_s
+def _list_rows(profile: PipelineProfile) -> list[_Row]:
+    stages, cpu_s = profile.stages, profile.demand.cpu_s
     if not stages:
         return []
     total_s = sum(cpu_s.values()) or 1.0

@@ -9,7 +9,20 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tfpipe.profiler.diagnose.bottleneck import count_needed_workers, explain_needed_workers, explain_wire
-from tfpipe.profiler.types import Effort, Fix, HostUse, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
+from tfpipe.profiler.loader.diagnose import compute_costs
+from tfpipe.profiler.types import (
+    ACTIVITIES,
+    Effort,
+    Fix,
+    LoaderProfile,
+    PipelineProfile,
+    Profile,
+    Report,
+    ServiceUse,
+    Spread,
+    StageTiming,
+    StepTiming,
+)
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 4
@@ -28,6 +41,7 @@ _BOTTLENECK_NAMES = {
 _TRAINERS = {
     "loop": "a plain loop, which takes a batch and then computes",
     "fit": "Keras' `fit` on a device with a queue, which takes the next batch while the device computes",
+    "train": "a plain loop, which takes a batch and then waits for your step",
 }
 EFFORTS = {
     Effort.WASTE: "work for nothing",
@@ -46,6 +60,12 @@ _RECORDS = {
     "an image may take": "a record may take",
 }
 _IMAGES = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_RECORDS)})(?![\w/.-])")
+_ACTIVITY_NAMES = {
+    **{"functions": "your functions", "waiting": "other waits", "storage": "wait for storage"},
+    **{"lock": "wait for the lock", "no core": "wait for a core", "idle": "nothing to do"},
+}
+_MAX_LINES, _MAX_PROCESSES = 5, 8  # of the user's code and of processes in a text
+_SMALLEST = 0.005  # the share of time of an activity below which it is not shown
 _MAX_FIXES = 5
 _NOTABLE_SHARE = 0.05
 
@@ -55,7 +75,9 @@ def format_headline(report: Report) -> str:
     rate, idle = human_rate(report.profile.images_per_second), report.profile.step.idle
     if report.bottleneck.stage == "accelerator":
         return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
-    stage = report.bottleneck.stage
+    stage, where = report.bottleneck.stage, report.bottleneck.where
+    if isinstance(report.profile, LoaderProfile):
+        return f"Bottleneck: {stage}{f' ({where})' if where else ''}"
     name = name_bottleneck(stage)[:_MOST_NAME]
     name = name[0].upper() + name[1:] if stage in _BOTTLENECK_NAMES else name
     if not report.profile.step.has_steps:
@@ -64,15 +86,21 @@ def format_headline(report: Report) -> str:
     return f"{name} limits this pipeline: {rate} of {required} images/s, {human_share(idle)} idle."
 
 
-def explain_neighbors(host: HostUse) -> str:
+def explain_neighbors(profile: Profile) -> str:
     """Returns the sentence about other programs that take the cores, or an empty text if they take hardly any."""
-    if not host.is_crowded:
+    if not profile.is_crowded:
         return ""
-    cores = human_count(host.cores, "core")
+    no_gain = "" if _predicts(profile) else ", and no gain is predicted"
     return (
-        f"Busy neighbors: other programs take {human_share(host.other_cpu_fraction)} of {cores}. End them and run this "
-        "again: the figures hold only beside them."
+        f"Busy neighbors: other programs take {human_share(profile.host.other_cpu_fraction)} of "
+        f"{human_count(profile.host.cores, 'core')}. End them and run this again: the figures hold only beside them"
+        f"{no_gain}."
     )
+
+
+def _predicts(profile: Profile) -> bool:
+    """Returns whether gains are predicted: of a loader not where its processes got other cores than they would have."""
+    return not (isinstance(profile, LoaderProfile) and profile.is_crowded)
 
 
 def explain_rates(report: Report) -> str:
@@ -113,7 +141,7 @@ def explain_first_batch(profile: Profile) -> str:
 
 def explain_filling(profile: Profile) -> str:
     """Returns a sentence if the profile is of the epoch that fills a cache, or an empty text."""
-    if not profile.fill_s:
+    if not isinstance(profile, PipelineProfile) or not profile.fill_s:
         return ""
     return (
         f"The cache was still being filled. Epochs that only read it begin after {math.ceil(profile.fill_s):,} s more."
@@ -132,36 +160,54 @@ def format_out_per_in(stage: StageTiming) -> str:
 
 
 def to_text(report: Report) -> str:
-    """Returns at most one screen: the budget, the stages, the bottleneck, the first fixes."""
-    lines = [*_summary_lines(report), "", *_stage_lines(report), *_service_lines(report), *_fix_lines(report)]
-    return use_unit("\n".join(line.rstrip() for line in lines) + "\n", report)
+    """Returns at most one screen: the budget, the stages or processes, the bottleneck, the first fixes."""
+    profile = report.profile
+    lines = [*_summary_lines(report), ""]
+    if isinstance(profile, PipelineProfile):
+        lines += [*_stage_lines(profile), *_service_lines(profile)]
+    elif isinstance(profile, LoaderProfile):
+        lines += [*_process_lines(profile), *_code_lines(profile)]
+    return use_unit("\n".join(line.rstrip() for line in [*lines, *_fix_lines(report)]) + "\n", report)
 
 
 def use_unit(text: str, report: Report) -> str:
     """Returns a report's text with `DatasetFacts.unit` in the place of images. Paths such as `images/s` stay."""
-    unit = report.profile.dataset.unit
+    unit = report.profile.dataset.unit if isinstance(report.profile, PipelineProfile) else "images"
     return text if unit == "images" else _IMAGES.sub(lambda found: _RECORDS[found[0]], text)
 
 
 def to_json(report: Report) -> dict[str, Any]:
     """Returns the report as one object of plain values, in which infinite limits are None."""
     profile = report.profile
-    return {
+    document = {
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
         **step_to_json(profile.step),
         "images_per_second": profile.images_per_second,
-        "required_images_per_second": _finite_or_none(report.profile.step.required_rate),
-        "cpu_limit_images_per_second": _finite_or_none(report.profile.cpu_limit),
-        "storage_limit_images_per_second": report.profile.storage_limit,
+        "required_images_per_second": _finite_or_none(profile.step.required_rate),
+        "cpu_limit_images_per_second": _finite_or_none(profile.cpu_limit),
         "first_batch_s": profile.first_batch_s,
-        "warm_up_s": profile.warm_up_s,
-        "fill_s": profile.fill_s,
-        "records_per_image": profile.records_per_image,
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
         },
+        "fixes": [_fix_to_json(fix, _predicts(profile)) for fix in report.fixes],
+        "after_images_per_second": report.after_images_per_second,
+        "host": asdict(profile.host),
+        "price_per_day": report.price_per_day,
+    }
+    if isinstance(profile, PipelineProfile):
+        return document | _pipeline_to_json(profile, report)
+    assert isinstance(profile, LoaderProfile)
+    return document | _loader_to_json(profile)
+
+
+def _pipeline_to_json(profile: PipelineProfile, report: Report) -> dict[str, Any]:
+    return {
+        "storage_limit_images_per_second": profile.storage_limit,
+        "warm_up_s": profile.warm_up_s,
+        "fill_s": profile.fill_s,
+        "records_per_image": profile.records_per_image,
         "stages": [
             {
                 **asdict(stage),
@@ -170,13 +216,9 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for stage in profile.stages
         ],
-        "fixes": [_fix_to_json(fix) for fix in report.fixes],
         "combination": None if report.combination is None else asdict(report.combination),
         "shortfall": None if report.shortfall is None else asdict(report.shortfall),
-        "after_images_per_second": report.after_images_per_second,
-        "host": asdict(profile.host),
-        "service": None if profile.service is None else _service_to_json(profile.service, report),
-        "price_per_day": report.price_per_day,
+        "service": None if profile.service is None else _service_to_json(profile.service, profile.step),
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "held": [asdict(held) for held in profile.held],
@@ -185,15 +227,34 @@ def to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _fix_to_json(fix: Fix) -> dict[str, Any]:
+def _loader_to_json(profile: LoaderProfile) -> dict[str, Any]:
+    main, *workers = ({**asdict(use), "record_s": None, "files": None} for use in (profile.main, *profile.workers))
+    return {
+        "loader": profile.kind,
+        "options": {name: value for name, value in profile.options.items() if _is_plain(value)},
+        "free_images_per_second": profile.free_rate,
+        "batch": asdict(profile.batch),
+        "workers": workers,
+        "main": main,
+        "costs": asdict(compute_costs(profile)),
+    }
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _fix_to_json(fix: Fix, predicts: bool) -> dict[str, Any]:
     document = asdict(replace(fix, demand=None, changes=dict(fix.changes)))
     for name in ("demand", "max_images_per_second", "efficiency"):
         del document[name]
+    if not predicts:
+        document |= {"predicted_images_per_second": None, "predicted_idle_fraction": None}
     return {**document, "effort": fix.effort.name.lower()}
 
 
-def _service_to_json(use: ServiceUse, report: Report) -> dict[str, Any]:
-    return {**asdict(use), "needed_workers": count_needed_workers(use, report.profile.step.required_rate)}
+def _service_to_json(use: ServiceUse, step: StepTiming) -> dict[str, Any]:
+    return {**asdict(use), "needed_workers": count_needed_workers(use, step.required_rate)}
 
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
@@ -214,7 +275,7 @@ def step_to_json(step: StepTiming) -> dict[str, Any]:
 
 def _summary_lines(report: Report) -> Iterator[str]:
     profile, step, host = report.profile, report.profile.step, report.profile.host
-    yield from filter(None, (explain_neighbors(host),))
+    yield from filter(None, (explain_neighbors(profile),))
     yield format_headline(report)
     yield ""
     yield report.bottleneck.reason
@@ -238,21 +299,57 @@ def _summary_lines(report: Report) -> Iterator[str]:
         f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; {explain_memory(profile)}; reads "
         f"{human_bytes(host.storage_bytes_per_second)}/s; {explain_first_batch(profile)}."
     )
-    if profile.fill_s:
-        yield explain_filling(profile)
+    yield from filter(None, (explain_filling(profile),))
+    if isinstance(profile, LoaderProfile):
+        yield from _loader_lines(profile)
     if report.price_per_day is not None:
         yield f"The idle time costs {report.price_per_day:,.2f} a day."
 
 
-def _stage_lines(report: Report) -> Iterator[str]:
-    if not report.profile.stages:
+def _loader_lines(profile: LoaderProfile) -> Iterator[str]:
+    batch = profile.batch
+    options = ", ".join(f"{name}={value!r}" for name, value in profile.options.items() if _is_plain(value))
+    yield f"{profile.kind}{f': {options}' if options else ''}"
+    shape = f", {batch.dtype} {list(batch.shape)}" if batch.dtype else ""
+    yield f"{human_count(batch.images, 'image')} a batch{shape}, {human_bytes(batch.bytes)}."
+
+
+def _process_lines(profile: LoaderProfile) -> Iterator[str]:
+    uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
+    names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
+    yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)
+    for name in ACTIVITIES:  # threads of one process share its column
+        shares = [use.time_share(name) for use in uses]
+        if max(shares) >= _SMALLEST:
+            cells = (human_share(share) if share >= _SMALLEST else "" for share in shares)
+            yield f"{_ACTIVITY_NAMES.get(name, name):<18}" + "".join(f"{cell:>10}" for cell in cells)
+    if len(profile.workers) > _MAX_PROCESSES:
+        yield f"{len(profile.workers) - _MAX_PROCESSES} more workers with --json."
+
+
+def _code_lines(profile: LoaderProfile) -> Iterator[str]:
+    totals: dict[tuple[str, str], float] = {}
+    for use in profile.makers:
+        for place, activity, seconds in use.functions:
+            totals[place, activity] = totals.get((place, activity), 0.0) + use.time_scale * seconds
+    every_s = sum(use.wall_s for use in profile.makers) or 1.0
+    if totals:
+        yield ""
+        yield "Your code, with its waits for a core or the lock:"
+    for place, activity in sorted(totals, key=lambda key: -totals[key])[:_MAX_LINES]:
+        what = "" if activity == "functions" else f": {_ACTIVITY_NAMES.get(activity, activity)}"
+        yield f"{human_share(totals[place, activity] / every_s):>10}  {place}{what}"
+
+
+def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
+    if not profile.stages:
         yield NO_STAGES
         return
-    cpu_s = report.profile.demand.cpu_s
+    cpu_s = profile.demand.cpu_s
     total_us = 1e6 * sum(cpu_s.values()) or 1.0
     yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
-    for stage in report.profile.stages:
-        wait_us = 1e6 * report.profile.demand.wait_s.get(stage.name, 0.0)
+    for stage in profile.stages:
+        wait_us = 1e6 * profile.demand.wait_s.get(stage.name, 0.0)
         yield (
             f"{stage.name:<16}{1e6 * cpu_s[stage.name]:>10,.0f}{cpu_s[stage.name] * 1e6 / total_us:>8.0%}"
             f"{f'{wait_us:,.0f}' if wait_us >= 1 else '':>11}{format_at_once(stage):>9}"
@@ -267,17 +364,16 @@ def format_at_once(stage: StageTiming) -> str:
     return f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock"
 
 
-def list_service_notes(report: Report) -> list[str]:
+def list_service_notes(profile: PipelineProfile) -> list[str]:
     """Returns the sentences about the service of a profile: the network, the number of workers."""
-    use = report.profile.service
+    use = profile.service
     if use is None:
         return []
-    required = report.profile.step.required_rate
-    return [*filter(None, (explain_wire(use), explain_needed_workers(use, required)))]
+    return [*filter(None, (explain_wire(use), explain_needed_workers(use, profile.step.required_rate)))]
 
 
-def _service_lines(report: Report) -> Iterator[str]:
-    use = report.profile.service
+def _service_lines(profile: PipelineProfile) -> Iterator[str]:
+    use = profile.service
     if use is None:
         return
     yield SERVICE_NOTE
@@ -286,7 +382,7 @@ def _service_lines(report: Report) -> Iterator[str]:
     for worker in use.workers:
         rate, busy = human_rate(worker.images_per_second), human_share(worker.busy_fraction)
         yield f"{worker.address:<30}{rate:>10}{busy:>8}"
-    yield from list_service_notes(report)
+    yield from list_service_notes(profile)
 
 
 def format_combination(report: Report) -> str:
@@ -294,7 +390,7 @@ def format_combination(report: Report) -> str:
     together = report.combination
     if together is None:
         return ""
-    names = [str(number) if number <= _MAX_FIXES else name_fix(report.fixes[number - 1]) for number in together.fixes]
+    names = [str(number) if number <= _MAX_FIXES else report.fixes[number - 1].name for number in together.fixes]
     gain = _format_rate(together.predicted_images_per_second, together.predicted_idle_fraction)
     return f"Fixes {', '.join(names[:-1])} and {names[-1]} together: {gain} predicted."
 
@@ -302,7 +398,7 @@ def format_combination(report: Report) -> str:
 def format_shortfall(report: Report) -> str:
     """Returns what it takes if no fix on this host reaches the rate, or an empty text if one does."""
     needs = report.shortfall
-    if needs is None:
+    if needs is None or not isinstance(report.profile, PipelineProfile):
         return ""
     required, best = human_rate(report.profile.step.required_rate), human_rate(needs.best_images_per_second)
     helps = f"the best gives {best}" if report.fixes else f"this pipeline gives {best}"
@@ -332,11 +428,6 @@ def format_shortfall(report: Report) -> str:
     return text
 
 
-def name_fix(fix: Fix) -> str:
-    """Returns the options of a fix with their values, or its instruction."""
-    return fix.instruction or ", ".join(f"{name} = {_option_to_text(value)}" for name, value in fix.changes.items())
-
-
 def _fix_lines(report: Report) -> Iterator[str]:
     yield ""
     if not report.fixes:
@@ -347,14 +438,14 @@ def _fix_lines(report: Report) -> Iterator[str]:
     if len(report.fixes) > 1:
         yield RANKING
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
-        yield f"{number}. {name_fix(fix)} ({EFFORTS[fix.effort]})"
-        yield f"   {explain_gain(fix)} {fix.reason}"
+        yield f"{number}. {fix.name} ({EFFORTS[fix.effort]})"
+        yield "   " + " ".join(filter(None, (explain_gain(fix, _predicts(report.profile)), fix.reason)))
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
     yield from filter(None, ("", format_combination(report), format_shortfall(report), format_after(report)))
 
 
-def explain_gain(fix: Fix) -> str:
+def explain_gain(fix: Fix, predicts: bool = True) -> str:
     """Returns the rate with a fix: as measured, or else as predicted."""
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
         gain = fix.measured_gain
@@ -362,6 +453,8 @@ def explain_gain(fix: Fix) -> str:
             f"{human_rate(fix.measured_images_per_second)} images/s measured, x {gain.median:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
         )
+    if not predicts:
+        return ""
     return f"{_format_rate(fix.predicted_images_per_second, fix.predicted_idle_fraction)} predicted."
 
 
@@ -375,10 +468,6 @@ def format_after(report: Report) -> str:
 
 def _format_rate(rate: float, idle: float | None) -> str:
     return f"{human_rate(rate)} images/s{'' if idle is None else f', {human_share(idle)} idle'}"
-
-
-def _option_to_text(value: object) -> str:
-    return "auto" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _spread_to_json(spread: Spread) -> dict[str, float]:

@@ -12,10 +12,10 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.cache import BytesCache
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.measure import simulated_accelerator, tried_fixes
-from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate
+from tfpipe.profiler.measure import profile, simulated_accelerator
+from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, measure_rate
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.measure.tried_fixes import try_fixes
+from tfpipe.profiler.trials import try_fixes
 from tfpipe.profiler.types import Bottleneck, Fix, Report, Spread
 
 CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
@@ -35,15 +35,15 @@ def accelerators(monkeypatch) -> list[Accelerator]:
         rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8 / (config.prefetch_batches or 1)
         return (rate, 0.0) if config.cache == "none" else (5 * rate, 200.0)
 
-    monkeypatch.setattr(tried_fixes, "measure_rate", measure)
+    monkeypatch.setattr(profile, "measure_rate", measure)
     return seen
 
 
-def try_known(*fixes: Fix, config: PipelineConfig = CONFIG) -> tuple[Report, PipelineConfig, list[str]]:
+def try_known(*fixes: Fix, config: PipelineConfig = CONFIG) -> tuple[Report, dict[str, Any], list[str]]:
     report, recorder = Report(make_profile(), Bottleneck("decode", "", 1.0), fixes), Recorder()
     data: Any = None
-    report, best = try_fixes(report, data, None, config, FAST, 1.5, recorder)
-    return report, best, recorder.notes
+    report, kept = try_fixes(report, make_turn(data, None, config, FAST, 1.5), recorder)
+    return report, kept, recorder.notes
 
 
 def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Accelerator]) -> None:
@@ -54,7 +54,7 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Acc
         make_fix({"prefetch_batches": 4}, "Fewer.", 1500, 0.2),
         make_fix({"tf_data.cycle_length": 32}, "Still more reads.", 1600, 0.2),
     )
-    report, best, notes = try_known(*fixes)
+    report, kept, notes = try_known(*fixes)
     assert [(fix.measured_images_per_second, fix.kept) for fix in report.fixes] == [
         (2000, True),
         (None, None),
@@ -64,14 +64,14 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Acc
     ]
     assert report.fixes[0].measured_gain == Spread(2.0, 2.0, 2.0)
     assert (report.fixes[1], report.after_images_per_second) == (fixes[1], 2000)
-    assert best.tf_data.cycle_length == 16
+    assert kept == {"tf_data.cycle_length": 16}
     assert notes == ["Not tried: prefetch_batches = 13. Unlucky."]
 
 
 def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accelerators: list[Accelerator]) -> None:
     cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
-    report, best, notes = try_known(cache)
-    assert (report.fixes, best) == ((cache,), CONFIG)
+    report, kept, notes = try_known(cache)
+    assert (report.fixes, kept) == ((cache,), {})
     assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill, and a turn has 40 s for it."]
     faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
     assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept

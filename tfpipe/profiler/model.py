@@ -1,0 +1,109 @@
+"""The performance model: an image needs time at stations, and the busiest one bounds the rate. Pure.
+
+The laws are those of operational analysis: U = X S, and X <= m / D for m servers and a demand of D. See E. D. Lazowska
+et al., "Quantitative System Performance", 1984, chapters 3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The time that an image needs at each station: the cores, each stage's threads, the storage."""
+
+    cores: float  # that this process can have; others may take some
+    cpu_s: Mapping[str, float]  # by stage; "other" is the time that no stage accounts for
+    wait_s: Mapping[str, float] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)  # at most; a stage that is left out is not a limit
+    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stages that its threads pass through before
+    lock_bound: frozenset[str] = frozenset()  # in which a lock lets one call run at a time
+    storage_limit: float | None = None  # images per second; None if it is not a limit
+    take_batch_s: float = 0.0  # of "other": taking batches, the price of a batch and not of its images
+    handover_s: float = 0.0  # of "other": the same for every image, however cheap the stages are
+    pause_s: float = 0.0  # for an image in which nothing else goes on
+
+    @property
+    def cpu_limit(self) -> float:
+        """The images per second that the cores allow."""
+        total_s = sum(self.cpu_s.values())
+        return self.cores / total_s if total_s > 0 else float("inf")
+
+    @property
+    def limit(self) -> float:
+        """The images per second that all stations together allow."""
+        storage = float("inf") if self.storage_limit is None else self.storage_limit
+        limit = min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
+        return 1 / (1 / limit + self.pause_s) if self.pause_s else limit
+
+    def get_stage_limit(self, name: str) -> float:
+        """Returns the images per second that the threads of a stage allow, together with the stages that they pass."""
+        cpu_s, wait_s = self.get_service_s(name)
+        if name not in self.threads or cpu_s + wait_s <= 0:
+            return float("inf")
+        if not self.passes.get(name) or name in self.lock_bound or not (cpu_s and wait_s):
+            return self.threads[name] / (cpu_s + wait_s)
+        return _compute_closed_rate(
+            int(self.threads[name]), wait_s, cpu_s, self.cores * cpu_s / sum(self.cpu_s.values())
+        )
+
+    @property
+    def slowest(self) -> str:
+        """The stage whose threads allow the lowest rate; empty if no stage has any."""
+        return min(self.threads, key=self.get_stage_limit, default="")
+
+    def get_service_s(self, name: str) -> tuple[float, float]:
+        """Returns the processor time and the wait of an image in the threads of a stage, in seconds."""
+        stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
+        return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
+
+    def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> Demand:
+        """Returns the demand with factors for the processor times and the waits of some stages."""
+        cpu_s = {name: seconds * cpu.get(name, 1.0) for name, seconds in self.cpu_s.items()}
+        wait_s = {name: seconds * (wait or {}).get(name, 1.0) for name, seconds in self.wait_s.items()}
+        return replace(self, cpu_s=cpu_s, wait_s=wait_s)
+
+    def scale_other(self, before: Demand) -> Demand:
+        """Returns the demand with the time that no stage accounts for, after the stages of `before` have changed.
+
+        Handing over stays the same for every image. The rest, such as allocations, grows with the time of the stages.
+        """
+        if self.cpu_s["other"] != before.cpu_s["other"]:
+            return self  # the fix knows what it saves there
+        before_s, after_s = (sum(each.cpu_s.values()) - each.cpu_s["other"] for each in (before, self))
+        if before_s <= 0:
+            return self
+        grows_s = before.cpu_s["other"] - before.handover_s
+        handover_s = before.handover_s - before.take_batch_s + self.take_batch_s
+        return replace(self, cpu_s={**self.cpu_s, "other": grows_s * after_s / before_s + handover_s})
+
+    def widen(self, name: str, threads: float) -> Demand:
+        """Returns the demand with at least this number of threads for a stage."""
+        return replace(self, threads={**self.threads, name: max(threads, self.threads.get(name, 1))})
+
+    def read_less(self, left: float) -> Demand:
+        """Returns the demand with this share of the bytes to read: of the wait for them, and of the storage."""
+        limit = None if self.storage_limit is None else self.storage_limit / left
+        return replace(self.scale({}, {"read": left}), storage_limit=limit)
+
+    def without_reading(self, cpu_s: Mapping[str, float]) -> Demand:
+        """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
+        threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
+        wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
+        return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
+
+
+def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
+    """Returns the images per second of threads of which each waits for an image, then computes, again and again.
+
+    It is the mean value analysis of a closed network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980), with the
+    cores as one core that is as fast as all and a delay (Seidmann et al., Large Scale Systems 12, 1987).
+    """
+    share_s, rate, queue = cpu_s / cores, 0.0, 0.0
+    for count in range(1, max(threads, 1) + 1):
+        at_cores_s = share_s * (1 + queue)
+        rate = count / (wait_s + max(cpu_s - share_s, 0.0) + at_cores_s)
+        queue = rate * at_cores_s
+    return rate
