@@ -53,6 +53,7 @@ from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.storage import file_io
+from tfpipe.system.budget import BESIDE
 from tfpipe.system.progress import Observer, Progress
 
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
@@ -62,7 +63,6 @@ _WITHOUT_IMAGE = "pair without an image KEY.jpg (KEY ends at the first dot)"
 _DOTTED = "text behind a further dot (KEY ends at the first dot)"
 _MASK = "mask.png"
 _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
-_MAX_BYTES_BESIDE = 1 << 20
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _ROWS_AT_ONCE = 1000
@@ -239,7 +239,7 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
 
 
 def _is_wanted(name: str, size: int) -> bool:
-    return size <= _MAX_BYTES_BESIDE and _split_name(name)[1] in _BESIDE
+    return size <= BESIDE.bytes and _split_name(name)[1] in _BESIDE
 
 
 class _PairsBuilder:

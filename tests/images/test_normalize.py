@@ -742,6 +742,21 @@ def test_a_tiff_of_many_strips_is_refused(order: str, big: bool) -> None:
         assert prepare_image(make(1), KEEP).format == "PNG"
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_tiff_whose_tags_share_their_bytes_is_refused(shared: bool) -> None:
+    """Pillow copies the bytes of each tag: 65,000 of a megabyte would take 65 GB."""
+    sizes = {256: 16, 257: 16, 258: 8, 262: 1, 273: 8, 278: 16, 279: 256}
+    begin = 8 + 256 + 2 + 12 * (len(sizes) + 100) + 4
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in sizes.items()]
+    entries += [struct.pack("<HHII", 40_000 + k, 7, 1000, begin + (0 if shared else 1000 * k)) for k in range(100)]
+    tags = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4 + (1000 if shared else 100_000))
+    data = struct.pack("<2sHI", b"II", 42, 264) + bytes(256) + tags
+    if shared:
+        assert reason(data) == "TIFF whose tags name more bytes than the file has"
+    else:
+        assert prepare_image(data, KEEP).format == "PNG"
+
+
 def test_a_ppm_with_a_long_comment_is_refused() -> None:
     def make(comment: int) -> bytes:
         return b"P6 #" + b"a" * comment + b"\n16 16 #b\n255\n" + bytes(768)

@@ -21,11 +21,11 @@ from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, sca
 from tfpipe.format.view import ViewSplit
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_path
+from tfpipe.system.budget import FOREIGN_RECORD
 from tfpipe.system.units import human_bytes, human_count
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")
-_MAX_RECORD_BYTES = 2**28  # a larger first record cannot be an image
 _FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first record
 
 
@@ -226,7 +226,7 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
                     return path, compression, next(scan_records(file))[1]
             # A compressed record may be a little larger than its content, or much smaller.
             length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
-            size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
+            size = min(length, FOREIGN_RECORD.bytes) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
             start = io.BytesIO(file_io.read_start(path, size))
             if not compression:
                 return path, compression, next(scan_records(start))[1]

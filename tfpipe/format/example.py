@@ -17,7 +17,6 @@ from tfpipe.format.protobuf_wire import (
     FIXED32,
     LENGTH,
     VARINT,
-    Budget,
     expect,
     fields,
     read_int64s,
@@ -25,6 +24,7 @@ from tfpipe.format.protobuf_wire import (
     varint,
     wire_error,
 )
+from tfpipe.system.budget import FIELDS, Budget
 
 Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
 """A decoded feature: a list of bytes, an int64 or float32 array [n], or None if the feature has no kind."""
@@ -214,7 +214,7 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}
-    budget = Budget()
+    budget = FIELDS.renew()
     for field, wire, start, stop in fields(buffer, 0, len(buffer), budget):
         if field != 1:
             continue
@@ -235,14 +235,14 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
 def has_feature_lists(data: bytes) -> bool:
     """Returns whether a message has `feature_lists`, as a `tf.train.SequenceExample` has beside its context."""
     try:
-        return any(number == 2 and wire == LENGTH for number, wire, _, _ in fields(data, 0, len(data), Budget()))
+        return any(number == 2 and wire == LENGTH for number, wire, _, _ in fields(data, 0, len(data), FIELDS.renew()))
     except FormatError:
         return False
 
 
 def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
     """Reads an entry of one value or one run of numbers, in a quarter of the time of `_entry`; None for others."""
-    if buffer[pos] != 10 or end - pos < _LEAST_ENTRY_BYTES or budget.left < _USUAL_ENTRY_FIELDS:
+    if buffer[pos] != 10 or end - pos < _LEAST_ENTRY_BYTES or budget.items < _USUAL_ENTRY_FIELDS:
         return None
     size, at = read_varint(buffer, pos + 1, end, 10)
     stop = at + size
@@ -266,7 +266,7 @@ def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tupl
         feature = np.array(np.frombuffer(buffer, "<f4", size // 4, at), np.float32)
     else:
         return None
-    budget.left -= _USUAL_ENTRY_FIELDS
+    budget.items -= _USUAL_ENTRY_FIELDS
     return _key(buffer, key_at, key_stop), feature, stop
 
 

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from tfpipe.errors import FormatError
+from tfpipe.system.budget import FIELDS, Budget, OverBudget
 
 VARINT, FIXED64, LENGTH, _GROUP, _END_GROUP, FIXED32 = range(6)
 """The wire types, which say what follows a tag."""
-
-MAX_FIELDS = 100_000
-"""The most fields that one Example may have, unpacked values included. Each costs about 5 us and 300 bytes."""
 
 _MAX_GROUP_DEPTH = 100  # protobuf's own limit
 _SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
@@ -36,26 +34,10 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-class Budget:
-    """The number of fields that may still be read of one Example, at any depth."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = MAX_FIELDS
-
-    def spend(self, pos: int) -> None:
-        """Counts a field. Raises `FormatError` if there are too many."""
-        self.left -= 1
-        if self.left < 0:
-            raise wire_error(f"it has more than {MAX_FIELDS:,} fields", pos)
-
-
 def fields(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[int, int, int, int]]:
     """Yields the number, the wire type, and the start and stop of the value of each field of one message."""
     while pos < end:
-        budget.spend(pos)
-        field, wire, start, stop = _next_field(buffer, pos, end)
+        field, wire, start, stop = _next_field(buffer, pos, end, budget)
         if wire == _GROUP:
             stop = _skip_group(buffer, start, end, field, budget)
         elif wire == _END_GROUP:
@@ -64,7 +46,11 @@ def fields(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[
         pos = stop
 
 
-def _next_field(buffer: bytes, pos: int, end: int) -> tuple[int, int, int, int]:
+def _next_field(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int, int, int]:
+    try:
+        budget.take(items=1)
+    except OverBudget:
+        raise wire_error(f"it has more than {FIELDS.items:,} fields", pos) from None
     tag, start = read_varint(buffer, pos, end, 5)
     field, wire = tag >> 3, tag & 7
     if not field or tag >= 2**32:
@@ -94,8 +80,7 @@ def _skip_group(buffer: bytes, pos: int, end: int, field: int, budget: Budget) -
         if pos >= end or len(open_fields) > _MAX_GROUP_DEPTH:
             raise wire_error("a group has no end, or is nested too deeply", pos)
         at = pos
-        budget.spend(at)
-        field, wire, _, pos = _next_field(buffer, at, end)
+        field, wire, _, pos = _next_field(buffer, at, end, budget)
         if wire == _GROUP:
             open_fields.append(field)
         elif wire == _END_GROUP and open_fields.pop() != field:

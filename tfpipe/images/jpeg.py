@@ -70,15 +70,17 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
     width, height, component_ids = _read_frame(frame, frame_kind)
     check_size(width, height, max_pixels)
     progressive = frame_kind in _PROGRESSIVE
-    if progressive and (scans := data.count(b"\xff\xda")) > min(_MAX_SCANS, SCANS.items // (width * height)):
-        raise BadImage(f"progressive JPEG of {scans} scans of {width:,} x {height:,} pixels, more than are decoded")
+    arithmetic, most = frame_kind in _ARITHMETIC, min(_MAX_SCANS, SCANS.items // (width * height))
+    if (progressive or arithmetic) and (scans := data.count(b"\xff\xda")) > most:
+        kind_name = "progressive" if progressive else "arithmetic"
+        raise BadImage(f"{kind_name} JPEG of {scans} scans of {width:,} x {height:,} pixels, more than are decoded")
     return JpegHeader(
         width=width,
         height=height,
         components=len(component_ids),
         component_ids=component_ids,
         progressive=progressive,
-        arithmetic=frame_kind in _ARITHMETIC,
+        arithmetic=arithmetic,
         crops_wrongly=_crops_wrongly(frame[7::3]),
         orientation=orientation,
         scan_start=start,

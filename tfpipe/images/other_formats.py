@@ -49,6 +49,7 @@ _WARNING_LOCK = ForkLock()
 _TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 274, 258, 262, 277, 284
 _TIFF_EXTRA, _MULTIPLIED = 338, 1
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
+_TIFF_VALUE_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of the kinds of more than one
 _TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
 _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
 _SEPARATOR = rb"(?:\s|#[^\r\n]*[\r\n])+"
@@ -105,7 +106,7 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     if kind == "gif":
         _check_gif_blocks(data)
     if kind == "tiff":
-        _check_tiff_strips(data)
+        _check_tiff_tags(data)
     if kind == "ppm" and len(data) > _PPM_HEADER_BYTES and not _PPM_HEADER.match(data, 0, _PPM_HEADER_BYTES):
         raise BadImage(f"PPM without a header in its first {_PPM_HEADER_BYTES:,} bytes")
     image = open_plugin(data, kind)
@@ -188,20 +189,22 @@ def _check_gif_blocks(data: bytes) -> None:
         raise BadImage(f"GIF of more than {BLOCKS.items:,} blocks of comments and the like") from None
 
 
-def _check_tiff_strips(data: bytes) -> None:
-    """Refuses a TIFF with very many strips or tiles, whose lists Pillow would take seconds to read."""
+def _check_tiff_tags(data: bytes) -> None:
+    """Refuses a TIFF of very many strips or tiles, or whose tags share their bytes: Pillow copies those of each tag."""
     order = "<" if data.startswith(b"I") else ">"
-    first, number, entry = ("8xQ", "Q", "HHQ8x") if data[2:4] in (b"+\0", b"\0+") else ("4xI", "H", "HHI4x")
+    first, number, entry = ("8xQ", "Q", "HHQQ") if data[2:4] in (b"+\0", b"\0+") else ("4xI", "H", "HHII")
     try:
         (at,) = struct.unpack_from(order + first, data)
         (count,) = struct.unpack_from(order + number, data, at)
         begin = at + struct.calcsize(order + number)
-        entries = struct.iter_unpack(order + entry, data[begin : begin + count * struct.calcsize(order + entry)])
-        most = max((values for tag, _, values in entries if tag in _TIFF_OFFSETS_AND_SIZES), default=0)
+        entries = list(struct.iter_unpack(order + entry, data[begin : begin + count * struct.calcsize(order + entry)]))
     except struct.error:
         return  # Pillow says what is wrong
-    if most > STRIPS.items:
+    if any(values > STRIPS.items for tag, _, values, _ in entries if tag in _TIFF_OFFSETS_AND_SIZES):
         raise BadImage(f"TIFF of more than {STRIPS.items:,} strips or tiles")
+    sizes = [(values * _TIFF_VALUE_BYTES.get(kind, 1), place) for _, kind, values, place in entries]
+    if sum(size for size, place in sizes if place + size <= len(data)) > len(data):  # others are not read
+        raise BadImage("TIFF whose tags name more bytes than the file has")
 
 
 def _find_table_bytes(flags: bytes) -> int:

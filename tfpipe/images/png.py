@@ -11,6 +11,7 @@ from PIL import PngImagePlugin
 
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
+from tfpipe.system.budget import FIELDS
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -28,9 +29,6 @@ _MAX_SIDE = 1_000_000
 
 # The longest text that libpng inflates; here of all texts of a file together.
 _MAX_TEXT = 8_000_000
-
-# Encoders put 8 KB and more into a chunk of image data. Millions of empty ones take seconds.
-_MAX_CHUNKS = 100_000
 
 _PIECE_BYTES = 1 << 18
 
@@ -78,8 +76,8 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
     seen: set[bytes] = set()
     while before != b"IEND":
         count += 1
-        if count > _MAX_CHUNKS:
-            raise BadImage(f"PNG of more than {_MAX_CHUNKS:,} chunks")
+        if count > FIELDS.items:
+            raise BadImage(f"PNG of more than {FIELDS.items:,} chunks")
         length, name = int.from_bytes(data[position : position + 4], "big"), data[position + 4 : position + 8]
         start, end = position + 8, position + 12 + length
         if end > len(data):

@@ -21,7 +21,7 @@ from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_byte
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage as FrameDamage
 from tfpipe.format.recovery.scan import Intact, Places, scan
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.storage.file_io import open_file
@@ -29,7 +29,6 @@ from tfpipe.storage.file_io import open_file
 FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
 _REPORT_EVERY_S = 0.2
-_MAX_PAYLOAD_BYTES = 2**31  # a protocol buffer cannot be larger
 _MAX_KEY_BYTES = 16 << 20  # the path of the image is not read from a larger payload
 
 
@@ -217,7 +216,7 @@ def scan_content(
 
 
 def _check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:
-    if record.size > _MAX_PAYLOAD_BYTES:
+    if record.size > MAX_PAYLOAD_BYTES:
         return Content((("example", f"it has {record.size:,} bytes, more than a protocol buffer can have"),), {})
     return content.check(reader.payload(record.offset, record.size))
 

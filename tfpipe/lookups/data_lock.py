@@ -22,6 +22,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
+from tfpipe.system.budget import BESIDE
 from tfpipe.system.units import human_count
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ RUN_KEY, EARLIER_KEY = "lock", "earlier_locks"
 """The place of the lock in the `run.json` of a run. None there: the run was not in exact order. Behind it those of its
 earlier steps, if records were deleted meanwhile: each with the step `until_step` at which another follows."""
 
-_MAX_BYTES = 1 << 20
 _HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # the batches are the same
 
 
@@ -122,7 +122,7 @@ def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, 
 def read_lock(path: str, step: int | None = None) -> DataLock:
     """Reads the lock of a run from its `run.json`, as it held at a step; None: a step to come."""
     try:
-        run = json.loads(file_io.read_bytes(path, _MAX_BYTES))
+        run = json.loads(file_io.read_bytes(path, BESIDE.bytes))
     except FileNotFoundError:
         raise DataError(f"There is no file {path}.") from None
     except (ValueError, RecursionError):

@@ -106,11 +106,20 @@ COLUMNS = Budget(items=4096)
 BLOCKS = Budget(items=10_000)
 """The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""
 
+FIELDS = Budget(items=100_000)
+"""The fields of a record, unpacked values among them, or the chunks of a PNG: each takes microseconds."""
+
+FOREIGN_RECORD = Budget(bytes=1 << 28)
+"""A record that others wrote: a larger one does not hold an image."""
+
+BESIDE = Budget(bytes=1 << 20)
+"""A small text beside an image or a dataset: its boxes in VOC's XML, its caption, the run of a job."""
+
 STRIPS = Budget(items=500_000)
 """The strips or tiles of a TIFF: 64 megapixels in the smallest tiles are 250,000."""
 
 SCANS = Budget(items=2_500_000_000)
-"""The pixels of a progressive JPEG, once for each scan: ten scans are usual, and 50 of 50 megapixels take 5 s."""
+"""The pixels of a progressive or arithmetic JPEG, once a scan: ten scans are usual, 50 of 50 megapixels take 5 s."""
 
 UNPACKED = Budget(bytes=1 << 30)
 """The bytes that a compressed archive or table may hold, besides `GROWTH` times its size."""

@@ -27,10 +27,10 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.images.sniff import has_image_name
 from tfpipe.storage import file_io
+from tfpipe.system.budget import BESIDE
 from tfpipe.system.progress import Observer, Progress
 
 _ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
-_MAX_BYTES = 1 << 20
 _FILES_AT_ONCE = 1000
 _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -145,8 +145,8 @@ def _read_all(paths: Sequence[str]) -> Iterator[_Annotation]:
 
 def _read_annotation(path: str) -> _Annotation:
     with file_io.explain_os_errors(f"read {path}"):
-        data = file_io.read_range(path, 0, _MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
+        data = file_io.read_range(path, 0, BESIDE.bytes + 1)
+    if len(data) > BESIDE.bytes:
         raise DataError(f"{path} must have at most 1 MiB.")
     try:
         return _parse(data)

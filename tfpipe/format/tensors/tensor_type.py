@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.protobuf_wire import LENGTH, VARINT, Budget, fields, read_varint
+from tfpipe.format.protobuf_wire import LENGTH, VARINT, fields, read_varint
+from tfpipe.system.budget import FIELDS
 from tfpipe.system.extras import importing
 
 TensorDType: TypeAlias = Literal[
@@ -201,7 +202,7 @@ def read_tensor_proto(data: bytes) -> TensorProto | None:
     dtype, content = None, None
     shape: tuple[int, ...] = ()
     try:
-        for field, wire, start, stop in fields(data, 0, len(data), Budget()):
+        for field, wire, start, stop in fields(data, 0, len(data), FIELDS.renew()):
             if (field, wire) == (1, VARINT):
                 dtype = _DTYPES.get(read_varint(data, start, stop, 10)[0])
             elif (field, wire) == (2, LENGTH):
@@ -221,12 +222,11 @@ def read_tensor_proto(data: bytes) -> TensorProto | None:
 
 def _read_shape(data: bytes, pos: int, end: int) -> tuple[int, ...]:
     shape = []
-    for field, wire, start, stop in fields(data, pos, end, Budget()):
+    for field, wire, start, stop in fields(data, pos, end, FIELDS.renew()):
         if (field, wire) != (2, LENGTH):
             raise FormatError("A shape must have sizes only.")
-        sizes = [
-            read_varint(data, at, to, 10)[0] for dim, kind, at, to in fields(data, start, stop, Budget()) if dim == 1
-        ]
+        dims = fields(data, start, stop, FIELDS.renew())
+        sizes = [read_varint(data, at, to, 10)[0] for dim, _, at, to in dims if dim == 1]
         size = sizes[-1] if sizes else 0
         shape.append(size if size < 2**63 else -1)
     return tuple(shape)

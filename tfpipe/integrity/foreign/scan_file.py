@@ -22,13 +22,13 @@ from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.storage import file_io
+from tfpipe.system.budget import FOREIGN_RECORD
 
 OTHER = "OTHER"
 """The format under which values are counted that are not image files, or whose header cannot be read."""
 
 _MAX_FEATURES = 1_000  # over all records; with more names than this the names are data
 _MAX_LABELS = 1_000_000
-_MAX_RECORD_BYTES = 2**28  # a larger record is not an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ def iterate_payloads(reader: HashedReader, compression: Compression) -> Iterator
 
 def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
     size = reader.record_at(at)
-    if size - FRAME_BYTES > _MAX_RECORD_BYTES:
-        raise FormatError(f"{name} must have at most {_MAX_RECORD_BYTES:,} bytes, got {size - FRAME_BYTES:,}.")
+    if size - FRAME_BYTES > FOREIGN_RECORD.bytes:
+        raise FormatError(f"{name} must have at most {FOREIGN_RECORD.bytes:,} bytes, got {size - FRAME_BYTES:,}.")
     if not size:
         search, left = Search(reader), reader.size - at
         length = search.length_at(at) if left >= HEADER_BYTES else None
