@@ -1,6 +1,7 @@
 """Puts classes into the order of a file with one name per line (`--labels`)."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from beam_jobs.config import ShardConfig
@@ -44,7 +45,10 @@ def rename_labels(
         return (name_numbers if by_place else _match_numbers)(path, labels, names), names
     missing = sorted(set(label_names) - set(names))
     if missing:
-        raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
+        form = unicodedata.normalize("NFC", missing[0])
+        is_there = form in (unicodedata.normalize("NFC", name) for name in names)
+        hint = " It has the name in another Unicode form: NFC and NFD differ in letters such as é." if is_there else ""
+        raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.{hint}")
     return dict(labels), names
 
 

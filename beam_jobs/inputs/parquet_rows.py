@@ -153,9 +153,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _is_binary(kind: Any) -> bool:
-    import pyarrow.types
-
-    return kind is not None and bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:

@@ -219,7 +219,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             lines = _Lines(text)
-            line = next(lines, "")
+            line = next((line for line in lines if line.strip()), "")  # as pandas reads it
             delimiter = "\t" if source.path.lower().endswith(".tsv") else _find_delimiter(line)
             is_spaced = any(name.startswith(" ") for name in next(csv.reader([line], delimiter=delimiter), []))
             reader = csv.reader(chain([line], lines), delimiter=delimiter, skipinitialspace=is_spaced)
@@ -232,7 +232,8 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
                 names = names or _name_columns(header, cells, source)
                 number += 1
                 if any(cells[len(names) :]) or len(cells) > len(header):
-                    yield number, DataError("the row has more cells than the header names.")
+                    alone = f", which names {names[0]!r} alone" if len(header) == 1 else ""  # as of a comment
+                    yield number, DataError(f"the row has more cells than the header names{alone}.")
                     continue
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
     except OverBudget as error:

@@ -366,7 +366,7 @@ def _take_slashes(name: str) -> str:
 
 def _read_size(values: dict[str, Any], where: str) -> tuple[int, int]:
     """Returns the width and the height of an image, zeros if the file does not say them."""
-    sides = values.get("width") or 0, values.get("height") or 0
+    sides = [0 if side in (None, -1) else side for side in map(values.get, ("width", "height"))]  # -1 as of VIA
     if not all(type(side) in (int, float) and 0 <= side < 2**31 and side == int(side) for side in sides):
         got = " and ".join(f"{side!r:.100}" for side in sides)
         raise DataError(f"{where}: 'width' and 'height' must be whole numbers from 0, got {got}.")

@@ -320,6 +320,11 @@ def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("dog\n", "{path} must name every class, but 'cat' is not in it."),
+        (
+            "dog\ncafe\u0301\n",
+            "{path} must name every class, but 'café' is not in it. It has the name in another Unicode form: "
+            "NFC and NFD differ in letters such as é.",
+        ),
         ("dog\ncat\ndog\n", "{path} must name every class once."),
         (None, "Could not read {path}: No such file or directory."),
     ],
@@ -328,7 +333,8 @@ def test_wrong_label_file(make_tree: MakeTree, tmp_path: Path, text: str | None,
     path = tmp_path / "labels.txt"
     if text is not None:
         path.write_text(text)
-    assert refused(DataError, make_tree("dog/1.jpg", "cat/2.jpg"), labels=str(path)) == message.format(path=path)
+    tree = make_tree("dog/1.jpg", "café/2.jpg" if "é" in message else "cat/2.jpg")
+    assert refused(DataError, tree, labels=str(path)) == message.format(path=path)
 
 
 def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None:

@@ -90,8 +90,9 @@ def test_one_file_or_a_pattern_is_an_input_too(tmp_path: Path) -> None:
     assert [ref.split for ref in by_pattern.images] == ["test", "train", "train", "train"]
 
 
-def test_the_bytes_alone_are_images_too(tmp_path: Path) -> None:
-    table = pyarrow.table({"image": pyarrow.array(JPEGS[:2], pyarrow.large_binary())})
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "binary_view"])
+def test_the_bytes_alone_are_images_too(tmp_path: Path, kind: str) -> None:
+    table = pyarrow.table({"image": pyarrow.array(JPEGS[:2], getattr(pyarrow, kind)())})
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
     assert [ref.path for ref in list_parquet(tmp_path / "t.parquet").images] == ["t/00000001", "t/00000002"]
     make_dataset(tmp_path / "t.parquet", tmp_path / "out", shuffle=False)

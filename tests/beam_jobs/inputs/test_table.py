@@ -747,6 +747,11 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
         ),
         ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, row 1: the row has more cells than the header names."),
         ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, row 2: the row has more cells than the header names."),
+        (
+            "t.csv",
+            b"# by hand\nimage,label\n",
+            "{path}, row 1: the row has more cells than the header names, which names '# by hand' alone.",
+        ),
         ("t.csv", b"image,label,label\na.jpg,1,2\n", "{path} must name each column once, got 'label' twice."),
         ("t.csv", b"", "{path} holds no rows."),
         ("t.csv", b"image\n", "{path} holds no rows."),

@@ -121,6 +121,21 @@ def test_files_can_be_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [(-1, -1), (0, 0), (None, None), (40, -1)])
+def test_boxes_of_an_image_of_unknown_size_are_those_of_its_pixels(tmp_path: Path, size: Any) -> None:
+    write_files(tmp_path / "in", {"a.jpg": make_jpeg(0, size=(40, 20))})
+    annotations = write_json(
+        tmp_path / "a.json",
+        images=make_images("a.jpg", size=size),
+        annotations=[make_box(10, 4, 5, 8, 10)],
+        categories=CATEGORIES,
+    )
+    make_dataset(tmp_path / "in", tmp_path / "out", annotations=(str(annotations),))
+    (record,) = read_records(tmp_path / "out")
+    sides = [record[f"image/object/bbox/{side}"] for side in ("xmin", "ymin", "xmax", "ymax")]
+    np.testing.assert_allclose(np.ravel(sides), [0.1, 0.25, 0.3, 0.75], rtol=1e-6)
+
+
 def test_captions_alone_need_no_sizes(tmp_path: Path) -> None:
     captions = write_json(
         tmp_path / "captions.json",
