@@ -20,6 +20,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.system.budget import Budget
 
 JPEG = make_jpeg(1)
 
@@ -90,7 +91,7 @@ def test_classes_come_from_cls_files_or_from_json(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(pairs, "_MAX_BYTES_BESIDE", 20)
+    monkeypatch.setattr(pairs, "BESIDE", Budget(bytes=20))
     files = {
         **make_captions("good"),
         "alone.txt": b"no image",
