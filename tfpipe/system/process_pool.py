@@ -4,6 +4,8 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -34,6 +36,7 @@ class Workers:
 
     preload: Sequence[str]  # modules that the fork server imports once
     death: str  # the message for a worker that died
+    runs_script: bool = False  # whether functions may come from the user's script, which each worker then runs again
 
     def start_early(self) -> None:
         """Starts the fork server, which imports the modules of `preload` while this process does its own imports."""
@@ -64,7 +67,7 @@ class Workers:
             for item in items:
                 # This may start a process. One that nobody knows yet is not killed, and it prints a traceback when it
                 # does not find its parent.
-                with hold_interrupts():
+                with hold_interrupts(), contextlib.nullcontext() if self.runs_script else _without_script():
                     pending.add(executor.submit(_call, item))
                 if len(pending) >= workers * _QUEUED_PER_WORKER:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -93,6 +96,17 @@ def _without_current_folder() -> Iterator[None]:
         yield
     finally:
         os.chdir(folder)
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Keeps the workers that are started here from running the user's script again, which need not be made for that."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def context() -> BaseContext:

@@ -40,7 +40,9 @@ Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapp
 _WORKERS = Workers(
     preload=["tfpipe.writer.write"],
     death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
-    "is written is kept.",
+    'is written is kept. A script that starts workers must do so below `if __name__ == "__main__":`, because each of '
+    "them loads it.",
+    runs_script=True,
 )
 
 
