@@ -5,20 +5,17 @@ Worker processes load no Beam: `multiprocessing` imports the main module of a pr
 
 import click
 
-from tfpipe.cli.main import CONTEXT_SETTINGS, Commands, main
-from tfpipe.cli.shard import merge, reshard, shard
-from tfpipe.cli.shared.config_option import debug_option
+from tfpipe.cli.main import CONTEXT_SETTINGS, SECTIONS, Commands, main
+from tfpipe.cli.shared.help_groups import debug_option
+
+_JOBS = [entry for entries in SECTIONS.values() for entry in entries if entry[0] in ("shard", "reshard", "merge")]
 
 
-@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
+@click.group(cls=Commands, sections={"Commands": _JOBS}, context_settings=CONTEXT_SETTINGS)
 @debug_option
 def jobs() -> None:
     """Run the commands of tfpipe that are jobs for Apache Beam."""
 
-
-jobs.add_command(shard)
-jobs.add_command(reshard)
-jobs.add_command(merge)
 
 if __name__ == "__main__":
     main(jobs, "python -m beam_jobs")

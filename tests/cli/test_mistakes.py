@@ -85,7 +85,7 @@ def test_what_holds_no_images(tfpipe: Tfpipe, paths: dict[str, Path], command: s
     assert sentence in done.err
 
 
-@pytest.mark.parametrize("command", commands.commands)
+@pytest.mark.parametrize("command", commands.modules)
 def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
     done = tfpipe(command, "--frobnicate")
     assert (done.code, done.out) == (2, "")

@@ -87,7 +87,7 @@ def test_the_image_has_a_beam_that_pyproject_allows() -> None:
 
 def test_each_parameter_is_an_option_with_a_pattern_that_is_valid() -> None:
     assert set(TEMPLATE) == {"name", "description", "parameters"}
-    names = {param.name for param in commands.commands["shard"].params}
+    names = {param.name for param in commands.get_command(None, "shard").params}
     for parameter in TEMPLATE["parameters"]:
         assert parameter["name"] in names
         assert (
@@ -105,8 +105,8 @@ def test_the_parameters_become_a_command() -> None:
     given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
     words = load_flex_template().make_command(given)
     assert words == [*("shard", "gs://in", "gs://out", "--resize-short=256", "--", "--project=p", "--runner=R")]
-    with click.Context(commands.commands["shard"]) as context:
-        options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:5])
+    with click.Context(commands.get_command(None, "shard")) as context:
+        options, _, _ = commands.get_command(None, "shard").make_parser(context).parse_args(words[1:5])
     assert options["resize_short"] == "256"
     values = {"splits": "train=1", "num_shards": "4", "encoding": "raw", "square": "8", "seed": "1", "max_bad": "1%"}
     every = load_flex_template().make_command([f"--{name}={value}" for name, value in values.items()])
@@ -140,7 +140,7 @@ def test_workers_on_kubernetes_fit_each_other_and_the_command() -> None:
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["tcpSocket"] == {"port": port["targetPort"]}
     command, *arguments = container["command"][1:]
-    assert commands.commands[command].make_context(command, arguments).params["port"] == port["port"] == 5050
+    assert commands.get_command(None, command).make_context(command, arguments).params["port"] == port["port"] == 5050
 
 
 @pytest.mark.slow

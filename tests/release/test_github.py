@@ -40,7 +40,7 @@ def check_command(line: str) -> list[str]:
         program, *words = shlex.split(command)
         if program == "tfpipe" or program.endswith("/tfpipe"):
             name = next((word for word in words if not word.startswith("-")), None)
-            if name is not None and name not in commands.commands:
+            if name is not None and name not in commands.modules:
                 faults.append(f"tfpipe has no command {name!r}.")
         elif program in ("python", "python3"):
             if words[0] != "-m" or words[1] not in MODULES:
@@ -135,7 +135,7 @@ def test_the_forms_ask_for_what_a_maintainer_needs() -> None:
             assert "`tfpipe --version --json`" in report["attributes"]["label"]
             assert report["validations"]["required"] is True
         for name in re.findall(r"`tfpipe (\w+)", form.read_text(encoding="utf-8")):
-            assert name in commands.commands
+            assert name in commands.modules
 
 
 def test_dependabot_watches_what_is_there() -> None:

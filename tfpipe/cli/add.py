@@ -12,7 +12,7 @@ from tfpipe.columns.config import TableConfig
 from tfpipe.system.units import human_bytes, human_count
 
 
-@command("Add columns of a table to the records of a dataset.", example="tfpipe add flowers captions.parquet")
+@command(example="tfpipe add flowers captions.parquet")
 @click.argument("dataset")
 @click.argument("table")
 @config_option(TableConfig, "name", default="the table's name")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfpipe.layers.delete import Deleted
 
 
-@command("Hide records of a dataset by their names.", example="tfpipe delete flowers names.txt")
+@command(example="tfpipe delete flowers names.txt")
 @click.argument("dataset")
 @click.argument("names", metavar="NAMES.txt")
 def delete(dataset: str, names: str, as_json: bool) -> None:

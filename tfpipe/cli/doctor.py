@@ -21,7 +21,7 @@ from tfpipe.cli.shared.config_option import (
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 
 
-@command("Check data, options and machine before a run.", example="tfpipe doctor flowers --batch-size 256")
+@command(example="tfpipe doctor flowers --batch-size 256")
 @click.argument("dataset")
 @split_option
 @batch_option

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    "Write a dataset as WebDataset, Parquet or ArrayRecord.",
     example="tfpipe export flowers flowers-wds --to webdataset",
 )
 @click.argument("dataset")

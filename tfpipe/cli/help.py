@@ -9,9 +9,7 @@ from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.errors import ConfigError
 
 
-@click.command(
-    cls=GroupedCommand, name="help", short_help="Print a page of the documentation.", example="tfpipe help symptoms"
-)
+@click.command(cls=GroupedCommand, name="help", example="tfpipe help symptoms")
 @click.argument("topic", default="")
 @click.pass_context
 def help_(ctx: click.Context, topic: str) -> None:

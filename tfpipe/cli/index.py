@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tfpipe.integrity.foreign.index import IndexReport
 
 
-@command("Make a dataset of TFRecords that another tool wrote.", example='tfpipe index "/data/train-*"')
+@command(example='tfpipe index "/data/train-*"')
 @click.argument("target", metavar="FILES")
 @click.option("--output", metavar="DIR", help="Folder for manifest.json and index/.  [default: beside the files]")
 @click.option("--split", metavar="NAME", help="Put all files into this split.  [default: taken from the file names]")

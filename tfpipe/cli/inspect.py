@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
 
 
-@command("Show what a dataset holds.", example="tfpipe inspect flowers --show 12 sheet.png")
+@command(example="tfpipe inspect flowers --show 12 sheet.png")
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
 @click.option(

@@ -11,32 +11,17 @@ import platform
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
 from tfpipe._version import __version__
-from tfpipe.cli.add import add
-from tfpipe.cli.delete import delete
-from tfpipe.cli.doctor import doctor
-from tfpipe.cli.export import export
-from tfpipe.cli.help import help_
-from tfpipe.cli.index import index
-from tfpipe.cli.inspect import inspect
-from tfpipe.cli.predict import predict
-from tfpipe.cli.profile import profile
-from tfpipe.cli.serve import TOKEN_VARIABLE, serve, serve_check
-from tfpipe.cli.shard import append, merge, reshard, shard
-from tfpipe.cli.shared.command import name_options
-from tfpipe.cli.shared.config_option import debug_option
 from tfpipe.cli.shared.console import clean_text, echo
-from tfpipe.cli.steps import steps
-from tfpipe.cli.train import train
-from tfpipe.cli.verify import repair, verify
-from tfpipe.cli.view import view
+from tfpipe.cli.shared.help_groups import debug_option
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
-from tfpipe.service.config import use_token
+from tfpipe.service.config import TOKEN_VARIABLE, use_token
 from tfpipe.system import extras, host_limits
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
@@ -45,22 +30,70 @@ _DEVICES = {"NVIDIA GPU": "nvidia[0-9]*", "TPU": "accel[0-9]*"}
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
+Sections: TypeAlias = Mapping[str, Sequence[tuple[str, str, str]]]
+
+SECTIONS: Sections = {
+    "Make a dataset": [
+        ("shard", "shard", "Write images as TFRecord shards."),
+        ("index", "index", "Make a dataset of TFRecords that another tool wrote."),
+        ("merge", "shard", "Join datasets into one."),
+        ("reshard", "shard", "Rewrite a dataset with other shards or another form of images."),
+    ],
+    "Change it": [
+        ("append", "shard", "Add more images to a finished dataset."),
+        ("delete", "delete", "Hide records of a dataset by their names."),
+        ("add", "add", "Add columns of a table to the records of a dataset."),
+    ],
+    "Look at it": [
+        ("inspect", "inspect", "Show what a dataset holds."),
+        ("view", "view", "Name a part of a dataset, or weigh its records."),
+        ("verify", "verify", "Check every record, image, index and checksum."),
+        ("repair", "verify", "Write the undamaged records as a clean dataset."),
+        ("export", "export", "Write a dataset as WebDataset, Parquet or ArrayRecord."),
+    ],
+    "Read it fast, and train": [
+        ("doctor", "doctor", "Check data, options and machine before a run."),
+        ("profile", "profile", "Say why the accelerator waits, and what to change."),
+        ("train", "train", "Train a classifier on a dataset, and export it."),
+        ("predict", "predict", "Classify image files with a trained model."),
+        ("steps", "steps", "Show the records of a step, or the steps of a record."),
+        ("serve", "serve", "Run workers that make batches for trainers."),
+        ("serve-check", "serve", "Check running workers from the trainer's machine."),
+        ("help", "help", "Print a page of the documentation."),
+    ],
+}
+"""The commands under their headings: the name, the module of `tfpipe.cli` that has it, and what it does."""
+
+
 class Commands(click.Group):
-    """The commands, in the order in which they are added; a library's error that leaves one names its options."""
+    """The commands of a table, each of which is imported when it is used: their libraries are not those of the help.
 
-    sections: Mapping[str, Sequence[str]] = {}
+    A library's error that leaves a command names the command's options.
+    """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def __init__(self, *names: Any, sections: Sections, **arguments: Any) -> None:
+        super().__init__(*names, **arguments)
+        self.sections = sections
+        self.modules = {name: module for entries in sections.values() for name, module, _ in entries}
+        self.commands = {name: click.Command(name) for name in self.modules}  # click suggests these names
+
+    def list_commands(self, ctx: click.Context | None = None) -> list[str]:
         """Lists the names of the commands; click calls it."""
-        return list(self.commands)
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        """Returns a command, whose module is imported now; None if there is none of that name. click calls it."""
+        if cmd_name not in self.modules:
+            return None
+        module = import_module(f"tfpipe.cli.{self.modules[cmd_name]}")
+        return next(one for one in vars(module).values() if isinstance(one, click.Command) and one.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands under their headings; click calls it."""
-        width = max(map(len, self.commands))
-        for heading, names in (self.sections or {"Commands": list(self.commands)}).items():
+        width = max(map(len, self.modules))
+        for heading, entries in self.sections.items():
             with formatter.section(heading):
-                limit = formatter.width - width - 6
-                formatter.write_dl((f"{name:{width}}", self.commands[name].get_short_help_str(limit)) for name in names)
+                formatter.write_dl((f"{name:{width}}", sentence) for name, _, sentence in entries)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; click calls it."""
@@ -75,6 +108,8 @@ class Commands(click.Group):
         except TfpipeError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             if command is not None:
+                from tfpipe.cli.shared.command import name_options
+
                 error.args = (name_options(str(error), command),)
             raise
 
@@ -119,6 +154,7 @@ def _get_versions() -> dict[str, str]:
 
 @click.group(
     cls=Commands,
+    sections=SECTIONS,
     context_settings=CONTEXT_SETTINGS,
     epilog="Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. "
     "The help of a command: tfpipe shard --help",
@@ -142,18 +178,6 @@ def tfpipe(as_json: bool) -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
     if as_json:
         raise click.UsageError("--json goes behind the command, or beside --version.")
-
-
-_SECTIONS = {
-    "Make a dataset": (shard, index, merge, reshard),
-    "Change it": (append, delete, add),
-    "Look at it": (inspect, view, verify, repair, export),
-    "Read it fast, and train": (doctor, profile, train, predict, steps, serve, serve_check, help_),
-}
-for commands in _SECTIONS.values():
-    for command in commands:
-        tfpipe.add_command(command)
-tfpipe.sections = {heading: [command.name or "" for command in commands] for heading, commands in _SECTIONS.items()}
 
 
 def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:

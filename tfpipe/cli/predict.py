@@ -15,7 +15,7 @@ from tfpipe.system.units import human_count
 _TOP, _BATCH = "Number of classes to print for each image.", "Number of images to classify at once."
 
 
-@command("Classify image files with a trained model.", example='tfpipe predict runs/flowers "photos/*.jpg"')
+@command(example='tfpipe predict runs/flowers "photos/*.jpg"')
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help=_TOP)

@@ -28,7 +28,6 @@ _OF_THE_PIPELINE = ("dataset", "trainer", "html")
 
 
 @command(
-    "Say why the accelerator waits, and what to change.",
     example="tfpipe profile flowers --step-ms 30 --batch-size 256",
 )
 @click.argument("dataset", required=False)

@@ -18,7 +18,7 @@ from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.errors import TfpipeError
-from tfpipe.service.config import ServiceConfig, get_token
+from tfpipe.service.config import TOKEN_VARIABLE, ServiceConfig, get_token
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.service.processes import Service
 
-TOKEN_VARIABLE = "TFPIPE_SERVICE_TOKEN"
-"""The variable of the environment in which commands find the token of a service."""
-
 _ANSWER_S = 60
 
 
 @command(
-    "Run workers that make batches for trainers.",
     example="tfpipe serve --root /data --host 0.0.0.0",
     json_help="Print one JSON object, when the workers are ready.",
 )
@@ -90,7 +86,6 @@ def _print_json(service: "Service", token: str) -> None:
 
 
 @command(
-    "Check running workers from the trainer's machine.",
     example="tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
     name="serve-check",
 )

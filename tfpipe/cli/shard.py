@@ -18,7 +18,6 @@ _beam_argument = click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, m
 
 
 @command(
-    "Write images as TFRecord shards.",
     example="tfpipe shard photos flowers --splits train=0.9,validation=0.1",
     epilog="Options after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
@@ -49,7 +48,7 @@ def shard(**options: Any) -> None:
     run_job(ShardConfig(form=form, **drop_missing(options)), run_args)
 
 
-@command("Add more images to a finished dataset.", example="tfpipe append flowers more-photos", epilog=_BEAM)
+@command(example="tfpipe append flowers more-photos", epilog=_BEAM)
 @click.argument("dataset")
 @click.argument("input")
 @_beam_argument
@@ -77,7 +76,6 @@ def append(dataset: str, **options: Any) -> None:
 
 
 @command(
-    "Rewrite a dataset with other shards or another form of images.",
     example="tfpipe reshard flowers small-flowers --resize-short 256",
     epilog=_BEAM,
 )
@@ -107,7 +105,7 @@ def reshard(**options: Any) -> None:
     run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)
 
 
-@command("Join datasets into one.", example="tfpipe merge flowers more-flowers all-flowers", epilog=_BEAM)
+@command(example="tfpipe merge flowers more-flowers all-flowers", epilog=_BEAM)
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
 @config_options(ShardConfig, "Records", "Output", without=("keep_quarantined",))
 @run_options

@@ -27,7 +27,6 @@ _TILE_PX = 160
 
 
 @command(
-    "Show the records of a step, or the steps of a record.",
     example="tfpipe steps runs/flowers --step 340 --show step340.png",
 )
 @click.argument("target", metavar="RUN|DATASET")

@@ -23,7 +23,6 @@ _TPU = "The name or address of a TPU, or local.  [default: the devices of this m
 
 
 @command(
-    "Train a classifier on a dataset, and export it.",
     example="tfpipe train flowers --model resnet50 --epochs 90",
     json_help="Print a JSON object for each epoch, and one at the end.",
 )

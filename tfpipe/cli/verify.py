@@ -23,7 +23,6 @@ _workers_option = click.option(
 
 
 @command(
-    "Check every record, image, index and checksum.",
     example="tfpipe verify flowers --quick",
     json_help="Print one JSON object, with all damages.",
 )
@@ -83,7 +82,6 @@ def _format(target: str, report: "VerifyReport") -> Iterator[str]:
 
 
 @command(
-    "Write the undamaged records as a clean dataset.",
     example="tfpipe repair flowers clean-flowers",
     json_help="Print one JSON object, with all lost records.",
 )

@@ -17,7 +17,6 @@ _SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_co
 
 
 @command(
-    "Name a part of a dataset, or weigh its records.",
     example='tfpipe view flowers "width >= 300 and not duplicate" --name large',
 )
 @click.argument("dataset")

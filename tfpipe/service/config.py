@@ -9,6 +9,9 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.options import Count, Names, Text, check_options, option
 
 MAX_PORT = 65535
+TOKEN_VARIABLE = "TFPIPE_SERVICE_TOKEN"
+"""The variable of the environment in which commands find the token of a service."""
+
 _token = ""
 
 

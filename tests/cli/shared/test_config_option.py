@@ -107,7 +107,7 @@ def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
 
 
 def test_every_option_has_a_text_that_the_site_can_show() -> None:
-    for name, one in commands.commands.items():
+    for name, one in ((name, commands.get_command(None, name)) for name in commands.modules):
         for param in one.params:
             if isinstance(param, click.Option):
                 text = param.help or ""

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from tfpipe.cli.shared.config_option import debug_option
 from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.help_groups import GroupedCommand, debug_option
 from tfpipe.system.extras import check_installed
 
 _FIELD = re.compile(r"`(\w+)`")
@@ -17,7 +16,6 @@ _OF_A_FILE = re.compile(r"[^`]*\.(toml|json): ")  # such a message speaks of the
 
 
 def command(
-    short_help: str,
     *,
     example: str,
     name: str | None = None,
@@ -28,7 +26,7 @@ def command(
     json_option = click.option("--json", "as_json", is_flag=True, help=json_help)
 
     def make(function: Callable[..., Any]) -> GroupedCommand:
-        made = click.command(name, cls=GroupedCommand, short_help=short_help, epilog=epilog, example=example)(function)
+        made = click.command(name, cls=GroupedCommand, epilog=epilog, example=example)(function)
         return debug_option(json_option(made))  # an option of a finished command is its last one
 
     return make

@@ -216,9 +216,6 @@ class Shares(click.ParamType):
 BATCH_SIZE = 128
 """The images of a batch if neither the command line nor a file names its size."""
 
-debug_option = click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show tracebacks and the libraries' own log messages."
-)
 split_option = help_option(
     "--split", metavar="NAME", group="Data", help="The split to use.  [default: train, or the only one]"
 )

@@ -29,6 +29,9 @@ class HelpOption(click.Option):
 
 
 help_option = partial(click.option, cls=HelpOption)
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks and the libraries' own log messages."
+)
 
 
 class GroupedCommand(click.Command):
