@@ -15,6 +15,7 @@ from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part
 from tests.refusals import refusal
+from tests.service.workers import open_as_worker
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -27,7 +28,6 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.profiler.measure.samples import sample_records
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.service.plans import describe_plan, open_plan
 from tfpipe.writer.changes import open_change
 
 QUICK = VerifyConfig(quick=True, workers=0)
@@ -259,7 +259,7 @@ def test_doctor_and_profile_read_the_values(captioned: str, tfpipe: Tfpipe) -> N
 
 def test_a_worker_of_a_service_and_a_mixture_read_the_values(captioned: str, tmp_path: Path) -> None:
     reader = NumpyBatches(captioned, "train", replace(CONFIG, service=ServiceOptions()))
-    maker, expected = open_plan(describe_plan(reader._maker.plan), ("/",)), reader.read(1)
+    maker, expected = open_as_worker(reader._maker.plan), reader.read(1)
     np.testing.assert_array_equal(maker.make(0, 1)["vector"], expected["vector"])
     other = str(shutil.copytree(captioned, tmp_path / "other"))
     mixed = NumpyBatches(library.mix({captioned: 1, other: 1}), "train", CONFIG).read(0)

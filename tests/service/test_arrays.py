@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tfpipe.service import arrays
-from tfpipe.service.arrays import BrokenAnswer, make_message, receive, send_batch
+from tfpipe.service.arrays import BrokenAnswer, receive, send
 
 BATCH: dict[str, Any] = {
     "image": np.arange(4 * 5 * 3, dtype=np.uint8).reshape(1, 4, 5, 3),
@@ -40,20 +40,22 @@ def check_same(given: dict[str, Any], expected: dict[str, Any]) -> None:
             assert given[name] == values
 
 
-def as_chunks(messages: Any) -> Iterator[Any]:
-    """Yields messages as a client of Flight sees them."""
-    for data, text in messages:
-        yield SimpleNamespace(data=data, app_metadata=pa.py_buffer(text) if text else None)
+def take(messages: Iterable[Any]) -> Any:
+    """Receives messages as a client of Flight sees them."""
+    pairs = [message if isinstance(message, tuple) else (message, b"") for message in messages]
+    return receive(
+        SimpleNamespace(data=data, app_metadata=pa.py_buffer(text) if text else None) for data, text in pairs
+    )
 
 
-def take(*messages: Any) -> Any:
-    return receive(as_chunks(messages), lambda: None)
-
-
-def test_a_batch_comes_back() -> None:
-    batch, end, num_bytes = take(make_message(), *send_batch(BATCH), make_message(), make_message({"made_s": 0.5}))
+@pytest.mark.parametrize("piece_bytes", [arrays._PIECE_BYTES, 16])
+def test_a_batch_comes_back(piece_bytes: int, monkeypatch) -> None:
+    monkeypatch.setattr(arrays, "_PIECE_BYTES", piece_bytes)
+    messages = list(send({"made_s": 0.5}, BATCH))
+    assert (len(messages) > 1 + len(BATCH)) == (piece_bytes == 16)
+    facts, batch, num_bytes = take(messages)
     check_same(batch, BATCH)
-    assert end == {"made_s": 0.5}
+    assert facts == {"made_s": 0.5}
     assert num_bytes == sum(
         len(values.tobytes()) if isinstance(values, np.ndarray) else sum(map(len, map(bytes, values)))
         for name, values in BATCH.items()
@@ -62,83 +64,58 @@ def test_a_batch_comes_back() -> None:
     assert batch["image"].flags.writeable
 
 
-def test_a_part_comes_in_pieces(monkeypatch) -> None:
-    monkeypatch.setattr(arrays, "_PIECE_BYTES", 16)
-    messages = list(send_batch(BATCH))
-    assert len(messages) > len(BATCH)
-    check_same(take(*messages, make_message({}))[0], BATCH)
-
-
 def test_a_sender_copies_no_large_array() -> None:
-    data, _ = next(send_batch({"image": (image := np.zeros((2, 3), np.float32))}))
+    _, data = send({}, {"image": (image := np.zeros((2, 3), np.float32))})
     assert data.column(0).buffers()[1].address == image.ctypes.data
 
 
-PART = {"name": "x", "bytes": 4, "dtype": "int32", "shapes": [1], "is_list": False}
-FOUR = np.zeros(4, np.uint8)
+PART = {"dtype": "int32", "shape": [1]}
 
 
 @pytest.mark.parametrize(
-    "messages",
+    "text",
     [
-        [],
-        [(PART, FOUR)],
-        [({**PART, "bytes": 8}, FOUR), ({}, None)],
-        [({**PART, "bytes": 2}, FOUR), ({}, None)],
-        [({**PART, "bytes": -4}, FOUR), ({}, None)],
-        [({**PART, "bytes": arrays.MOST_BYTES + 1}, FOUR), ({}, None)],
-        [({**PART, "bytes": "4"}, FOUR), ({}, None)],
-        [({**PART, "dtype": "object"}, FOUR), ({}, None)],
-        [({**PART, "shapes": [2]}, FOUR), ({}, None)],
-        [({**PART, "shapes": [-1]}, FOUR), ({}, None)],
-        [({**PART, "shapes": [[1]], "is_list": False}, FOUR), ({}, None)],
-        [({**PART, "shapes": None}, FOUR), ({}, None)],
-        [({"name": "x", "bytes": 4, "lengths": [5], "rows": None}, FOUR), ({}, None)],
-        [({"name": "x", "bytes": 4, "lengths": [3, 1], "rows": [3]}, FOUR), ({}, None)],
-        [({"name": "x", "bytes": 4, "lengths": [-1, 5], "rows": None}, FOUR), ({}, None)],
-        [(None, FOUR), ({}, None)],
-        [([], None)],
-        [("end", None)],
+        *("", "end", "[]", "{}", '{"parts": []}', "[" * 60000),
+        *(
+            json.dumps({"parts": {"x": part}})
+            for part in (
+                *({**PART, "shape": [2]}, {**PART, "shape": None}, {**PART, "shape": [[1]]}),
+                *({**PART, "shape": [-1]}, {**PART, "shape": [1.0]}, {**PART, "shape": [0, 2**70]}, {"dtype": "int32"}),
+                *({**PART, "shape": [arrays.MOST_BYTES // 4 + 1]}, {**PART, "dtype": "object"}, [PART, PART], [[[]]]),
+                *(3, 5, -4, 2**70, 4.0, True, "4", None, [4, 1], [[3], []]),
+            )
+        ),
     ],
-    ids=lambda messages: json.dumps([text for text, _ in messages])[:60],
+    ids=lambda text: text[:60],
 )
-def test_what_is_no_batch_is_refused(messages: list[Any]) -> None:
+def test_what_is_no_batch_is_refused(text: str) -> None:
+    """Four bytes come; what is said of them does not fit."""
+    (nothing, _), four = send({}, {"x": np.zeros(4, np.uint8)})
     with pytest.raises(BrokenAnswer):
-        take(*(make_message(text, data) for text, data in messages))
+        take([(nothing, text.encode()), four])
+
+
+def test_an_answer_that_ends_early_is_refused() -> None:
+    messages = list(send({}, BATCH))
+    for count in range(len(messages)):
+        with pytest.raises(BrokenAnswer):
+            take(messages[:count])
 
 
 def test_random_damage_is_a_batch_or_refused() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, broken = random.Random(seed), 0
-    whole = [*send_batch(BATCH), make_message({"made_s": 0.0})]
+    (nothing, text), *data = send({"made_s": 0.0}, BATCH)
     for _ in range(300):
-        messages = list(whole)
-        place = draw.randrange(len(messages))
-        data, text = messages[place]
         damaged = bytearray(text)
         for _ in range(draw.choice((1, 2, 5))):
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
-        messages[place] = (data, bytes(damaged))
         try:
-            batch, _, _ = take(*messages[: draw.choice((place + 1, len(messages)))])
+            _, batch, _ = take(
+                [(nothing, bytes(damaged)), *data[: draw.choice((len(data), draw.randrange(len(data))))]]
+            )
             assert isinstance(batch, dict)
         except BrokenAnswer:
             broken += 1
     assert broken > 100
-
-
-def test_nobody_waits_for_a_stream_that_says_it_works() -> None:
-    def forever() -> Iterator[Any]:
-        while True:
-            yield from as_chunks([make_message()])
-
-    heard: list[int] = []
-
-    def alive() -> None:
-        heard.append(1)
-        if len(heard) == 5:
-            raise TimeoutError("left")
-
-    with pytest.raises(TimeoutError, match="left"):
-        receive(forever(), alive)

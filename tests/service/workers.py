@@ -1,8 +1,11 @@
 """Workers of the service in threads of this process."""
 
 import atexit
+import json
 from typing import Any
 
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.service.plans import RELEASE, describe_plan, open_ticket, read_ticket
 from tfpipe.service.server import Server
 
 
@@ -12,3 +15,9 @@ def start_workers(count: int, **options: Any) -> tuple[str, ...]:
     for server in servers:
         atexit.register(server.shutdown)
     return tuple(f"127.0.0.1:{server.port}" for server in servers)
+
+
+def open_as_worker(plan: AnyPlan) -> AnyMaker:
+    """Opens the maker of a trainer's plan as a worker does."""
+    ticket = {"release": RELEASE, "plan": describe_plan(plan), "epoch": 0, "step": 0, "rows": [0, plan.batch_size]}
+    return open_ticket(read_ticket(json.dumps(ticket).encode()), ("/",))

@@ -12,6 +12,7 @@ import tfpipe as library
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part
+from tests.service.workers import open_as_worker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.source import Source
@@ -21,7 +22,6 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.profiler.measure.samples import sample_records
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.service.plans import describe_plan, open_plan
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
@@ -91,7 +91,7 @@ def test_a_profile_samples_the_view(owls: str) -> None:
 
 def test_a_worker_of_a_service_opens_the_view(owls: str) -> None:
     reader = NumpyBatches(owls, "train", replace(CONFIG, service=ServiceOptions()))
-    maker = open_plan(describe_plan(reader._maker.plan), ("/",))
+    maker = open_as_worker(reader._maker.plan)
     assert maker.plan.source.name == f"'train' of {owls}"
     assert maker.plan.list_numbers(3, 0).tolist() == reader._maker.plan.list_numbers(3, 0).tolist()
 

@@ -110,7 +110,7 @@ def _check_service(service: ServiceOptions, data: "Manifest | Source | None", sp
     from tfpipe.service.client import Workers
 
     workers = service.workers
-    missing, count = Workers(service).call_all(), human_count(len(workers), "worker")
+    missing, count = Workers(service).find_silent(), human_count(len(workers), "worker")
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
         finding = f"{len(workers) - len(missing)} of {count} answer; missing: {listed}."
@@ -132,7 +132,7 @@ def _check_reads(source: "Source", service: ServiceOptions, workers: Sequence[st
     from tfpipe.engine.config.pipeline_config import PipelineConfig
     from tfpipe.engine.open_maker import open_maker
     from tfpipe.engine.plan import plan_batches
-    from tfpipe.service.remote import RemoteMaker
+    from tfpipe.service.client import RemoteMaker
 
     config = PipelineConfig(batch_size=1, training=False)
     try:

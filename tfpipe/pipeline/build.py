@@ -30,7 +30,7 @@ from tfpipe.pipeline.stages.parse import keeps_order
 from tfpipe.pipeline.steps import count_held_threads, list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
-from tfpipe.service.remote import serve_remotely
+from tfpipe.service import serve_remotely
 from tfpipe.system.arguments import check_count, check_function, check_has
 
 _logger = logging.getLogger(__name__)

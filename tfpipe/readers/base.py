@@ -21,7 +21,7 @@ from tfpipe.engine.position import Position, Split, check_layers, get_layer, num
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.service.remote import serve_remotely
+from tfpipe.service import serve_remotely
 from tfpipe.system import notebook
 from tfpipe.system.arguments import check_count, check_function
 from tfpipe.system.options import get_options

@@ -7,3 +7,14 @@ trainer: RemoteMaker ── ticket: plan, epoch, step, rows ──▶ worker: Se
 
 Any worker can make any batch, so it does not matter which of them makes it, how many there are, and whether one ends.
 """
+
+from tfpipe.engine.mixed_batch import AnyMaker
+
+
+def serve_remotely(maker: AnyMaker) -> AnyMaker:
+    """Returns a maker whose batches workers make, if the options name a `service`; otherwise the maker itself."""
+    if not maker.plan.config.service.workers:
+        return maker
+    from tfpipe.service.client import RemoteMaker  # loads Arrow, which other makers do not need
+
+    return RemoteMaker(maker)

@@ -1,30 +1,31 @@
-"""The workers as a trainer sees them: which of them answer, and which has least to do.
+"""RemoteMaker: a maker of batches like any other, whose batches workers make, equal to the bit.
 
-One connection carries one request at a time. What a lost worker was asked for goes to another one.
+Each worker is called every second. What one that is lost was asked for goes to another one.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError, first_line
-from tfpipe.service.config import get_token
-from tfpipe.service.plans import name_release
-from tfpipe.service.processes import read_file
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
+from tfpipe.service.config import get_token, read_file
+from tfpipe.service.plans import RELEASE, describe_plan
 from tfpipe.system.extras import importing
 
 with importing("A data service", "pyarrow", "tfpipe[service]"):
@@ -32,16 +33,18 @@ with importing("A data service", "pyarrow", "tfpipe[service]"):
 
     from tfpipe.service.arrays import BrokenAnswer, receive
 
-Ticket = dict[str, Any]
-Answer = tuple[Batch, dict[str, Any], int]
+Answer = tuple[dict[str, Any], Batch, int]
 SILENCE_S = 5.0
-"""The seconds without a sign after which a worker counts as lost; it gives one each second while it works."""
+"""The seconds after which a worker that does not answer a call counts as lost."""
 
-_TICK_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_ERRORS: dict[str, type[TfpipeError]] = {
-    kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)
-}
+_CALL_EVERY_S, _TICK_S = 1.0, 0.5
+_REQUESTS, _STORE_REQUESTS = 2, 6
+"""The requests that each worker has at once: it makes one batch while it sends another. From an object store it reads
+several, because each is waited for."""
+_MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
+_ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)}
 _LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
+_CHANNEL = [("grpc.http2.max_frame_size", (1 << 24) - 1)]  # frames of 16 KB take a third more of the trainer's time
 
 logger = logging.getLogger(__name__)
 
@@ -58,27 +61,24 @@ class WorkerClock:
 
 @dataclass
 class _Worker(WorkerClock):
-    """A worker, or this host if it has no address."""
-
     outstanding: int = 0
-    is_up: bool = True
     losses: int = 0  # since its last batch
-    trouble: str = ""
-    idle: list[Any] = field(default_factory=list)  # connections
+    rests_until: float = 0.0  # ever longer, because it may answer nothing but calls
+    trouble: str | None = None  # what is wrong with it; None before the first call
+    cause: str = "it is busy"  # of its last loss
+    client: Any = None
 
 
 class Workers:
-    """The workers of a service, for all threads of a process.
+    """The workers of a service, for all threads of a process; a pickled object connects anew.
 
-    If each has at most `most` requests, this host makes batches too when all have so many, and at most so many at once.
+    If `most` is given, no worker has more requests at once, and nobody waits for one.
     """
 
     def __init__(self, options: ServiceOptions, most: int | None = None) -> None:
-        self._timeout_s, self._most = options.timeout_s, most
-        self._release, self._pid = name_release(), os.getpid()
-        self._changed = threading.Condition()  # guards all workers, and what is read
+        self._options, self._most, self._pid = options, most, os.getpid()
+        self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address) for address in options.workers]
-        self._here = _Worker("")
         token = get_token()
         if options.token_file is not None:
             token = read_file("token_file", options.token_file).decode(errors="replace").strip()
@@ -86,95 +86,96 @@ class Workers:
         self._scheme, self._tls = "grpc", {}
         if options.certificate is not None:
             self._scheme, self._tls = "grpc+tls", {"tls_root_certs": read_file("certificate", options.certificate)}
+        for worker in self._workers:
+            arguments = (weakref.ref(self), worker)
+            threading.Thread(target=_keep_calling, args=arguments, name="tfpipe-call", daemon=True).start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Workers, (self._options, self._most)
 
     @property
     def clocks(self) -> list[WorkerClock]:
         """The figures of each worker by now."""
         return [WorkerClock(each.address, each.batches, each.made_s, each.num_bytes) for each in self._workers]
 
-    def call_all(self) -> dict[str, str]:
-        """Calls all workers at once, and returns what is wrong with those that do not answer, by their addresses."""
-        threads = [threading.Thread(target=self._call, args=(worker,), daemon=True) for worker in self._workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return {worker.address: worker.trouble for worker in self._workers if not worker.is_up}
+    def find_silent(self) -> dict[str, str]:
+        """Waits until all were called, and returns what is wrong with those that do not answer, by their addresses."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(worker.trouble is not None for worker in self._workers))
+            return {worker.address: worker.trouble for worker in self._workers if worker.trouble}
 
     def check(self) -> None:
-        """Calls all workers. Those that do not answer are called again until they do."""
-        self.call_all()
-        silent = [worker for worker in self._workers if not worker.is_up]
-        other = [worker for worker in silent if "release" in worker.trouble]
-        refusing = [worker for worker in silent if "token" in worker.trouble]
-        listed = ", ".join(f"{worker.address} ({worker.trouble})" for worker in other or refusing or silent)
-        if other:
-            raise ConfigError(f"Every worker of the `service` must have this release, {self._release}: {listed}.")
-        if refusing:
-            raise ConfigError(
-                f"The workers of the `service` ask for the token that `tfpipe serve` printed: {listed}. Put it into "
-                "the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."
-            )
+        """Refuses a service of which no worker answers, and warns of workers that do not."""
+        silent = self.find_silent()
         if len(silent) == len(self._workers):
+            listed = ", ".join(f"{address} ({trouble})" for address, trouble in silent.items())
             raise ConfigError(
-                f"`service` must name running workers, and none answers: {listed}. Start one with: tfpipe serve "
-                "--root DIR"
+                f"`service` must name running workers, and none serves this trainer: {listed}. Start one of the same "
+                "release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
+                "TFPIPE_SERVICE_TOKEN for a command."
             )
-        for worker in silent:
-            logger.warning("The worker %s of the service does not answer (%s).", worker.address, worker.trouble)
-            self._begin_calls(worker)
+        for address, trouble in silent.items():
+            logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
 
-    def ask(self, ticket: Ticket, make_here: Callable[[], Batch]) -> tuple[Batch, bool]:
-        """Returns the batch of a step, and whether it is of a worker: the one that had least to do."""
+    def ask(self, ticket: dict[str, Any]) -> Batch | None:
+        """Returns the batch of a step by the worker that has least to do; None if nobody waits for one."""
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            with self._take(deadline, ticket) as worker:
-                if worker is self._here:
-                    return make_here(), False
-                try:
-                    return self._ask_worker(worker, ticket, deadline), True
-                except _LOST as error:
-                    if is_left() or time.monotonic() > deadline:
-                        raise self._explain_silence(ticket) from None
-                    self._lose(worker, _describe(error))
+        deadline = time.monotonic() + self._options.timeout_s
+        while (worker := self._take(ticket, deadline)) is not None:
+            try:
+                return self._ask_worker(worker, ticket, deadline)
+            except _LOST as error:
+                if trouble := _describe(error):
+                    self._note(worker, trouble, is_loss=True)
+            finally:
+                with self._changed:
+                    worker.outstanding -= 1
+        return None
 
-    @contextmanager
-    def _take(self, deadline: float, ticket: Ticket) -> Iterator[_Worker]:
-        """Takes the worker with the fewest requests, and gives it back."""
-        with self._changed:
-            while (worker := self._choose()) is None:
-                if time.monotonic() > deadline or is_left():
-                    raise self._explain_silence(ticket)
-                self._changed.wait(_TICK_S)
-            worker.outstanding += 1
-        try:
-            yield worker
-        finally:
-            with self._changed:
-                worker.outstanding -= 1
-                self._changed.notify_all()
-
-    def _choose(self) -> _Worker | None:
+    def _take(self, ticket: dict[str, Any], deadline: float) -> _Worker | None:
+        """Takes the worker with the fewest requests."""
         most = self._most
-        up = [worker for worker in self._workers if worker.is_up and (most is None or worker.outstanding < most)]
-        if not up and most is not None and self._here.outstanding < most:
-            return self._here
-        return min(up, key=lambda worker: (worker.outstanding, worker.batches), default=None)
+        with self._changed:
+            while not is_left() and time.monotonic() < deadline:
+                up = [each for each in self._workers if each.trouble == "" and (not most or each.outstanding < most)]
+                if up or most:
+                    worker = min(up, key=lambda each: (each.outstanding, each.batches), default=None)
+                    if worker is not None:
+                        worker.outstanding += 1
+                    return worker
+                self._changed.wait(_TICK_S)
+        troubles = [f"{each.address} ({each.trouble or each.cause})" for each in self._workers]
+        raise DataError(
+            f"The `service` must give a batch within {self._options.timeout_s:g} s (its `timeout_s`), and gave none "
+            f"for step {ticket['step']} of epoch {ticket['epoch']}: {', '.join(troubles)}. Start the workers again, "
+            "then run the same command."
+        )
 
-    def _ask_worker(self, worker: _Worker, ticket: Ticket, deadline: float) -> Batch:
+    def _ask_worker(self, worker: _Worker, ticket: dict[str, Any], deadline: float) -> Batch:
         """Asks a worker for a batch; raises one of `_LOST` if it does not give it, or the error that it answers."""
-        text = json.dumps({"release": self._release, **ticket}).encode()
-        batch, end, num_bytes = self._get(worker, text, deadline)
-        if "error" in end:
-            kind = _ERRORS.get(str(end["error"]), DataError)
-            raise kind(f"At the worker {worker.address}: {end.get('text')}", page=str(end.get("page") or ""))
-        if type(made_s := end.get("made_s")) is not float:
+        text, answer = json.dumps({"release": RELEASE, **ticket}).encode(), Future[Answer]()
+
+        def get() -> None:
+            try:
+                answer.set_result(self._get(worker, text, deadline))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # Flight gives up no call before its deadline, so a thread of its own waits for it.
+        threading.Thread(target=get, name="tfpipe-ask", daemon=True).start()
+        while not wait_for((answer,), _TICK_S).done:
+            if worker.trouble or time.monotonic() > deadline or is_left():
+                raise TimeoutError(worker.trouble)
+        facts, batch, num_bytes = answer.result()
+        if "error" in facts:
+            kind = _ERRORS.get(str(facts["error"]), DataError)
+            raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
+        if type(made_s := facts.get("made_s")) is not float:
             raise BrokenAnswer("a batch does not say how long it took")
         with self._changed:
+            worker.losses, worker.cause = 0, "it is busy"
             worker.batches += 1
-            worker.losses = 0
             worker.made_s += made_s
             worker.num_bytes += num_bytes
         return batch
@@ -182,84 +183,113 @@ class Workers:
     def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> Answer:
         """Returns the answer to a ticket; a connection that failed is not used again."""
         with self._changed:
-            client = worker.idle.pop() if worker.idle else None
-        client = client or flight.FlightClient(f"{self._scheme}://{worker.address}", **self._tls)
-        options = flight.FlightCallOptions(timeout=max(deadline - time.monotonic(), 0.001), headers=self._headers)
-        answer, heard, is_given_up = Future[Answer](), time.monotonic(), False
-
-        def hear() -> None:
-            nonlocal heard
-            heard = time.monotonic()
-            if is_given_up:
-                raise TimeoutError
-
-        def ask() -> None:
-            try:
-                stream = client.do_get(flight.Ticket(ticket), options)
-                try:
-                    answer.set_result(receive(stream, hear))
-                except BaseException:
-                    stream.cancel()
-                    raise
-            except BaseException as error:
-                answer.set_exception(error)
-
-        # Flight waits for a worker's first sign without end, so a thread of its own does: this one may give up.
-        threading.Thread(target=ask, name="tfpipe-ask", daemon=True).start()
-        while not wait_for((answer,), _TICK_S).done:
-            silent_s = time.monotonic() - heard
-            if silent_s > SILENCE_S or time.monotonic() > deadline or is_left():
-                is_given_up = True
-                raise TimeoutError(f"no sign of it for {silent_s:.0f} s")
-        given = answer.result()
-        with self._changed:
-            worker.idle.append(client)
-        return given
-
-    def _lose(self, worker: _Worker, trouble: str) -> None:
-        """Sends no more requests to a worker until it answers a call."""
-        with self._changed:
-            worker.idle.clear()
-            was_up, worker.is_up, worker.trouble = worker.is_up, False, trouble
-            worker.losses += was_up
-        if was_up:
-            logger.warning("The worker %s of the service is lost (%s). Others make its steps.", worker.address, trouble)
-            self._begin_calls(worker)
-
-    def _begin_calls(self, worker: _Worker) -> None:
-        arguments = (weakref.ref(self), worker)
-        threading.Thread(target=_call_until_up, args=arguments, name="tfpipe-call", daemon=True).start()
-
-    def _call(self, worker: _Worker) -> None:
-        """Asks a worker for its release, and notes what is wrong with it."""
+            client = worker.client = worker.client or flight.FlightClient(
+                f"{self._scheme}://{worker.address}", generic_options=_CHANNEL, **self._tls
+            )
+        options = flight.FlightCallOptions(timeout=deadline - time.monotonic() + 2 * _TICK_S, headers=self._headers)
         try:
-            release = self._get(worker, b"", time.monotonic() + SILENCE_S)[1].get("release")
-            trouble = "" if release == self._release else f"it has the release {release}"
+            stream = client.do_get(flight.Ticket(ticket), options)
+            try:
+                return receive(stream)
+            finally:
+                stream.cancel()
+        except _LOST:
+            worker.client = None
+            raise
+
+    def call(self, worker: _Worker) -> None:
+        """Asks a worker for its release, and sets what is wrong with it, unless it rests."""
+        try:
+            release = self._get(worker, b"", time.monotonic() + SILENCE_S)[0].get("release")
+            trouble = "" if release == RELEASE else f"it has the release {release}, not {RELEASE}"
         except _LOST as error:
             trouble = _describe(error)
+        if time.monotonic() >= worker.rests_until:
+            self._note(worker, trouble)
+
+    def _note(self, worker: _Worker, trouble: str, is_loss: bool = False) -> None:
+        """Sets what is wrong with a worker; it gets no requests until nothing is."""
         with self._changed:
-            worker.is_up, worker.trouble = not trouble, trouble
+            before, worker.trouble = worker.trouble, trouble
+            if is_loss and not before:
+                worker.losses, worker.cause = worker.losses + 1, trouble
+                worker.rests_until = time.monotonic() + 0.5 * 2 ** min(worker.losses, 6) - 1
             self._changed.notify_all()
-
-    def _explain_silence(self, ticket: Ticket) -> DataError:
-        troubles = [f"{worker.address} ({worker.trouble or 'it is busy'})" for worker in self._workers]
-        return DataError(
-            f"The `service` must give a batch within {self._timeout_s:g} s (its `timeout_s`), and gave none for "
-            f"step {ticket['step']} of epoch {ticket['epoch']}: {', '.join(troubles)}. Start the workers again, then "
-            "run the same command."
-        )
-
-
-def _call_until_up(reference: weakref.ref[Workers], worker: _Worker) -> None:
-    """Calls a worker until it answers, or until nobody needs it."""
-    time.sleep(min(_TICK_S * (2 ** max(worker.losses - 1, 0) - 1), _LONGEST_PAUSE_S))  # it may answer calls alone
-    while (workers := reference()) is not None:
-        workers._call(worker)
-        if worker.is_up:
+        if before and not trouble:
             logger.warning("The worker %s of the service answers again.", worker.address)
-            return
+        if trouble and before == "":
+            logger.warning("The worker %s of the service is lost (%s). Others make its steps.", worker.address, trouble)
+
+
+class RemoteMaker:
+    """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew."""
+
+    is_remote, block_steps = True, 1  # it holds connections, and each worker reads blocks of its own
+
+    def __init__(self, maker: AnyMaker, workers: Workers | None = None) -> None:
+        self._local = maker
+        self.plan: AnyPlan = maker.plan
+        self.clocks: Clocks = maker.clocks
+        self._wire_plan = describe_plan(maker.plan)
+        options, per_worker = maker.plan.config.service, _STORE_REQUESTS if maker.is_remote else _REQUESTS
+        count = per_worker * len(options.workers)
+        more = _REQUESTS if options.share == "auto" else math.ceil(count / (1 - options.share)) - count
+        self.steps_ahead = self.steps_asked = count + min(more, _MOST_LOCAL)  # as many as keep each worker busy
+        self._workers = workers or Workers(options, per_worker if options.share == "auto" else None)
+        if workers is None:
+            self._workers.check()
+
+    @property
+    def worker_clocks(self) -> list[WorkerClock]:
+        """The figures of each worker."""
+        return self._workers.clocks
+
+    def list_numbers(self, epoch: int, step: int) -> Any:
+        """Lists nothing, because workers list the records."""
+        return None
+
+    def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
+        """Does nothing, because workers read the records."""
+
+    def for_rows(self, first: int, end: int) -> RemoteMaker:
+        """Returns a maker of some of the rows of this host's batches, by the same connections."""
+        return RemoteMaker(self._local.for_rows(first, end), self._workers)
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`, and those of `read`."""
+        return self.decode(self.read(epoch, step), threads)
+
+    def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
+        """Gets the batch of a step from a worker, or reads its records if this host makes it."""
+        begin, share = time.perf_counter(), self.plan.config.service.share
+        if share == "auto" or not is_local(epoch * self.plan.steps_per_epoch + step, share):
+            rows = [self.plan.rows.start, len(self.plan.rows)]
+            batch = self._workers.ask({"plan": self._wire_plan, "epoch": epoch, "step": step, "rows": rows})
+            if batch is not None:
+                self.clocks.add("read", time.perf_counter() - begin, 0.0)
+                return batch
+        return self._local.read(epoch, step)
+
+    def decode(self, stored: Any, threads: int = 1) -> Batch:
+        """Returns a batch that is made, or makes the arrays if this host has read only the records."""
+        return stored if isinstance(stored, dict) else self._local.decode(stored, threads)
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image, which this host makes."""
+        return self._local.make_example_image()
+
+
+def is_local(step: int, share: float) -> bool:
+    """Returns whether a host makes this step of a run itself, if it makes a share of them, spread evenly."""
+    return math.floor((step + 1) * share) > math.floor(step * share)
+
+
+def _keep_calling(reference: weakref.ref[Workers], worker: _Worker) -> None:
+    """Calls a worker every second, until nobody needs it."""
+    while not is_left() and (workers := reference()) is not None:
+        workers.call(worker)
         del workers
-        time.sleep(_TICK_S)
+        time.sleep(_CALL_EVERY_S)
 
 
 def _describe(error: Exception) -> str:
@@ -268,7 +298,5 @@ def _describe(error: Exception) -> str:
         return str(error)
     if isinstance(error, flight.FlightTimedOutError):
         return "no answer in time"
-    text = (
-        first_line(error).partition(". gRPC client debug")[0].partition(". Detail: ")[0].rpartition("with message: ")[2]
-    )
-    return text.rpartition(": ")[2].rstrip("]. ").lower()
+    text = first_line(error).partition(". gRPC client debug")[0].partition(". Detail: ")[0]
+    return text.rpartition("with message: ")[2].rpartition(": ")[2].rstrip("]. ").lower()

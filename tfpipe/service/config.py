@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
@@ -24,6 +23,15 @@ def use_token(token: str) -> None:
 def get_token() -> str:
     """Returns that token; empty without one."""
     return _token
+
+
+def read_file(option: str, path: str) -> bytes:
+    """Reads a file that an option names."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"`{option}` must be a file that can be read, got {path}: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,4 @@ class ServiceConfig:
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches the workers."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host in ("localhost", "127.0.0.1", "::1")

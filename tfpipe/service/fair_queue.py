@@ -2,90 +2,74 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import threading
-from collections import Counter, OrderedDict
+import time
+from collections import Counter
 from dataclasses import dataclass, field
-
-_MOST_NAMES = 1 << 12
+from typing import Any
 
 
 @dataclass(eq=False)
 class Turn:
     """A request that waits or works."""
 
-    keys: tuple[str, tuple[str, str]]  # the address, and the plan behind it
+    keys: tuple[str, tuple[str, str]]  # the client, and the plan of this client
     num_bytes: int  # while it works
-    arrived: int  # its number among all
+    arrived: float = field(default_factory=time.monotonic)
     granted: threading.Event = field(default_factory=threading.Event)
-    is_refused: bool = False
+    sent: float = math.inf  # when its last message was sent
 
 
 class FairQueue:
     """The slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
 
-    A plan gets at most half of several slots. One request may take more than `num_bytes` alone. If more than
-    `most_waiting` wait, the newest of the client with most of them is refused.
+    A plan gets at most half of several slots. One request may take more than `num_bytes` alone. Clients share the room
+    for `most_waiting` requests equally.
     """
 
     def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:
-        self._slots, self._free_bytes, self._most_waiting = slots, num_bytes, most_waiting
+        self._slots, self._num_bytes, self._most_waiting = slots, num_bytes, most_waiting
         self._lock = threading.Lock()  # guards what follows
-        self._numbers = itertools.count(1)
-        self._waiting: list[Turn] = []
-        self._working: set[Turn] = set()
-        self._counts: Counter[object] = Counter()
-        self._served: OrderedDict[object, int] = OrderedDict()
+        self.turns: list[Turn] = []
+        self._served: dict[object, float] = {}
 
-    def enter(self, address: str, plan: str, num_bytes: int = 0) -> Turn:
-        """Adds a request."""
+    def enter(self, client: str, plan: str, num_bytes: int = 0) -> Turn | None:
+        """Adds a request; returns None if too many of the client wait."""
+        turn = Turn((client, (client, plan)), num_bytes)
         with self._lock:
-            turn = Turn((address, (address, plan)), num_bytes, next(self._numbers))
-            self._waiting.append(turn)
-            if len(self._waiting) > self._most_waiting:
-                counts = Counter(key for each in self._waiting for key in each.keys)
-                last = max(self._waiting, key=lambda each: (*(counts[key] for key in each.keys), each.arrived))
-                self._waiting.remove(last)
-                last.is_refused = True
-                last.granted.set()
+            waiting = [each.keys[0] for each in self.turns if not each.granted.is_set()]
+            if waiting.count(client) >= self._most_waiting // len({client, *waiting}):
+                return None
+            self.turns.append(turn)
             self._grant()
         return turn
 
     def leave(self, turn: Turn) -> None:
-        """Removes a request, whether it waits, works, or was refused."""
+        """Removes a request, whether it waits or works."""
         with self._lock:
-            if turn in self._working:
-                self._working.remove(turn)
-                self._free_bytes += turn.num_bytes
-                self._counts.subtract(turn.keys)
-                self._counts += Counter()  # drops those without any
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            self.turns.remove(turn)
+            present = {key for each in self.turns for key in each.keys}
+            self._served = {key: served for key, served in self._served.items() if key in present}
             self._grant()
 
     def _grant(self) -> None:
-        while len(self._working) < self._slots:
-            fitting = [turn for turn in self._waiting if self._fits(turn)]
-            if not fitting:
-                return
-            turn = min(fitting, key=self._rank)
-            self._waiting.remove(turn)
-            self._working.add(turn)
-            self._free_bytes -= turn.num_bytes
-            self._counts.update(turn.keys)
-            number = next(self._numbers)
-            for key in turn.keys:
-                self._served[key] = number
-                self._served.move_to_end(key)
-            while len(self._served) > _MOST_NAMES:
-                self._served.popitem(last=False)
+        while turn := self._choose():
+            self._served.update(dict.fromkeys(turn.keys, time.monotonic()))
             turn.granted.set()
 
-    def _fits(self, turn: Turn) -> bool:
-        most = max(self._slots // 2, 1) if self._slots > 2 else self._slots
-        has_room = turn.num_bytes <= self._free_bytes or not self._working
-        return has_room and self._counts[turn.keys[1]] < most
+    def _choose(self) -> Turn | None:
+        working = [turn for turn in self.turns if turn.granted.is_set()]
+        counts = Counter(key for turn in working for key in turn.keys)
+        free_bytes = self._num_bytes - sum(turn.num_bytes for turn in working)
 
-    def _rank(self, turn: Turn) -> tuple[int, ...]:
-        ranks = ((self._counts[key], self._served.get(key, turn.arrived)) for key in turn.keys)
-        return (*itertools.chain.from_iterable(ranks), turn.arrived)
+        def fits(turn: Turn) -> bool:
+            half = self._slots // 2 if self._slots > 2 else self._slots
+            has_room = turn.num_bytes <= free_bytes or not working
+            return not turn.granted.is_set() and has_room and counts[turn.keys[1]] < half
+
+        def rank(turn: Turn) -> list[Any]:
+            return [(counts[key], self._served.get(key, turn.arrived)) for key in turn.keys]
+
+        is_full = len(working) == self._slots
+        return None if is_full else min(filter(fits, self.turns), key=rank, default=None)

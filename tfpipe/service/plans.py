@@ -1,17 +1,17 @@
-"""The plan of batches in a ticket: which records, and what makes arrays of them. Nothing in it makes a worker write."""
+"""Tickets: a step, and the plan of its batch, which says the records and the options. None makes a worker write."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
-from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
@@ -22,135 +22,158 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.position import number_data
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.manifest import Manifest
 from tfpipe.storage.file_io import is_url
 
-Plan = dict[str, Any]
-MOST_ROWS, MOST_SOURCES, MOST_HOSTS = 1 << 17, 64, 1 << 16
+RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"
+"""What must be the same at a trainer and its workers, so that their batches are equal."""
+
+MOST_BYTES = 2_000_000_000
+"""The most bytes of a batch of a service."""
+
+_MOST_ROWS, _MOST_SOURCES, _MOST_HOSTS, _MOST_TICKET_BYTES = 1 << 17, 64, 1 << 16, 1 << 16
 
 _OPTIONS = (
-    *("batch_size", "image_size", "training", "images", "augment", "decoded_size", "image_dtype"),
+    *("batch_size", "image_size", "training", "images", "augment", "augment_options", "decoded_size", "image_dtype"),
     *("one_hot", "extra_features", "pad_to", "multi_hot", "max_boxes", "seed", "block_records"),
 )
 """The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs."""
-_ENTRIES = {"sources", "split", "options", "augment", "shares", "host"}
+_PLAN = {
+    "sources": [{"address": str, "records": int, "columns": dict}],
+    **{"split": str, "options": dict, "shares": [int], "host": [int]},
+}
 _ITEM_BYTES = {"uint8": 1, "bfloat16": 2, "float32": 4}
 
 
-def name_release() -> str:
-    """Returns all that must be the same at a trainer and its workers, so that their batches are equal."""
-    return f"tfpipe {__version__}, order {ORDER_VERSION}"
-
-
-def describe_plan(plan: AnyPlan) -> Plan:
+def describe_plan(plan: AnyPlan) -> dict[str, Any]:
     """Returns the plan by which a worker makes the batches of all rows."""
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
-    options = {name: getattr(plan.config, name) for name in _OPTIONS if getattr(plan.config, name) is not None}
+    options = asdict(plan.config)
     return {
         "sources": [_describe_source(part.source) for part in parts],
         "split": parts[0].source.split,
-        "options": {**options, "pad_to": dict(plan.config.pad_to)},
-        "augment": asdict(plan.config.augment_options),
+        "options": {name: options[name] for name in _OPTIONS if options[name] is not None},
         "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else [],
         "host": [host.index, host.num_hosts],
     }
 
 
-def read_plan(plan: Plan) -> tuple[PipelineConfig, Host, tuple[int, ...]]:
-    """Returns the options of a plan from a network, the host and the shares of its datasets; nothing is opened."""
+@dataclass(frozen=True)
+class Ticket:
+    """A step that a trainer asks for, checked; nothing of it is opened."""
+
+    plan: dict[str, Any]
+    config: PipelineConfig
+    host: Host
+    epoch: int
+    step: int
+    rows: range  # of the batch
+    num_bytes: int
+
+
+def read_ticket(text: bytes) -> Ticket:
+    """Reads a ticket from a network."""
+    if len(text) > _MOST_TICKET_BYTES:
+        raise ConfigError(f"A ticket must have at most {_MOST_TICKET_BYTES:,} bytes, got {len(text):,}.")
     try:
-        options, sources, shares, (index, hosts) = dict(plan["options"]), plan["sources"], plan["shares"], plan["host"]
-        if not set(options) <= set(_OPTIONS) or set(plan) != _ENTRIES or type(plan["split"]) is not str:
+        ticket = json.loads(text)
+        release, plan, epoch, step, (first, count) = (
+            ticket[name] for name in ("release", "plan", "epoch", "step", "rows")
+        )
+        if release != RELEASE or not _fits(plan, _PLAN) or not _fits([epoch, step, first, count], [int]):
             raise ValueError
-        augment = toml_json.build(AugmentOptions, plan["augment"], "The plan of a trainer")
-        config = toml_json.build(PipelineConfig, {**options, "augment_options": augment}, "The plan of a trainer")
-        sizes = map(prod, map(_as_tuple, config.pad_to.values()))
-        if not all(type(number) is int for number in (config.batch_size, index, hosts, *shares, *sizes)):
+        shares, (index, hosts) = plan["shares"], plan["host"]
+        if not plan["options"].keys() <= set(_OPTIONS) or len(plan["sources"]) != max(len(shares), 1):
             raise ValueError
-        if len(sources) != max(len(shares), 1) or (shares and (min(shares) < 1 or sum(shares) != config.batch_size)):
+        config = toml_json.build(PipelineConfig, plan["options"], "The plan of a trainer")
+        if 0 in shares or (shares and sum(shares) != config.batch_size):
             raise ValueError
-        for source in sources:
-            if type(address := source["address"]) is not str or "\0" in address or type(source["columns"]) is not dict:
-                raise ValueError
         host = Host(index, hosts, hosts)
     except ConfigError:
         raise
-    except (TypeError, LookupError, ValueError, AttributeError):
-        raise ConfigError(f"A ticket must hold the plan of a trainer of this release, got {plan!r:.100}.") from None
-    if config.batch_size > MOST_ROWS or len(sources) > MOST_SOURCES or hosts > MOST_HOSTS:
+    except (TypeError, LookupError, ValueError, AttributeError, RecursionError):
         raise ConfigError(
-            f"A service makes batches of at most {MOST_ROWS:,} rows, of {MOST_SOURCES} datasets, for {MOST_HOSTS:,} "
-            f"hosts, got {config.batch_size:,}, {len(sources)} and {hosts:,}."
+            f"A ticket must be that of a trainer of this release, {RELEASE}, got {text[:100]!r}. Install the same "
+            "release on the trainer and its workers."
+        ) from None
+    if config.batch_size > _MOST_ROWS or len(plan["sources"]) > _MOST_SOURCES or hosts > _MOST_HOSTS:
+        raise ConfigError(
+            f"A service makes batches of at most {_MOST_ROWS:,} rows, of {_MOST_SOURCES} datasets, for "
+            f"{_MOST_HOSTS:,} hosts, got {config.batch_size:,}, {len(plan['sources'])} and {hosts:,}."
         )
-    return config, host, tuple(shares)
+    if not 0 < count <= config.batch_size - first or config.batch_size % count:
+        raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
+    return Ticket(plan, config, host, epoch, step, range(first, first + count), count_bytes(count, config))
 
 
-def count_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
-    """Returns the bytes of a row of a batch: those that the options tell, and with a plan those of its records too."""
-    device = config.augment == "device"
-    height, width = config.size if not device else config.resolve_decoded_size() if plan is None else plan.decoded_size
+def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None) -> int:
+    """Counts the bytes of a batch that its options tell, and with a plan those of its records too; refuses too many."""
     images = config.images if isinstance(config.images, int) else 1
-    padded = 8 * sum(prod(_as_tuple(size)) for size in config.pad_to.values())
-    boxes = 64 * config.max_boxes
-    if plan is None:
-        return height * width * 3 * _ITEM_BYTES[config.image_dtype] * images + padded + boxes
-    images = (plan.num_images or 1) if plan.source.has_images else 0
-    values = height * width * images * (3 * _ITEM_BYTES[config.image_dtype] + len(plan.masks))
-    classes = 4 * (plan.source.num_classes or 0) * (config.one_hot + len(config.multi_hot))
-    return values + padded + boxes + classes + int(plan.source.record_bytes)
+    size = config.resolve_decoded_size() if config.augment == "device" else config.size
+    classes = masks = record_bytes = 0
+    if plan is not None:
+        images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
+        size, record_bytes = plan.decoded_size if config.augment == "device" else size, int(plan.source.record_bytes)
+    padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
+    row_bytes = prod(size) * images * (3 * _ITEM_BYTES[config.image_dtype] + masks) + 8 * padded + record_bytes
+    row_bytes += 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
+    if rows * row_bytes > MOST_BYTES:
+        raise ConfigError(
+            f"A service makes at most {MOST_BYTES:,} bytes of a batch at once, got {rows:,} rows of {row_bytes:,} "
+            "bytes. Take smaller batches or images, or `image_dtype` uint8."
+        )
+    return rows * row_bytes
 
 
-def open_plan(plan: Plan, roots: Sequence[str]) -> AnyMaker:
-    """Opens the maker of the batches of all rows of a plan, whose datasets lie below real paths or URLs."""
-    (config, host, shares), split = read_plan(plan), plan["split"]
-    sources = [_open_source(each, split, roots) for each in plan["sources"]]
-    if not shares:
+def open_ticket(ticket: Ticket, roots: Sequence[str]) -> AnyMaker:
+    """Opens the maker of the batches of all rows of a ticket's plan, whose datasets lie below real paths or URLs."""
+    plan, config, host = ticket.plan, ticket.config, ticket.host
+    sources = [_open_source(each, plan["split"], roots) for each in plan["sources"]]
+    if not plan["shares"]:
         return open_maker(replace(plan_batches(sources[0], config, host), rows=range(config.batch_size)))
     manifests = tuple(source.manifest for source in sources if source.manifest is not None)
-    return open_mixture(Mixture(manifests, shares), split, config, host)
+    return open_mixture(Mixture(manifests, tuple(plan["shares"])), plan["split"], config, host)
 
 
-def _as_tuple(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else size
+def _fits(value: Any, form: Any) -> bool:
+    """Returns whether a value has the types of a form, and its numbers and texts can be those of steps and paths."""
+    if isinstance(form, dict):
+        same = isinstance(value, dict) and value.keys() == form.keys()
+        return same and all(_fits(value[name], form[name]) for name in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(each, form[0]) for each in value)
+    return type(value) is form and (0 <= value < 2**62 if form is int else form is dict or "\0" not in value)
 
 
 def _describe_source(source: Source) -> dict[str, Any]:
-    manifest = source.manifest
-    if manifest is None or not source.is_split:
+    """Returns the address of a split, and the numbers that stand for its records and for the values of each column."""
+    manifest, split = source.manifest, source.split
+    if manifest is None or split is None or not source.is_split:
         raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
-    address = manifest.address
     return {
-        "address": address if is_url(address) else os.path.abspath(address),
-        **_number_parts(manifest, str(source.split), [column.name for column in manifest.columns]),
+        "address": manifest.address if is_url(manifest.address) else os.path.abspath(manifest.address),
+        "records": number_data([(manifest, split)]),
+        "columns": {each.name: number_data([(each, split)]) for each in manifest.columns},
     }
 
 
-def _number_parts(manifest: Manifest, split: str, columns: Collection[str]) -> dict[str, Any]:
-    """Returns the numbers that stand for the records of a split, and for the values of some columns."""
-    numbers = {each.name: number_data([(each, split)]) for each in manifest.columns if each.name in columns}
-    return {"records": number_data([(manifest, split)]), "columns": numbers}
-
-
 def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str]) -> Source:
-    address = description["address"]
+    address, columns = description["address"], description["columns"]
     _check_below(address, address, roots)
     try:
         manifest = load_manifest(address)
-        source = Source.from_manifest(manifest, split)
+        kept = tuple(each for each in manifest.columns if each.name in columns)  # without those that were added later
+        source = Source.from_manifest(replace(manifest, columns=kept), split)
     except DataError as error:
         raise DataError(f"Workers must reach the dataset under the trainer's path {address}: {error}") from None
-    for path in (manifest.directory, *source.files, *(column.directory for column in manifest.columns)):
+    for path in (manifest.directory, *source.files, *(column.directory for column in kept)):
         _check_below(path, address, roots)
-    manifest = replace(
-        manifest, columns=tuple(each for each in manifest.columns if each.name in description["columns"])
-    )
-    if {**description, **_number_parts(manifest, split, description["columns"])} != description:
+    if {**_describe_source(source), "address": address} != description:
         raise DataError(
             f"{source.name} must have the trainer's records and columns, and has others here: it was changed since the "
             "trainer opened it, or is another copy. Begin the training anew, or copy the dataset again."
         )
-    return Source.from_manifest(manifest, split)  # without columns that were added later
+    return source
 
 
 def _check_below(path: str, address: str, roots: Sequence[str]) -> None:

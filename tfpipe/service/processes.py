@@ -9,12 +9,11 @@ import resource
 import signal
 import socket
 import threading
-import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.service.config import ServiceConfig
+from tfpipe.service.config import ServiceConfig, read_file
 from tfpipe.storage.file_io import is_url
 from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
@@ -23,9 +22,7 @@ from tfpipe.system.extras import importing
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-_LOOK_EVERY_S = 0.5
-_START_LIMIT_S = 60.0
-_STOP_LIMIT_S = 5.0
+_LOOK_EVERY_S, _START_LIMIT_S, _STOP_LIMIT_S = 0.5, 60.0, 5.0
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
 
 logger = logging.getLogger(__name__)
@@ -39,31 +36,39 @@ class Service:
             import pyarrow.flight  # noqa: F401
         if not (token or config.is_local):
             raise ConfigError(f"Workers on `host` {config.host}, which others reach, need a token, got none.")
-        self._config, self._token = config, token
-        self._roots = tuple(root if is_url(root) else os.path.realpath(root) for root in config.root)
         self._tls = None
         if config.certificate is not None and config.key is not None:
-            self._tls = (read_file("certificate", config.certificate), read_file("key", config.key))
-        self._ports: list[int] = []
+            self._tls = read_file("certificate", config.certificate), read_file("key", config.key)
+        self._config, self._token = config, token
         self._processes: list[SpawnProcess] = []
-        self.addresses: tuple[str, ...] = ()
+        self._ports: list[int] = []
 
     def __enter__(self) -> Service:
         """Starts the workers and waits until they serve: about a second."""
-        config = self._config
+        port = self._config.port
         try:
-            for number in range(config.workers):
-                self._ports.append(_find_port(config.host, config.port and config.port + number))
+            for number in range(self._config.workers):
+                self._ports.append(_find_port(self._config.host, port and port + number))
                 self._processes.append(self._start(self._ports[-1]))
         except BaseException:
-            self.stop()
+            self.__exit__()
             raise
-        host = _find_own_address() if config.host in ("0.0.0.0", "::") else config.host
-        self.addresses = tuple(_join(host, port) for port in self._ports)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        """Ends the workers."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join(_STOP_LIMIT_S)
+            process.kill()  # harmless if it has ended
+            process.join()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The address of each worker, for trainers."""
+        host = self._config.host
+        return tuple(_join(_find_own_address() if host in ("0.0.0.0", "::") else host, port) for port in self._ports)
 
     @property
     def pids(self) -> tuple[int | None, ...]:
@@ -75,57 +80,35 @@ class Service:
         while not stop.wait(_LOOK_EVERY_S):
             for number, process in enumerate(self._processes):
                 if not process.is_alive():
-                    cause = _describe_exit(process.exitcode)
+                    cause = f"exit code {process.exitcode}"  # below 0: the number of a signal
                     logger.warning("The worker %s ended (%s) and is started again.", self.addresses[number], cause)
                     self._processes[number] = self._start(self._ports[number])
 
-    def stop(self) -> None:
-        """Ends the workers."""
-        for process in self._processes:
-            process.terminate()
-        deadline = time.monotonic() + _STOP_LIMIT_S
-        for process in self._processes:
-            process.join(max(deadline - time.monotonic(), 0))
-            process.kill()  # harmless if it has ended
-            process.join()
-        self._processes, self._ports = [], []
-
     def _start(self, port: int) -> SpawnProcess:
         """Starts a worker, and returns once it serves."""
-        config, context = self._config, multiprocessing.get_context("spawn")
+        config, context, address = self._config, multiprocessing.get_context("spawn"), _join(self._config.host, port)
         ready, child = context.Pipe(duplex=False)
         options = {
-            "location": f"grpc{'+tls' if self._tls else ''}://{_join(config.host, port)}",
-            "roots": self._roots,
+            "location": f"grpc{'+tls' if self._tls else ''}://{address}",
+            "roots": [root if is_url(root) else os.path.realpath(root) for root in config.root],
             "threads": config.threads or host_limits.usable_cpus(),
             "num_bytes": host_limits.memory_limit_bytes() // 4 // config.workers,
             "token": self._token,
             "tls": self._tls,
         }
         process = context.Process(target=_run_worker, args=(child, options), name="tfpipe-worker", daemon=True)
-        with hold_interrupts():  # or `stop` could meet a process that is half started
+        with hold_interrupts():  # or a signal could meet a process that is half started
             process.start()
         child.close()  # so that this end sees the child's end
-        trouble = "it took too long"
         try:
-            if ready.poll(_START_LIMIT_S):
-                trouble = ready.recv()
+            trouble = ready.recv() if ready.poll(_START_LIMIT_S) else "it took too long"
         except EOFError:
             process.join(1)
-            trouble = _describe_exit(process.exitcode)
+            trouble = f"exit code {process.exitcode}"
         if trouble:
             process.kill()
-            raise TfpipeError(f"A worker must serve at {_join(config.host, port)}, and does not ({trouble}).")
+            raise TfpipeError(f"A worker must serve at {address}, and does not ({trouble}).")
         return process
-
-
-def read_file(option: str, path: str) -> bytes:
-    """Reads a file that an option names."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"`{option}` must be a file that can be read, got {path}: {error.strerror}.") from None
 
 
 def _run_worker(ready: Connection, options: dict[str, Any]) -> None:
@@ -137,7 +120,7 @@ def _run_worker(ready: Connection, options: dict[str, Any]) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # silent connections cost a file each, and nothing else
     try:
-        server = Server(**options, give_up=lambda: os._exit(1))
+        server = Server(**options)
     except Exception as error:  # Arrow has several kinds
         ready.send(first_line(error))
         return
@@ -149,12 +132,10 @@ def _find_port(host: str, port: int) -> int:
     """Returns a port that is free: the given one, or any for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose server ended is free
-            listener.bind((host, port))
+        with socket.create_server((host, port), family=family) as listener:  # on a port whose server ended, too
             return int(listener.getsockname()[1])
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).partition(" (")[0].lower()
         raise TfpipeError(
             f"Port {port} of {host} must be free, and is not ({reason}). Choose another `port` or `host`."
         ) from error
@@ -162,19 +143,9 @@ def _find_port(host: str, port: int) -> int:
 
 def _find_own_address() -> str:
     """Returns the address of the interface that leads to the rest of the network; 127.0.0.1 without a network."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram_socket:
-            datagram_socket.connect(_REMOTE)  # chooses the interface, and sends nothing
-            return str(datagram_socket.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:  # chooses the interface, and sends nothing
+        return "127.0.0.1" if found.connect_ex(_REMOTE) else str(found.getsockname()[0])
 
 
 def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "it does not answer"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

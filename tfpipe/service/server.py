@@ -8,12 +8,11 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,25 +20,21 @@ from pyarrow import flight
 
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.mixed_batch import AnyMaker, MixedPlan
-from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.service.arrays import MOST_BYTES, SCHEMA, make_message, send_batch
+from tfpipe.errors import TfpipeError, first_line
+from tfpipe.service.arrays import SCHEMA, send
 from tfpipe.service.fair_queue import FairQueue, Turn
-from tfpipe.service.plans import count_bytes, name_release, open_plan, read_plan
+from tfpipe.service.plans import MOST_BYTES, RELEASE, Ticket, count_bytes, open_ticket, read_ticket
 
-BEAT_S = 1.0
-"""The seconds after which a worker says that it still works."""
-
-_MOST_TICKET_BYTES = 1 << 16
 _MOST_MAKERS, _MOST_WAITING = 16, 512
 _AT_ONCE, _DECODING = 32, 2
-_SEND_LIMIT_S = 60.0
+_LOOK_EVERY_S, _SEND_LIMIT_S = 1.0, 60.0
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Opened:
-    address: str
+    client: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     maker: AnyMaker | None = None
 
@@ -58,10 +53,7 @@ class _CheckToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """A worker, without a process of its own. It serves as soon as it is made, on port 0 at any free one.
-
-    `give_up` is called when clients hold half of all places and take nothing, while others wait.
-    """
+    """A worker, without a process of its own. It serves as soon as it is made, on port 0 at any free one."""
 
     def __init__(
         self,
@@ -72,107 +64,71 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         *,
         token: str = "",
         tls: tuple[bytes, bytes] | None = None,
-        give_up: Callable[[], None] | None = None,
     ) -> None:
-        self._roots, self._threads, self._num_bytes, self._give_up = roots, threads, num_bytes, give_up
-        self._release = name_release()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "tfpipe-make")
+        self._roots, self._threads, self._num_bytes = roots, threads, num_bytes
         self._places, self._decoding = FairQueue(_AT_ONCE, num_bytes, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the makers
         self._makers: OrderedDict[str, _Opened] = OrderedDict()
-        self._sending: dict[Turn, float] = {}
         middleware = {"token": _CheckToken(token)} if token else None
         super().__init__(location, tls_certificates=[tls] if tls else None, middleware=middleware)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a ticket; an empty one with the release."""
-        address = context.peer().rpartition(":")[0]
-        return flight.GeneratorStream(SCHEMA, self._answer(address, ticket.ticket))
+        return flight.GeneratorStream(SCHEMA, self._answer(context, ticket.ticket))
 
-    def _answer(self, address: str, ticket: bytes) -> Iterator[Any]:
+    def _answer(self, context: Any, text: bytes) -> Iterator[Any]:
         """Yields the messages of an answer. gRPC closes it when the client leaves."""
-        if not ticket:
-            yield make_message({"release": self._release})
+        if not text:
+            yield from send({"release": RELEASE})
             return
-        turn = made = None
+        client, turn = context.peer().rpartition(":")[0], None
+        facts: dict[str, Any] = {}
+        batch: Batch = {}
         try:
             try:
-                request = self._read_ticket(ticket)
-                plan, rows = request["plan"], request["rows"]
-                turn = self._places.enter(address, json.dumps(plan), rows[1] * request["row_bytes"])
-                while not turn.granted.wait(BEAT_S):
-                    self._look_after_senders()
-                    yield make_message()
-                if turn.is_refused:
+                ticket = read_ticket(text)
+                turn = self._places.enter(client, json.dumps(ticket.plan), ticket.num_bytes)
+                if turn is None:
                     raise flight.FlightUnavailableError("it has too many requests")
-                made = self._pool.submit(self._make, turn, request)
-                while not wait_for((made,), BEAT_S).done:
-                    yield make_message()
-                batch, made_s = made.result()
-                end: dict[str, Any] = {"made_s": made_s}
+                while not turn.granted.wait(_LOOK_EVERY_S):
+                    self._look_after_senders()
+                    if context.is_cancelled():
+                        return
+                batch, made_s = self._make(turn, ticket)
+                facts = {"made_s": made_s}
             except TfpipeError as error:
-                batch, end = {}, {"error": type(error).__name__, "text": str(error), "page": error.page}
+                facts = {"error": type(error).__name__, "text": str(error), "page": error.page}
             except flight.FlightError:
                 raise
             except Exception as error:  # a fault of this program must not end the worker for all others
                 logger.exception("A batch could not be made.")
-                batch, end = {}, {"error": "DataError", "text": f"A batch could not be made: {first_line(error)}."}
-            for message in (*send_batch(batch), make_message(end)):
+                facts = {"error": "DataError", "text": f"A batch could not be made: {first_line(error)}."}
+            for message in send(facts, batch):
                 if turn is not None:
-                    self._sending[turn] = time.monotonic()
+                    turn.sent = time.monotonic()
                 yield message
         finally:
             if turn is not None:
-                self._sending.pop(turn, None)
-                place = turn
-                if made is None:
-                    self._places.leave(place)
-                else:
-                    made.cancel()
-                    made.add_done_callback(lambda _: self._places.leave(place))
+                self._places.leave(turn)
 
     def _look_after_senders(self) -> None:
-        """Gives up where clients that take nothing hold the places for which others wait."""
-        late = [turn for turn, since in list(self._sending.items()) if time.monotonic() - since > _SEND_LIMIT_S]
-        holds_half = 2 * len(late) >= _AT_ONCE or 2 * sum(turn.num_bytes for turn in late) >= self._num_bytes
-        if late and holds_half and self._give_up is not None:
+        """Ends the process if clients that take nothing hold half of the places, while others wait."""
+        late = [turn for turn in self._places.turns if time.monotonic() - turn.sent > _SEND_LIMIT_S]
+        if late and (2 * len(late) >= _AT_ONCE or 2 * sum(turn.num_bytes for turn in late) >= self._num_bytes):
             logger.warning("Clients take nothing of %s batches, and others wait: this worker starts anew.", len(late))
-            self._give_up()
+            os._exit(1)
 
-    def _read_ticket(self, ticket: bytes) -> dict[str, Any]:
-        """Reads and checks a ticket; nothing is opened."""
-        if len(ticket) > _MOST_TICKET_BYTES:
-            raise ConfigError(f"A ticket must have at most {_MOST_TICKET_BYTES:,} bytes, got {len(ticket):,}.")
-        try:
-            request = json.loads(ticket)
-            release, plan, (first, count) = request["release"], request["plan"], request["rows"]
-            numbers = [request["epoch"], request["step"], first, count]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            release, plan, numbers = None, {}, []
-        if len(numbers) != 4 or not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
-            raise ConfigError(f"A ticket must have a release, a plan, an epoch, a step and rows, got {ticket[:100]!r}.")
-        if release != self._release:
-            raise ConfigError(
-                f"A trainer and its workers must have the same release: the trainer has {release}, and this worker has "
-                f"{self._release}. Install one of them on both."
-            )
-        config, _, _ = read_plan(plan)
-        first, count = numbers[2:]
-        if not 0 < count <= config.batch_size - first or config.batch_size % count:
-            raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
-        return {**request, "row_bytes": _check_bytes(count, count_bytes(config))}
-
-    def _make(self, turn: Turn, request: dict[str, Any]) -> tuple[Batch, float]:
+    def _make(self, turn: Turn, ticket: Ticket) -> tuple[Batch, float]:
         """Makes a batch, and returns the seconds of it without those in which others decoded."""
-        first, count = request["rows"]
-        whole = self._open(turn, request["plan"])
-        plans = whole.plan.parts if isinstance(whole.plan, MixedPlan) else (whole.plan,)
-        _check_bytes(count, max(count_bytes(plan.config, plan) for plan in plans))
-        maker = whole.for_rows(first, first + count)
+        whole = self._open(turn, ticket)
+        for plan in whole.plan.parts if isinstance(whole.plan, MixedPlan) else (whole.plan,):
+            count_bytes(len(ticket.rows), plan.config, plan)
+        maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         begin = time.perf_counter()
-        stored = maker.read(request["epoch"], request["step"])
+        stored = maker.read(ticket.epoch, ticket.step)
         made_s = time.perf_counter() - begin
-        place = self._decoding.enter(turn.keys[0], turn.keys[1][1])
+        place = self._decoding.enter(*turn.keys[1])
+        assert place is not None  # it has room for all that work
         try:
             place.granted.wait()
             begin = time.perf_counter()
@@ -180,25 +136,15 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             self._decoding.leave(place)
 
-    def _open(self, turn: Turn, plan: dict[str, Any]) -> AnyMaker:
+    def _open(self, turn: Turn, ticket: Ticket) -> AnyMaker:
         """Returns the maker of a plan, which is opened once for all who ask for it."""
-        address, text = turn.keys[1]
+        client, text = turn.keys[1]
         with self._lock:
-            opened = self._makers.setdefault(text, _Opened(address))
+            opened = self._makers.setdefault(text, _Opened(client))
             self._makers.move_to_end(text)
             if len(self._makers) > _MOST_MAKERS:  # the oldest of the client that has most
-                counts = Counter(each.address for each in self._makers.values())
-                del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].address])]
+                counts = Counter(each.client for each in self._makers.values())
+                del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].client])]
         with opened.lock:
-            if opened.maker is None:
-                opened.maker = open_plan(plan, self._roots)
+            opened.maker = opened.maker or open_ticket(ticket, self._roots)
             return opened.maker
-
-
-def _check_bytes(rows: int, row_bytes: int) -> int:
-    if rows * row_bytes > MOST_BYTES:
-        raise ConfigError(
-            f"A service makes at most {MOST_BYTES:,} bytes of a batch at once, got {rows:,} rows of {row_bytes:,} "
-            "bytes. Take smaller batches or images, or `image_dtype` uint8."
-        )
-    return row_bytes

@@ -14,10 +14,9 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
-from tfpipe.service.remote import RemoteMaker
 
 if TYPE_CHECKING:
-    from tfpipe.service.client import WorkerClock
+    from tfpipe.service.client import RemoteMaker, WorkerClock
 
 _MEASURE_S = 3.0
 _AT_ONCE = 2  # batches that a worker makes
@@ -25,6 +24,8 @@ _AT_ONCE = 2  # batches that a worker makes
 
 def measure_service(plan: BatchPlan, timing: StepTiming) -> ServiceUse:
     """Takes batches as fast as they come, for some seconds after a run and after the first ones."""
+    from tfpipe.service.client import RemoteMaker  # loads Arrow, which other profiles do not need
+
     maker = RemoteMaker(open_maker(plan))
     with closing(make_ahead(maker, _repeat_positions(maker), plan.config.max_threads)) as batches:
         for _ in range(maker.steps_ahead + 1):

@@ -30,9 +30,9 @@ from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import client, server
+from tfpipe.service.client import RemoteMaker, is_local
 from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
-from tfpipe.service.remote import RemoteMaker, is_local
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
 STEPS = 15  # more than two epochs of six
@@ -198,7 +198,7 @@ def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, mo
 
 
 def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch) -> None:
-    monkeypatch.setattr(client, "SILENCE_S", 2.0)
+    monkeypatch.setattr(client, "SILENCE_S", 1.0)
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
     given = list(itertools.islice(iterator, 5))
@@ -220,7 +220,7 @@ def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(DataError) as caught:
         batches.read(1)
-    assert 0.9 < time.monotonic() - begin < 4
+    assert time.monotonic() - begin > 0.9
     assert str(caught.value) == (
         "The `service` must give a batch within 1 s (its `timeout_s`), and gave none for step 1 of epoch 0: "
         f"{running.addresses[0]} (connection refused). Start the workers again, then run the same command."
@@ -244,33 +244,31 @@ def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9",))))
     assert str(caught.value) == (
-        "`service` must name running workers, and none answers: 127.0.0.1:9 (connection refused). Start one with: "
-        "tfpipe serve --root DIR"
+        "`service` must name running workers, and none serves this trainer: 127.0.0.1:9 (connection refused). Start "
+        "one of the same release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
+        "TFPIPE_SERVICE_TOKEN for a command."
     )
 
 
 def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog) -> None:
     config = replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9", *start_workers(1))))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
-    assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
+    assert "The worker 127.0.0.1:9 of the service does not serve this trainer (connection refused)." in caplog.text
 
 
 def test_another_release_is_a_sentence(made: Path, monkeypatch) -> None:
     addresses = start_workers(1)
-    monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
+    monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
     with pytest.raises(ConfigError) as caught:
         NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
-    assert str(caught.value) == (
-        "Every worker of the `service` must have this release, tfpipe 0.0: "
-        f"{addresses[0]} (it has the release {server.name_release()})."
-    )
+    assert f": {addresses[0]} (it has the release {server.RELEASE}, not tfpipe 0.0). Start" in str(caught.value)
 
 
-def test_a_worker_refuses_another_release(made: Path) -> None:
+def test_a_worker_refuses_another_release(made: Path, monkeypatch) -> None:
+    monkeypatch.setattr(client, "_CALL_EVERY_S", 60)
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
-    assert isinstance(batches._maker, RemoteMaker)
-    batches._maker._workers._release = "tfpipe 0.0"
-    with pytest.raises(ConfigError, match=r"^At the worker 127.*: A trainer and its workers must have the same"):
+    monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
+    with pytest.raises(ConfigError, match=r"^At the worker 127.*: A ticket must be that of a trainer of this release"):
         batches.read(0)
 
 
@@ -286,7 +284,8 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(
-            ConfigError, match=r"none answers: .* \(trying to connect an http1\.x server \(http status 400\)\)"
+            ConfigError,
+            match=r"none serves .* \(trying to connect an http1\.x server \(http status 400\)\)",
         ):
             NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=(address,))))
         thread.join()
