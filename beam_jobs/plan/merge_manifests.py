@@ -37,7 +37,8 @@ class SourceDataset:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
         """Builds the dataset from the JSON values of `dataclasses.asdict`."""
-        foreign = fields["foreign"] and Foreign(**fields["foreign"])
+        foreign = fields["foreign"] and Foreign(**{"more_images": (), **fields["foreign"]})
+        foreign = foreign and replace(foreign, more_images=tuple(foreign.more_images))
         columns = tuple((address, name) for address, name in fields["columns"])
         return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign, "columns": columns})
 
@@ -75,6 +76,8 @@ class InputDatasets:
             del source["directory"], source["columns"]
             if source["foreign"] is None:
                 del source["foreign"]
+            elif not source["foreign"]["more_images"]:
+                del source["foreign"]["more_images"]
         return fields
 
 
@@ -173,7 +176,7 @@ def _list_optional(manifest: Manifest) -> list[str]:
     written |= manifest.schema.sizes_keys  # these go with their tensors
     if foreign is not None:  # a second image or class would be lost unnoticed
         written -= {IMAGE_ENCODED, CLASS_LABEL} - {foreign.image_key, foreign.label_key}
-    needed = {manifest.image_key, manifest.label_key, *written}
+    needed = {*manifest.image_keys, manifest.label_key, *written}
     return [name for name in manifest.schema.names if name not in needed]
 
 
@@ -186,7 +189,8 @@ def _add_sizes(manifests: Sequence[Manifest], dropped: Collection[str]) -> tuple
 
 def _take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
     """Returns the manifest with the features and the image form that its records will have in the new dataset."""
-    kept = [manifest.schema[name] for name in _list_optional(manifest) if name not in dropped]
+    optional = {*_list_optional(manifest), *manifest.schema.sizes_keys}
+    kept = [spec for spec in manifest.schema.features if spec.name in optional and spec.name not in dropped]
     if manifest.foreign is None:
         specs = [spec for spec in manifest.schema.features if spec.name not in dropped]
         return replace(manifest, schema=Schema(tuple(specs)))
@@ -201,8 +205,7 @@ def _get_own_schema(manifest: Manifest) -> Schema:
     labeled = bool(manifest.label_names) or (manifest.foreign is None and CLASS_LABEL in manifest.schema)
     if manifest.image_key is None:
         return class_schema() if labeled else Schema(())
-    images = manifest.schema[IMAGE_ENCODED].shape if manifest.has_several_images else ()
-    return image_schema(labeled=labeled, boxes=False, box_labels=False, images=images)
+    return image_schema(labeled=labeled, boxes=False, box_labels=False, images=manifest.images_shape)
 
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Foreign, Manifest, ShardInfo
+from tfpipe.format.manifest import Foreign, Manifest, ShardInfo, list_images
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import read_record, read_record_at
@@ -330,9 +330,18 @@ def _make_record(
     images: tuple[PreparedImage, ...] = ()
     digest = _hash_foreign(old, source.foreign)
     if source.foreign.image_key is not None:
-        image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
-        images = (image,)
-        values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
+        encoded, shape = _list_encoded(old, source.foreign), header.schema[keys.IMAGE_ENCODED].shape
+        if (shape is not None and prod(shape) != len(encoded)) or len(encoded) > keys.MAX_IMAGES:
+            most = f"at most {keys.MAX_IMAGES:,} images" if shape is None else f"{prod(shape)} images"
+            must = "one image" if shape == () else most
+            raise BadImage(f"its record must have {must} as {source.foreign.image_key}, got {len(encoded):,}")
+        images = tuple(prepare_image(data, header.form, plain=True) for data in encoded)
+        if shape == ():
+            values = {**make_image_features(images[0]), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
+        else:
+            names = [name + f"/{number}".encode() for number in range(len(images))]
+            sha256 = [hashlib.sha256(data).hexdigest() for data in encoded]
+            values = {**make_list_features(images), keys.IMAGE_FILENAME: names, keys.IMAGE_SHA256: sha256}
     label = NO_CLASS
     if header.label_names:
         label = _get_foreign_label(old, source)
@@ -365,16 +374,16 @@ def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int
 
 
 def _hash_foreign(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
-    """Returns the SHA-256 of the image; of a record without one that of all its features."""
-    content = encode_example(old) if foreign.image_key is None else _get_encoded(old, foreign)
+    """Returns the SHA-256 of the images; of a record without one that of all its features."""
+    content = encode_example(old) if foreign.image_key is None else b"".join(_list_encoded(old, foreign))
     return hashlib.sha256(content).digest()
 
 
-def _get_encoded(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
-    value = old.get(foreign.image_key) if foreign.image_key is not None else None
-    if not isinstance(value, list) or len(value) != 1:
+def _list_encoded(old: Mapping[str, Feature], foreign: Foreign) -> list[bytes]:
+    images = list_images(old, foreign.image_keys)
+    if not images:
         raise BadImage(f"its record must have one image as {foreign.image_key}")
-    return value[0]
+    return images
 
 
 def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> bytes:
@@ -385,10 +394,17 @@ def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> b
     return planned.path.encode("utf-8", "surrogateescape")
 
 
+def _decode_tensor(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
+    try:
+        return spec.decode(old)
+    except FormatError as error:
+        raise BadImage(str(error).rstrip(".")) from None
+
+
 def _get_values(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
     """Returns a feature's values for the encoder. A list that a record lacks is empty."""
-    if spec.tensor is not None and spec.tensor.encoding == "raw":  # of a column
-        return spec.decode(old)
+    if spec.tensor is not None and spec.tensor.encoding != "proto":
+        return _decode_tensor(old, spec)
     value = old.get(spec.name)
     if value is None or not len(value):
         if spec.shape is not None:

@@ -69,7 +69,7 @@ def test_keys_are_the_shards_own() -> None:
         (
             "label_key",
             "x",
-            "m.json: foreign.label_key must be a feature of the schema with one value of int64, got 'x'.",
+            "m.json: foreign.label_key must be a feature of the schema with one value of int64 or float, got 'x'.",
         ),
         ("label_key", "none", "m.json: foreign.label_key must be a feature of the schema"),
         ("label_base", 2, "m.json: foreign.label_base must be a whole number of at least 0"),

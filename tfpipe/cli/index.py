@@ -20,9 +20,31 @@ if TYPE_CHECKING:
 @click.option("--output", metavar="DIR", help="Folder for manifest.json and index/.  [default: beside the files]")
 @click.option("--split", metavar="NAME", help="Put all files into this split.  [default: taken from the file names]")
 @click.option(
-    "--image-key", metavar="KEY", help="The feature that holds the image.  [default: found by name and content]"
+    "--image-key",
+    metavar="KEY",
+    multiple=True,
+    help="The feature that holds the image. May be given several times: a batch then holds all images of a record.  "
+    "[default: found by name and content]",
 )
-@click.option("--label-key", metavar="KEY", help="The feature that holds the class.  [default: found by name]")
+@click.option(
+    "--label-key",
+    metavar="KEY",
+    help="The feature that holds the class, or a float as a value of each batch.  [default: found by name]",
+)
+@click.option(
+    "--tensor",
+    "tensors",
+    metavar="NAME=DTYPE[SHAPE]",
+    multiple=True,
+    help="A feature that is a tensor: raw bytes, or a list of float32, int64 or bytes, as elevation=float32[64,64]. "
+    "The shape may be the name of the feature that holds it, as image/encoded=uint8[image/shape], the first size ?, "
+    "and any size a name in --sizes. May be given several times.",
+)
+@click.option(
+    "--sizes",
+    metavar="FILE",
+    help="JSON file with the sizes that --tensor names.  [default: statistics.json beside the files]",
+)
 @click.option(
     "--label-base",
     type=click.Choice(["auto", "0", "1"]),
@@ -53,12 +75,14 @@ def index(target: str, as_json: bool, **options: Any) -> None:
 
 
 def _report_json(report: "IndexReport") -> dict[str, Any]:
+    from tfpipe.format.manifest_json import foreign_to_json
+
     manifest = report.manifest
     assert manifest.foreign is not None
     return {
         "dataset": report.directory,
         "name": manifest.name,
-        **asdict(manifest.foreign),
+        **foreign_to_json(manifest.foreign),
         "random_access": not manifest.compression,
         "splits": {
             name: {
@@ -83,12 +107,13 @@ def _format(report: "IndexReport") -> Iterator[str]:
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split.formats.items())
         size = f"{human_count(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
         yield f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"
-    image = "no image" if manifest.image_key is None else f"image: {manifest.image_key!r}"
+    image = ", ".join(map(repr, manifest.image_keys))
+    image = f"image{'s' if len(manifest.image_keys) > 1 else ''}: {image}" if image else "no image"
     yield f"{image}; {_labels(manifest)}"
     for spec in manifest.schema.features:
         if spec.tensor is not None:
             yield f"tensor: {spec.name!r}, {spec.tensor}"
-        if spec.shape != ():
+        elif spec.shape != () and spec.name not in manifest.image_keys:
             values = spec.doc or f"{' x '.join(map(str, spec.shape or ()))} values"
             yield f"list: {spec.name!r}, {values}"
     for kind, count in manifest.noticed.items():
@@ -104,7 +129,7 @@ def _format(report: "IndexReport") -> Iterator[str]:
 
 def _labels(manifest: "Manifest") -> str:
     if manifest.label_key is None:
-        return "no labels"
+        return "no labels" if manifest.value_key is None else f"label: {manifest.value_key!r}, a float"
     classes, base = len(manifest.label_names), manifest.label_base
     stored = f"stored from {base}" + (", read as 0 and up" if base else "")
     return f"label: {manifest.label_key!r}, {classes:,} {'class' if classes == 1 else 'classes'}, {stored}"

@@ -17,7 +17,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.images.contact_sheet import encode_png
 from tfpipe.images.decode import decode_pixels, make_image
@@ -37,7 +37,7 @@ def show_record(dataset: str, manifest: Manifest, record: str, output: str | Non
     with RecordReader(manifest.directory, manifest, split) as reader:
         features, place, index = reader[index], reader.locate(index), index % len(reader)
     written = None if output is None else _write_image(manifest, f"{split}:{index}", features, output)
-    files = {manifest.image_key, *(spec.name for spec in manifest.schema.masks)}
+    files = {*manifest.image_keys, *(spec.name for spec in manifest.schema.masks)}
     # People know the order of the schema; the bytes have keys in alphabetical order.
     names = dict.fromkeys([*(name for name in manifest.full_schema.names if name in features), *features])
     values = {
@@ -58,8 +58,8 @@ def show_record(dataset: str, manifest: Manifest, record: str, output: str | Non
 
 def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
     """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG."""
-    images = features.get(manifest.image_key or "")
-    if not (isinstance(images, list) and images):
+    images = list_images(features, manifest.image_keys)
+    if not images:
         raise FormatError(f"Record {place} has no image.")
     data = images[0]
     try:

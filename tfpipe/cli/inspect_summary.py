@@ -15,7 +15,7 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
-from tfpipe.format.manifest_json import stats_to_json
+from tfpipe.format.manifest_json import foreign_to_json, stats_to_json
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | N
 
 def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> dict[str, Any]:
     """Returns what the manifest says of these splits, and of the whole dataset, as JSON values."""
-    foreign = {} if manifest.foreign is None else {"foreign": asdict(manifest.foreign)}
+    foreign = {} if manifest.foreign is None else {"foreign": foreign_to_json(manifest.foreign)}
     return {
         "dataset": dataset,
         "name": manifest.name,

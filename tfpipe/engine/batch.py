@@ -41,7 +41,7 @@ from tfpipe.engine.columns.values import (
 )
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
-from tfpipe.engine.parse import BadRecord, Column, parse_columns
+from tfpipe.engine.parse import BadRecord, Column, join_columns, parse_columns
 from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.engine.record_block import RecordBlock
 from tfpipe.engine.record_reader import RecordReader
@@ -397,6 +397,11 @@ class BatchMaker:
         source, chosen = self.plan.source, self.plan.num_images or 1
         assert source.image_key is not None
         column, most = stored.columns[source.image_key], source.per_record
+        if source.more_images:
+            parts = [stored.columns[key] for key in (source.image_key, *source.more_images)]
+            for key, part in zip((source.image_key, *source.more_images), parts, strict=True):
+                part.check_counts(1, key)
+            column = join_columns(parts)
         if most is None:
             column.check_counts(1, source.image_key)
             return column, None

@@ -61,8 +61,11 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
     if not names and not source.has_images:
         left_out = {source.label_key, CLASS_TEXT, *schema.sizes_keys}
         names = tuple(name for name in schema.names if name not in left_out)
+    if source.value_key is not None and source.value_key not in names:
+        names = (*names, source.value_key)
+    free = {name for name, is_used in (("image", source.has_images), ("label", source.label_key)) if not is_used}
     for name in names:
-        if name in RESERVED:
+        if name in RESERVED and name not in free:
             raise ConfigError(f"`extra_features` must not name {name!r}: the pipeline uses this name itself.")
         if name not in schema:
             raise ConfigError(
@@ -88,7 +91,7 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
 def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tuple[str, ...]:
     """Lists the features of a record that a batch is made of."""
     sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
-    names = [source.image_key, source.label_key, *sizes]
+    names = [source.image_key, *source.more_images, source.label_key, *sizes]
     for feature in features:
         names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
     return tuple(name for name in names if name is not None)

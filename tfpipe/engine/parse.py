@@ -80,6 +80,20 @@ class Column:
         return Column(counts, self.values[values], self.memory)
 
 
+def join_columns(columns: Sequence[Column]) -> Column:
+    """Joins columns of bytes to one, in which each record has the values of all, in their order."""
+    memories = [column.memory for column in columns if column.memory is not None]
+    values = [column.values for column in columns]
+    memory = memories[0]
+    if any(other.ctypes.data != memory.ctypes.data for other in memories):  # records that Python parsed
+        begins = np.cumsum([0, *map(len, memories)])[:-1].tolist()
+        values = [places + np.array([begin, 0]) for places, begin in zip(values, begins, strict=True)]
+        memory = np.concatenate(memories)
+    rows = np.concatenate([np.repeat(np.arange(len(column.counts)), column.counts) for column in columns])
+    counts: _Ints = np.sum([column.counts for column in columns], axis=0)
+    return Column(counts, np.concatenate(values)[np.argsort(rows, kind="stable")], memory)
+
+
 class BadRecord(FormatError):
     """A record that cannot be parsed. `row` is its place in the block."""
 

@@ -48,6 +48,8 @@ class Source:
     label_base: int = 0  # the stored value of class 0; batches count from 0
     has_sizes: bool = False  # whether every record has the height and width of its image
     per_record: ImagesPerRecord | None = None  # the numbers of images in a record; None if each has one, or none
+    more_images: tuple[str, ...] = ()  # further features with an image of the record
+    value_key: str | None = None  # a feature of floats that every batch holds, as the label of a regression
     is_indexed: bool = False  # whether `tfpipe index` described the files of another program
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
     split: str | None = field(default=None, compare=False)
@@ -86,6 +88,8 @@ class Source:
             label_base=manifest.label_base,
             has_sizes=manifest.foreign is None and manifest.image_key is not None,
             per_record=info.images_per_record,
+            more_images=manifest.image_keys[1:],
+            value_key=manifest.value_key,
             is_indexed=manifest.foreign is not None,
             manifest=manifest,
             split=split,

@@ -13,7 +13,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.export import array_record, parquet, webdataset
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
-from tfpipe.format import file_names
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
 from tfpipe.integrity.progress import run_on_files
@@ -130,7 +130,7 @@ def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
         *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
         [column.splits[name].fingerprint for column in manifest.columns for name in splits],
-        None if manifest.foreign is None else asdict(manifest.foreign),
+        None if manifest.foreign is None else manifest_json.foreign_to_json(manifest.foreign),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

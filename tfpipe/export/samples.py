@@ -12,7 +12,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
@@ -69,7 +69,7 @@ class ShardJob:
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
     """Returns the features but the image, the class and sizes of tensors, in the schema's order."""
     schema = manifest.full_schema
-    taken = {manifest.image_key, manifest.label_key, *schema.sizes_keys}
+    taken = {*manifest.image_keys, manifest.label_key, *schema.sizes_keys}
     return tuple(spec for spec in schema.features if spec.name not in taken)
 
 
@@ -110,8 +110,7 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Itera
     for number, payload in read_payloads(job, manifest, progress):
         try:
             features = decode_example(payload)
-            key = manifest.image_key
-            files = () if key is None else _get_files(features, key, form, manifest.has_several_images)
+            files = () if manifest.image_key is None else _get_files(features, manifest, form)
             values = {spec.name: _get_value(spec, features) for spec in columns if spec.name in features}
         except FormatError as error:
             raise FormatError(f"Record {number} of {job.file.split!r}: {error} {_ADVICE}") from None
@@ -131,16 +130,16 @@ def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
     return spec.decode(features)
 
 
-def _get_files(features: dict[str, Feature], key: str, form: ImageForm, several: bool) -> tuple[ImageFile, ...]:
+def _get_files(features: dict[str, Feature], manifest: Manifest, form: ImageForm) -> tuple[ImageFile, ...]:
     """Returns a record's image as a file, or its several images."""
     from tfpipe.images.decode import decode_pixels, make_image
     from tfpipe.images.errors import BadImage
     from tfpipe.images.sniff import sniff_format
     from tfpipe.images.transcode import encode
 
-    values = features.get(key)
-    if not (isinstance(values, list) and values and (several or len(values) == 1)):
-        raise FormatError(f"it must have {'a list of' if several else 'one'} {key}.")
+    values, several = list_images(features, manifest.image_keys), manifest.has_several_images
+    if not values or (len(values) > 1 and not several):
+        raise FormatError(f"it must have {'a list of' if several else 'one'} {manifest.image_key}.")
     try:
         if form.encoding == "raw":
             pixels = [make_image(decode_pixels(value, form)) for value in values]

@@ -1,18 +1,19 @@
 """Writes and reads the bytes of a `tf.train.Example` without TensorFlow; each level is a tag byte, a length and a body.
 
 Example { 1: Features { 1: entry { 1: key, 2: Feature { 1: BytesList | 2: FloatList | 3: Int64List } } } }
+SequenceExample { 1: Features, 2: FeatureLists }
 """
 
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import ConfigError
 from tfpipe.format.protobuf_wire import (
     FIXED32,
     LENGTH,
@@ -205,8 +206,11 @@ def _utf8(key: str, text: str) -> bytes:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
+def decode_example(data: bytes | memoryview, widths: dict[str, int] | None = None) -> dict[str, Feature]:
     """Decodes one serialized `tf.train.Example` into copies, in the order of its bytes.
+
+    Of a `tf.train.SequenceExample` the features of its context come first, then each of its lists as one feature with
+    the values of all steps. `widths` gets the number of values that each step of a list has, and -1 if these differ.
 
     As in protobuf, numbers may be packed or not, unknown fields are skipped, the last value of a repeated key counts,
     and parts of one feature are merged. Time and memory grow with the size of `data` and with the number of fields, of
@@ -214,8 +218,11 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}
+    lists: dict[str, tuple[Feature, int]] = {}
     budget = FIELDS.renew()
     for field, wire, start, stop in fields(buffer, 0, len(buffer), budget):
+        if field == 2 and wire == LENGTH:
+            lists.update(_read_lists(buffer, start, stop, budget))
         if field != 1:
             continue
         expect(wire == LENGTH, "Example.features", wire, start)
@@ -229,15 +236,74 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
                 expect(wire == LENGTH, "Features.feature", wire, entry_start)
                 key, feature = _entry(buffer, entry_start, start, budget)
                 features[key] = feature
+    for key, (feature, width) in lists.items():
+        if key in features:
+            raise wire_error(f"{key[:80]!r} is both a feature of the context and a list of steps", len(buffer))
+        features[key] = feature
+        if widths is not None:
+            widths[key] = width
     return features
 
 
-def has_feature_lists(data: bytes) -> bool:
-    """Returns whether a message has `feature_lists`, as a `tf.train.SequenceExample` has beside its context."""
-    try:
-        return any(number == 2 and wire == LENGTH for number, wire, _, _ in fields(data, 0, len(data), FIELDS.renew()))
-    except FormatError:
-        return False
+def _read_lists(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[str, tuple[Feature, int]]]:
+    """Yields the name, the values and the width of each list of steps.
+
+    FeatureLists { 1: entry { 1: key, 2: FeatureList { 1: Feature, repeated } } }
+    """
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
+        if field != 1:
+            continue
+        expect(wire == LENGTH, "FeatureLists.feature_list", wire, start)
+        key, steps = "", (stop, stop)
+        for part, part_wire, part_start, part_stop in fields(buffer, start, stop, budget):
+            if part == 1:
+                expect(part_wire == LENGTH, "a list's key", part_wire, part_start)
+                key = _key(buffer, part_start, part_stop)
+            elif part == 2:
+                expect(part_wire == LENGTH, "FeatureList", part_wire, part_start)
+                steps = part_start, part_stop
+        yield key, _read_equal_steps(buffer, *steps, budget) or _read_steps(buffer, *steps, budget)
+
+
+def _read_steps(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[Feature, int]:
+    """Reads the values of all steps of a list, and the number of values of each step."""
+    kind, values, counts = 0, None, set[int]()
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
+        if field != 1:
+            continue
+        expect(wire == LENGTH, "FeatureList.feature", wire, start)
+        before = len(values or ())
+        step_kind, values = _read_feature(buffer, start, stop, kind, values, budget)
+        if kind and step_kind != kind:
+            raise wire_error("the steps of a list are of different kinds", start)
+        kind = step_kind
+        counts.add((len(values or ()) - before) // (4 if kind == _FLOAT_LIST else 1))
+    return _finish(kind, values), -1 if len(counts) > 1 else max(counts, default=0)
+
+
+def _read_equal_steps(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[Feature, int] | None:
+    """Reads steps whose bytes but for the values are the same, as those of vectors, all at once; None for others."""
+    at, tags = pos, []
+    size, stop = 0, end
+    for level in range(3):  # the Feature, the list and the value
+        if at >= stop:
+            return None
+        tags.append(buffer[at])
+        size, at = read_varint(buffer, at + 1, stop, 10)
+        if at + size > stop or (level and at + size != stop):
+            return None
+        stop = at + size
+    count, rest = divmod(end - pos, stop - pos)
+    is_text = tags == [10, 10, 10]
+    if rest or budget.items < 4 * count or not (is_text or (tags == [10, 18, 10] and size % 4 == 0 and size)):
+        return None
+    steps = np.frombuffer(buffer, np.uint8, end - pos, pos).reshape(count, stop - pos)
+    if (steps[:, : at - pos] != steps[0, : at - pos]).any():
+        return None
+    budget.items -= 4 * count
+    if is_text:
+        return [buffer[first : first + size] for first in range(at, end, stop - pos)], 1
+    return np.frombuffer(steps[:, at - pos :].tobytes(), "<f4").astype(np.float32), size // 4
 
 
 def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
@@ -288,16 +354,27 @@ def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feat
             key = _key(buffer, start, stop)
         elif field == 2:
             expect(wire == LENGTH, "Feature", wire, start)
-            for list_kind, list_wire, list_start, list_stop in fields(buffer, start, stop, budget):
-                if list_kind not in _LISTS:
-                    continue
-                expect(list_wire == LENGTH, "a feature's list", list_wire, list_start)
-                if list_kind != kind:
-                    kind, values = list_kind, _LISTS[list_kind][0]()
-                _read_values(buffer, list_start, list_stop, kind, values, budget)
+            kind, values = _read_feature(buffer, start, stop, kind, values, budget)
+    return key, _finish(kind, values)
+
+
+def _read_feature(buffer: bytes, pos: int, end: int, kind: int, values: Any, budget: Budget) -> tuple[int, Any]:
+    """Appends the values of a Feature to those of this kind that came before it; returns the kind and the values."""
+    for list_kind, wire, start, stop in fields(buffer, pos, end, budget):
+        if list_kind not in _LISTS:
+            continue
+        expect(wire == LENGTH, "a feature's list", wire, start)
+        if list_kind != kind:
+            kind, values = list_kind, _LISTS[list_kind][0]()
+        _read_values(buffer, start, stop, kind, values, budget)
+    return kind, values
+
+
+def _finish(kind: int, values: Any) -> Feature:
+    """Makes a feature of the values that were collected."""
     if kind == _FLOAT_LIST:
-        return key, np.array(np.frombuffer(values, "<f4") if values else (), np.float32)
-    return key, np.array(values, np.int64) if kind == _INT64_LIST else values
+        return np.array(np.frombuffer(values, "<f4") if values else (), np.float32)
+    return np.array(values, np.int64) if kind == _INT64_LIST else values
 
 
 def _key(buffer: bytes, start: int, stop: int) -> str:

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,10 +136,29 @@ class Foreign:
     """The facts that `tfpipe index` found out about shards that another program wrote, and that reading them needs."""
 
     root: str  # what shards' names are relative to: `.` for the manifest's directory, else an absolute path
-    image_key: str | None  # None without images
-    label_key: str | None  # None without labels that can be used
+    image_key: str | None  # None without images; a list has several of a record
+    label_key: str | None  # None without labels that can be used; that of floats has no classes
     label_base: int  # what is stored for class 0: 0 or 1
     compression: Compression  # of every file, which then has no index
+    more_images: tuple[str, ...] = ()  # further features with an image of the record
+
+    @property
+    def image_keys(self) -> tuple[str, ...]:
+        """The features that hold images."""
+        return () if self.image_key is None else (self.image_key, *self.more_images)
+
+
+def get_images_shape(schema: Schema, image_keys: Sequence[str]) -> tuple[int, ...] | None:
+    """Returns the shape of the images of a record: `()` for one or none, `(n,)` for n, None for any number."""
+    if len(image_keys) > 1:
+        return (len(image_keys),)
+    return schema[image_keys[0]].shape if image_keys and image_keys[0] in schema else ()
+
+
+def list_images(features: Mapping[str, Any], image_keys: Iterable[str]) -> list[bytes]:
+    """Lists the images of a record: the values of these features, one behind the other."""
+    values = (features.get(key) for key in image_keys)
+    return [image for images in values if isinstance(images, list) for image in images]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,16 +242,35 @@ class Manifest:
         return IMAGE_ENCODED if has_images else None
 
     @property
+    def image_keys(self) -> tuple[str, ...]:
+        """The features that hold images: none, one, or several in another program's records."""
+        if self.foreign is not None:
+            return self.foreign.image_keys
+        return () if self.image_key is None else (self.image_key,)
+
+    @property
+    def images_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images of a record: `()` for one or none, `(n,)` for n, None for any number."""
+        return get_images_shape(self.schema, self.image_keys)
+
+    @property
     def has_several_images(self) -> bool:
         """Whether every record has a list of images."""
-        return self.foreign is None and self.schema.has_several_images
+        return self.images_shape != ()
 
     @property
     def label_key(self) -> str | None:
         """The feature that holds the class; None without labels."""
         if self.foreign is not None:
-            return self.foreign.label_key
+            key = self.foreign.label_key
+            return key if key is None or key not in self.schema or self.schema[key].dtype == "int64" else None
         return CLASS_LABEL if CLASS_LABEL in self.schema else None
+
+    @property
+    def value_key(self) -> str | None:
+        """The feature of floats that the user of `tfpipe index` named as the label; None without one."""
+        key = None if self.foreign is None else self.foreign.label_key
+        return None if key == self.label_key else key
 
     @property
     def label_base(self) -> int:

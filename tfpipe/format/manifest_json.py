@@ -21,6 +21,7 @@ from tfpipe.format.manifest import (
     Manifest,
     ShardInfo,
     SplitInfo,
+    get_images_shape,
 )
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_KEYS, DType, Schema
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
@@ -45,7 +46,7 @@ def dumps(manifest: Manifest) -> str:
         "image": _sorted(manifest.image),
         "schema": manifest.schema.to_json(),
         "label_names": list(manifest.label_names),
-        **({} if manifest.foreign is None else {"foreign": asdict(manifest.foreign)}),
+        **({} if manifest.foreign is None else {"foreign": foreign_to_json(manifest.foreign)}),
         **({"stands_on": _sorted(manifest.stands_on)} if manifest.stands_on else {}),
         "splits": {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())},
         "changed": _sorted(manifest.changed),
@@ -160,19 +161,30 @@ def _foreign(document: Node, schema: Schema) -> Foreign | None:
         raise root.error("'.' or an absolute path without . and .., or such a place in a bucket")
     if not _names_a_path(root.text()):
         raise root.error("a path that a file can have")
+    more_images = node.get("more_images")
     return Foreign(
         root=root.text(),
-        image_key=None if image_key.value is None else _key(image_key, schema, "bytes"),
-        label_key=None if label_key.value is None else _key(label_key, schema, "int64"),
+        image_key=None if image_key.value is None else _key(image_key, schema, ("bytes",), takes_lists=True),
+        label_key=None if label_key.value is None else _key(label_key, schema, ("int64", "float")),
         label_base=node.field("label_base").count(0, 1),
         compression=node.field("compression").choice(get_args(Compression)),
+        more_images=() if more_images is None else more_images.tuple(lambda key: _key(key, schema, ("bytes",))),
     )
 
 
-def _key(node: Node, schema: Schema, dtype: DType) -> str:
+def foreign_to_json(foreign: Foreign) -> dict[str, Any]:
+    """Returns the facts about foreign shards as JSON values."""
+    fields = asdict(foreign)
+    if not foreign.more_images:  # others stay byte for byte
+        del fields["more_images"]
+    return fields
+
+
+def _key(node: Node, schema: Schema, dtypes: tuple[DType, ...], takes_lists: bool = False) -> str:
     name = node.text()
-    if name not in schema or schema[name].dtype != dtype or schema[name].shape != ():
-        raise node.error(f"a feature of the schema with one value of {dtype}")
+    fits = name in schema and schema[name].dtype in dtypes and schema[name].kind == "values"
+    if not fits or not (takes_lists or schema[name].shape == ()):
+        raise node.error(f"a feature of the schema with one value of {' or '.join(dtypes)}")
     return name
 
 
@@ -215,7 +227,8 @@ def _splits(node: Node, num_classes: int, schema: Schema, foreign: Foreign | Non
     names: set[str] | None = None if foreign is None else set()
     factor = _MAX_INFLATION if foreign is not None and foreign.compression else 1
     has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
-    several = foreign is None and schema.has_several_images
+    shape = get_images_shape(schema, (IMAGE_ENCODED,) if foreign is None else foreign.image_keys)
+    several = shape != ()
     splits = {}
     for name, one in nodes.items():
         split = splits[name] = _split(name, one, num_classes, names, several)
@@ -227,7 +240,7 @@ def _splits(node: Node, num_classes: int, schema: Schema, foreign: Foreign | Non
                 field = one.field("label_counts").field(key)
                 raise field.error(f"at most {classes} counts, each at most {split.records}")
         if several and split.records:
-            _check_number(one.field("images_per_record"), split, schema[IMAGE_ENCODED].shape)
+            _check_number(one.field("images_per_record"), split, shape)
     return splits
 
 

@@ -60,6 +60,7 @@ _KINDS: dict[DType, tuple[type, ...]] = {
     "int64": (int, np.integer, np.bool_),
     "float": (float, int, np.floating, np.integer),  # a whole number is a valid float; a float is not a valid int64
 }
+_LIST_DTYPES = {"int64": "int64", "float": "float32"}
 _ARRAY_KINDS: dict[DType, str] = {"bytes": "", "int64": "iub", "float": "fiu"}
 _EMPTY: dict[DType, FeatureLike] = {"bytes": [], "int64": np.empty(0, np.int64), "float": np.empty(0, np.float32)}
 
@@ -97,12 +98,20 @@ class FeatureSpec:
             return f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}."
         if (self.kind == "tensor") != (self.tensor is not None):
             return f"`tensor` belongs to the kind tensor, got {self.kind!r}."
-        if self.kind != "values" and self.dtype != "bytes":
+        tensor = self.tensor
+        is_list = tensor is not None and tensor.encoding == "list"
+        if self.kind != "values" and self.dtype != "bytes" and not is_list:
             return f"{self.kind} is stored as bytes, got {self.dtype!r}."
         if self.kind == "mask" and self.shape != ():
             return f"a mask is one value, got the shape {self.shape}."
-        if self.tensor is not None and (self.shape != () or self.tensor.needs_sizes != bool(self.tensor.sizes)):
-            return "a tensor is one value, and with two unknown axes or more it names the feature of their `sizes`."
+        if tensor is not None and is_list and tensor.dtype != _LIST_DTYPES.get(self.dtype, tensor.dtype):
+            return f"a list of {self.dtype} holds {_LIST_DTYPES[self.dtype]}, got {tensor.dtype}."
+        is_stored_so = tensor is None or self.shape == _get_stored_shape(tensor, self.dtype)
+        if tensor is not None and not (is_stored_so and tensor.needs_sizes == bool(tensor.sizes)):
+            return (
+                "a tensor is one value, or a list of its shape, and with two unknown axes or more it names the feature "
+                "of their `sizes`."
+            )
         if self.names and (self.dtype, self.kind) != ("int64", "values"):
             return f"`names` belong to values of int64, got {self.kind} {self.dtype}."
         if len(self._numbers) < len(self.names):
@@ -111,9 +120,9 @@ class FeatureSpec:
         return None
 
     @classmethod
-    def make_tensor(cls, name: str, tensor: TensorType, doc: str = "") -> "FeatureSpec":
-        """Makes the feature that holds a tensor."""
-        return cls(name, "bytes", (), doc, "tensor", tensor)
+    def make_tensor(cls, name: str, tensor: TensorType, doc: str = "", dtype: DType = "bytes") -> "FeatureSpec":
+        """Makes the feature that holds a tensor, in values of this dtype."""
+        return cls(name, dtype, _get_stored_shape(tensor, dtype), doc, "tensor", tensor)
 
     @classmethod
     def make_text(cls, name: str, doc: str = "") -> "FeatureSpec":
@@ -134,6 +143,8 @@ class FeatureSpec:
         value = features.get(self.name)
         if self.kind == "values":
             return value
+        if self.tensor is not None and self.tensor.encoding == "list":
+            return self._read_list(value, features)
         if not isinstance(value, list) or (self.shape == () and len(value) != 1):
             raise FormatError(
                 f"Feature {self.name!r} must be {'one value' if self.shape == () else 'a list'} of bytes."
@@ -149,6 +160,18 @@ class FeatureSpec:
         except FormatError as error:
             raise FormatError(f"Feature {self.name!r} must be {error}.") from None
         return texts[0] if self.shape == () else texts
+
+    def _read_list(self, value: Feature, features: Mapping[str, Feature]) -> NDArray[Any]:
+        """Reads the tensor of a list, which is empty in a record without it."""
+        assert self.tensor is not None
+        if value is None or not len(value):
+            value = [] if self.dtype == "bytes" else np.empty(0, self.tensor.bits)
+        if isinstance(value, list) != (self.dtype == "bytes"):
+            raise FormatError(f"Feature {self.name!r} must be a list of {self.dtype}.")
+        try:
+            return self.tensor.read_list(value, get_sizes(self.tensor, features))
+        except FormatError as error:
+            raise FormatError(f"Feature {self.name!r} must be {error}.") from None
 
     def check(self, value: Any) -> FeatureLike:
         """Returns `value` in a form that `encode_example` writes with this dtype."""
@@ -207,11 +230,14 @@ class FeatureSpec:
             except UnicodeDecodeError as error:
                 raise ConfigError(f"Feature {self.name!r} must be UTF-8 text, got {_describe_bytes(error)}.") from None
 
-    def _check_tensor(self, value: Any) -> bytes:
+    def _check_tensor(self, value: Any) -> FeatureLike:
         assert self.tensor is not None
         try:
             if self.tensor.encoding == "raw":
                 return self.tensor.to_array(value).tobytes()
+            if self.tensor.encoding == "list":
+                array = self.tensor.to_array(value)
+                return [step.tobytes() for step in array] if self.dtype == "bytes" else array.reshape(-1)
             if not isinstance(value, bytes):  # such a tensor is copied from another program's records
                 raise ConfigError(f"{self.tensor} in bytes, got a {type(value).__name__}")
             self.tensor.read_bits(value)
@@ -341,6 +367,9 @@ def find_tensors(schema: Schema, features: Mapping[str, Any]) -> Iterator[tuple[
     for spec in schema.tensors:
         assert spec.tensor is not None
         value = features.get(spec.name)
+        if spec.tensor.encoding == "list":
+            yield spec, spec.check_stored(features)
+            continue
         data = value[0] if isinstance(value, list) and len(value) == 1 else value
         if isinstance(data, bytes):
             yield spec, spec.tensor.read_bits(data, get_sizes(spec.tensor, features))
@@ -350,6 +379,14 @@ def get_sizes(tensor: TensorType, features: Mapping[str, Any]) -> Sequence[int] 
     """Returns the sizes of a tensor's unknown axes that a record holds; None if there are none."""
     sizes = features.get(tensor.sizes) if tensor.sizes is not None else None
     return None if sizes is None or not len(sizes) or isinstance(sizes[0], bytes) else [int(size) for size in sizes]
+
+
+def _get_stored_shape(tensor: TensorType, dtype: DType) -> tuple[int, ...] | None:
+    """Returns the shape of the values in which a record holds a tensor; None for any number."""
+    if tensor.encoding != "list":
+        return ()
+    known = tuple(size for size in tensor.shape if size is not None)
+    return None if tensor.num_unknown else known[:1] if dtype == "bytes" else known
 
 
 def _find_scalars(spec: FeatureSpec) -> frozenset[type]:

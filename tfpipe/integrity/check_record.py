@@ -13,7 +13,7 @@ from tfpipe.format import schema as keys
 from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.format.example import Feature, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Foreign, Manifest
+from tfpipe.format.manifest import Foreign, Manifest, list_images
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import check_mask
@@ -34,7 +34,7 @@ class Content:
 
     faults: tuple[Fault, ...]  # kinds, with the ends of sentences
     features: Mapping[str, Feature]  # empty if it is not a valid Example
-    image_key: str | None = keys.IMAGE_ENCODED  # None without an image
+    image_keys: tuple[str, ...] = (keys.IMAGE_ENCODED,)  # empty without an image
 
     @property
     def key(self) -> str:
@@ -56,7 +56,7 @@ class Content:
                 return bytes.fromhex(value[0].decode())
         if isinstance(value, list) and len(value) > 1:
             return hashlib.sha256(b"".join(value)).digest()
-        content = b"".join(self._images) if self.image_key is not None else encode_example(self.features)
+        content = b"".join(self._images) if self.image_keys else encode_example(self.features)
         return hashlib.sha256(content).digest()
 
     @property
@@ -66,8 +66,7 @@ class Content:
 
     @property
     def _images(self) -> list[bytes]:
-        images = self.features.get(self.image_key) if self.image_key is not None else None
-        return images if isinstance(images, list) else []
+        return list_images(self.features, self.image_keys)
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,13 @@ class ContentCheck:
     label_names: tuple[str, ...] = ()
     decode: bool = True  # whether images are decoded
     foreign: Foreign | None = None
-    image_key: str | None = keys.IMAGE_ENCODED  # None without images
+    image_keys: tuple[str, ...] = (keys.IMAGE_ENCODED,)  # empty without images
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, decode: bool = True) -> "ContentCheck":
         """Builds the check that a manifest asks for."""
-        form, image_key = ImageForm.recorded(manifest.image), manifest.image_key
-        return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_key)
+        form, image_keys = ImageForm.recorded(manifest.image), manifest.image_keys
+        return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_keys)
 
     @property
     def has_several_images(self) -> bool:
@@ -118,14 +117,14 @@ class ContentCheck:
             faults += _label_faults(self.get_label(features), self.label_names, features)
             faults += _class_faults(self.schema, features)
             faults += self._image_faults(features)
-        return Content(tuple(faults), features, self.image_key)
+        return Content(tuple(faults), features, self.image_keys)
 
     def _image_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
-        key = self.image_key
-        if key is None:
+        if not self.image_keys:
             return
         if self.foreign is not None:
-            yield from _foreign_faults({key: features.get(key)}, sure=True) if self.decode else ()
+            images = {key: features.get(key) for key in self.image_keys}
+            yield from _foreign_faults(images, sure=True) if self.decode else ()
             return
         yield from self._several_faults(features) if self.has_several_images else self._stored_faults(features)
 

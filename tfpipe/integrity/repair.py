@@ -37,7 +37,7 @@ from tfpipe.writer.written_shard import WrittenShard
 
 _MAX_LABELS = 1_000_000
 _MAX_LABELS_BYTES = 100 << 20
-_KEYS = Keys(None, keys.CLASS_LABEL, keys.CLASS_TEXT)
+_KEYS = Keys((), keys.CLASS_LABEL, keys.CLASS_TEXT)
 _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 

@@ -162,8 +162,8 @@ def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
         return ContentCheck.from_manifest(manifest)
     except FormatError as error:
         report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
-        image_key = manifest.image_key
-        return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign, image_key)
+        image_keys = manifest.image_keys
+        return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign, image_keys)
 
 
 def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:

@@ -14,8 +14,7 @@ from tfpipe.engine.record_reader import ColumnValues, Numbers, RecordReader, res
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED
+from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
 from tfpipe.storage.file_io import is_url
 from tfpipe.system import notebook
@@ -44,13 +43,12 @@ class Record:
     encoded: bytes = field(repr=False)
     features: dict[str, Feature] = field(repr=False)
     _form: ImageForm = field(repr=False)
-    _has_several: bool = field(default=False, repr=False)
+    _images: tuple[bytes, ...] = field(default=(), repr=False)  # if there are several
 
     @property
     def encoded_images(self) -> tuple[bytes, ...]:
         """All images as they are stored: one, or several."""
-        images = self.features.get(IMAGE_ENCODED) if self._has_several else None
-        return tuple(images) if isinstance(images, list) else (self.encoded,)
+        return self._images or (self.encoded,)
 
     @property
     def images(self) -> list[NDArray[np.uint8]]:
@@ -75,7 +73,7 @@ class Record:
         try:
             return decode_pixels(encoded, self._form)
         except BadImage as error:
-            which = f"image {number}" if self._has_several else "image"
+            which = f"image {number}" if self._images else "image"
             raise FormatError(f"Record {self.index} of {self.split!r}: its {which} cannot be used, {error}.") from None
 
 
@@ -242,15 +240,16 @@ class DataSource:
 
     def _make_record(self, number: int, features: dict[str, Feature]) -> Record:
         manifest = self.manifest
-        key = manifest.image_key
-        image = features.get(key) if key is not None else [b""]
         several = manifest.has_several_images
-        if not (isinstance(image, list) and image and (several or len(image) == 1)):
-            raise FormatError(f"Record {number} of {self.split!r} must have {'a list of' if several else 'one'} {key}.")
+        images = list_images(features, manifest.image_keys) if manifest.image_key is not None else [b""]
+        if not images or (len(images) > 1 and not several):
+            must = f"{'a list of' if several else 'one'} {manifest.image_key}"
+            raise FormatError(f"Record {number} of {self.split!r} must have {must}.")
         label, names = get_label(features, manifest), manifest.label_names
         name = get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape")
         label_name = names[label] if label is not None and 0 <= label < len(names) else None
-        return Record(self.split, number, name, label, label_name, image[0], features, self._form, several)
+        all_images = tuple(images) if several else ()
+        return Record(self.split, number, name, label, label_name, images[0], features, self._form, all_images)
 
 
 def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> DataSource:

@@ -117,7 +117,7 @@ class _Placing:
         return form_batch({name: self._place(name, values) for name, values in arrays.items()}, config)
 
     def _convert(self, name: str, values: Any) -> Any:
-        if name == "label" and not self._maker.plan.config.one_hot:
+        if name == "label" and values.dtype == np.int64:
             return values.astype(np.int32)
         return values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
 

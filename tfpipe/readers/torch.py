@@ -151,7 +151,8 @@ class TorchBatches(Batches, IterableDataset[Any]):
                 yield self._make_tensors(self._maker.decode(stored))
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
-        plan, image = self._maker.plan, batch.pop("image", None)
+        plan = self._maker.plan
+        image = None if "image" in (feature.name for feature in plan.features) else batch.pop("image", None)
         tensors = make_tensors(weigh_mask(batch, plan.config), plan)
         if image is not None:
             is_list = self._has_transform

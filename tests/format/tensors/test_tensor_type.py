@@ -71,7 +71,7 @@ def test_sizes_that_the_bytes_do_not_tell() -> None:
         (("int8", (3, None)), "A tensor must have at most 8 axes of at least 1, the unknown ones (None) first, got"),
         (("int8", (0,)), "A tensor must have at most 8 axes of at least 1"),
         (("int8", (1,) * 9), "A tensor must have at most 8 axes of at least 1"),
-        (("int8", (), "text"), "A tensor's encoding must be one of raw, proto, got 'text'."),
+        (("int8", (), "text"), "A tensor's encoding must be one of raw, proto, list, got 'text'."),
     ],
 )
 def test_types_that_cannot_be(arguments: tuple, message: str) -> None:

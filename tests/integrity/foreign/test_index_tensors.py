@@ -9,7 +9,6 @@ import tensorflow as tf
 from tests.conftest import Tfpipe
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -86,7 +85,7 @@ def test_other_values_stay_bytes(foreign, tmp_path: Path) -> None:
     assert [(spec.name, spec.kind) for spec in schema.features] == [("a", "tensor"), ("b", "values"), ("c", "values")]
 
 
-def test_records_without_image_and_tensors_are_refused(foreign, tmp_path: Path) -> None:
-    foreign.write(tmp_path / "text" / "train.tfrecord", [{"words": b"no image"}])
-    with pytest.raises(ConfigError, match=r"^Name the feature that holds the image with `image_key`; the first record"):
-        index(IndexConfig(str(tmp_path / "text")))
+def test_records_need_neither_image_nor_tensor(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "text" / "train.tfrecord", [{"words": b"no image", "image": b"cats/1.jpg"}])
+    manifest = index(IndexConfig(str(tmp_path / "text"))).manifest
+    assert (manifest.image_key, manifest.schema.names) == (None, ("image", "words"))

@@ -88,12 +88,20 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     """
     kind = feature.spec.tensor
     assert kind is not None
-    column.check_counts(1, feature.name)
+    is_list = kind.encoding == "list"
+    if is_list and column.memory is None and not kind.num_unknown:
+        return {feature.name: _stack_values(feature.spec, column, filled)}
+    if not is_list:
+        column.check_counts(1, feature.name)
+    lists = column.list_records() if is_list else []
     tensors: list[NDArray[Any]] = []
     all_sizes: list[Any] = [None] * len(column.counts) if sizes is None else sizes.list_records()
     for row, stored_sizes in enumerate(all_sizes):
         try:
-            tensors.append(kind.read_bits(column.get_bytes(row), stored_sizes))
+            if is_list:
+                tensors.append(kind.read_list(lists[row], stored_sizes))
+            else:
+                tensors.append(kind.read_bits(column.get_bytes(row), stored_sizes))
         except FormatError as error:
             raise BadRecord(row, f"{feature.name!r} must be {error}") from None
     shape = [size or 0 for size in feature.shape]

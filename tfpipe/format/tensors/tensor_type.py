@@ -20,11 +20,15 @@ TensorDType: TypeAlias = Literal[
 ]
 """The types of a tensor's values, by the names that NumPy, TensorFlow, PyTorch and JAX give them."""
 
-Encoding: TypeAlias = Literal["raw", "proto"]
-"""The form of a tensor in a record: its values, or the bytes of `tf.io.serialize_tensor`."""
+Encoding: TypeAlias = Literal["raw", "proto", "list"]
+"""The form of a tensor in a record: its values as bytes, the bytes of `tf.io.serialize_tensor`, or the feature's list.
+
+A list holds float32 or int64 values, or bytes with the values of each step of the first axis.
+"""
 
 MAX_AXES = 8
 _MAX_SIZE = 2**31 - 1
+_MAX_EMPTY_SIZE = 2**16  # of an axis beside one of size 0, whose size no values prove
 _TEXT = re.compile(r"\s*(\w+)\s*\[([\d?,\s]*)\]\s*", re.ASCII)
 DTYPES: tuple[TensorDType, ...] = get_args(TensorDType)
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
@@ -52,7 +56,7 @@ class TensorType:
 
     dtype: TensorDType
     shape: tuple[int | None, ...]  # None for an axis whose size differs between records; such axes come first
-    encoding: Encoding = "raw"  # "raw": the values in row order, little endian; "proto": as `tf.io.serialize_tensor`
+    encoding: Encoding = "raw"  # "raw": the values in row order, little endian, as one piece of bytes
     sizes: str | None = None  # the feature with the sizes of two unknown axes or more; bytes tell a single one
 
     def __post_init__(self) -> None:
@@ -85,7 +89,7 @@ class TensorType:
     @cached_property
     def needs_sizes(self) -> bool:
         """Whether each record must hold the sizes of the unknown axes, because its bytes do not tell them."""
-        return self.encoding == "raw" and self.num_unknown > 1
+        return self.encoding != "proto" and self.num_unknown > 1
 
     @cached_property
     def bits(self) -> np.dtype[Any]:
@@ -136,19 +140,23 @@ class TensorType:
     def _static_bytes(self) -> int:
         return -1 if self.num_unknown else self.row_bytes
 
-    def find_shape(self, num_bytes: int, sizes: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Returns the shape of a raw tensor from the length of its bytes and the stored sizes of its unknown axes."""
+    def find_shape(self, num_bytes: int, sizes: Sequence[int] | None = None, got: str = "") -> tuple[int, ...]:
+        """Returns the shape of a raw tensor from the length of its bytes and the stored sizes of its unknown axes.
+
+        An error says what it `got`, by default the bytes.
+        """
         if num_bytes == self._static_bytes:
             return self.shape  # type: ignore[return-value]  # no size is unknown
         known = tuple(size for size in self.shape if size is not None)
         if self.needs_sizes:
-            if sizes is None or len(sizes) != self.num_unknown or min(sizes) < 0:
+            most = max(num_bytes, _MAX_EMPTY_SIZE)
+            if sizes is None or len(sizes) != self.num_unknown or min(sizes) < 0 or max(sizes) > most:
                 raise FormatError(f"{self}, but {self.sizes!r} does not hold {self.num_unknown} sizes")
             leading = tuple(map(int, sizes))
         else:
             leading = (num_bytes // self.row_bytes,) * self.num_unknown
         if prod(leading) * self.row_bytes != num_bytes:
-            raise FormatError(f"{self}, got {num_bytes:,} bytes")
+            raise FormatError(f"{self}, got {got or f'{num_bytes:,} bytes'}")
         return leading + known
 
     def read_bits(self, data: bytes, sizes: Sequence[int] | None = None) -> NDArray[Any]:
@@ -162,6 +170,21 @@ class TensorType:
         if not self.admits(proto):
             raise FormatError(f"{self}, got {proto.dtype} {list(proto.shape)}")
         return np.frombuffer(data, self.bits, prod(proto.shape), proto.begin).reshape(proto.shape)
+
+    def read_list(self, values: list[bytes] | NDArray[Any], sizes: Sequence[int] | None = None) -> NDArray[Any]:
+        """Reads a tensor out of the values of a list as `read_bits` does out of bytes."""
+        if not isinstance(values, list):
+            if values.dtype != self.bits:
+                raise FormatError(f"{self}, got values of {values.dtype.name}")
+            return values.reshape(self.find_shape(values.nbytes, sizes, f"{values.size:,} values"))
+        lengths = sorted(set(map(len, values)))
+        ends = " to ".join(f"{length:,}" for length in dict.fromkeys((*lengths[:1], *lengths[-1:])))
+        got = f"{len(values):,} values of {ends or 0} bytes"
+        data = b"".join(values)
+        shape = self.find_shape(len(data), sizes, got)
+        if len(lengths) > 1 or len(values) != shape[0]:
+            raise FormatError(f"{self}, got {got}")
+        return np.frombuffer(data, self.bits).reshape(shape)
 
     def admits(self, proto: TensorProto) -> bool:
         """Returns whether a tensor has this dtype and fits this shape."""

@@ -14,7 +14,7 @@ DEFAULT_SPLIT = "train"
 """The split of files whose names do not tell one."""
 
 _OF = re.compile(r"-(\d{1,9})-of-(\d{1,9})(?!\d)")
-_LIKE_RECORDS = re.compile(r"tfrec|-\d{1,9}-of-\d{1,9}", re.IGNORECASE)
+_LIKE_RECORDS = re.compile(r"tfrec|\.tfr$|-\d{1,9}-of-\d{1,9}", re.IGNORECASE)
 _NO_RECORDS = re.compile(r"\.(idx|index|json|jsonl|txt|md|csv|tmp|lock|incomplete)$", re.IGNORECASE)
 _TFDS = re.compile(r"[a-z]\w*-(\w+)\.tfrecord-\d+-of-\d+", re.ASCII)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.compressed import detect_compression
 from tfpipe.format.example import Feature
-from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo, get_images_shape
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.schema import Schema
-from tfpipe.format.shard_stats import merge_stats, sort_counts
+from tfpipe.format.shard_stats import SideStats, merge_stats, sort_counts
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.check_file import FileJob
@@ -23,6 +24,7 @@ from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
+from tfpipe.integrity.foreign.named_tensors import SIZES_FILE, find_tensors, lacks_values
 from tfpipe.integrity.foreign.scan_file import (
     FileScan,
     Keys,
@@ -43,6 +45,7 @@ WORKERS = Workers(
     death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Nothing was "
     "written; run the same command again.",
 )
+_PROBED = 16  # records of the first file, if tensors that the user named are empty in the first
 _ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
 
 Export: TypeAlias = Literal["dali", "vahidk"]
@@ -92,9 +95,15 @@ class IndexConfig:
         target: A directory, a file, or a pattern such as `/data/train-*`. Required.
         output: The directory for the manifest and the indexes. None: the directory of the files. Default: None.
         split: The split of all files. None: the split follows from each file's name. Default: None.
-        image_key: The feature that holds the image. None: it is found by its name and content; records of tensors need
-            none. Default: None.
-        label_key: The feature that holds the class. None: it is found by its name. Default: None.
+        image_key: The feature that holds the image, or one list of images; or several features with an image each, of
+            which a batch then holds all. None: it is found by its name and content; records need none. Default: None.
+        label_key: The feature that holds the class; or one float, which is a value of each batch. None: a class is
+            found by its name. Default: None.
+        tensors: The features that are tensors, as `NAME=DTYPE[SHAPE]`: raw bytes, or a list of float32, int64 or bytes.
+            The sizes are numbers, `?` for an axis that differs between records and comes first, or names of numbers in
+            `sizes`; or the shape is the name of the feature that holds it. Default: ().
+        sizes: A JSON file with sizes by their names. None: `statistics.json` in the directory of the files. Default:
+            None.
         label_base: The number that is stored for class 0. "auto": the smallest label tells. "auto", "0" or "1".
             Default: "auto".
         export: The readers for which index files are written too: "dali", "vahidk". Default: ().
@@ -106,8 +115,10 @@ class IndexConfig:
     target: str
     output: str | None = None
     split: str | None = None
-    image_key: str | None = None
+    image_key: str | Sequence[str] | None = None
     label_key: str | None = None
+    tensors: Sequence[str] = ()
+    sizes: str | None = None
     label_base: LabelBase = option(Choice(get_args(LabelBase)), "auto")
     export: tuple[Export, ...] = ()
 
@@ -142,9 +153,13 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
                 f"`export` needs files in which a record can be found by its offset, and these are {compression} "
                 "compressed. Leave it out."
             )
-        first = _first_record(files, [name for name in files.names if heads[name]], compression)
-        named_keys = Keys(options.image_key or "", options.label_key)
-        keys = infer_schema.choose_keys(first, named_keys, metadata)
+        first, widths = _first_record(
+            files, [name for name in files.names if heads[name]], compression, options.tensors
+        )
+        sizes_file = options.sizes or file_io.join(files.root, SIZES_FILE)
+        tensors = find_tensors(options.tensors, first, widths, sizes_file)
+        images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key or ())
+        keys = infer_schema.choose_keys(first, Keys(images, options.label_key, tensors=tensors), metadata)
         jobs = [
             FileJob(files.path(name), name, split, compression=compression)
             for split, names in splits.items()
@@ -169,14 +184,29 @@ def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression
     return next(iter(by_kind), "")
 
 
-def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compression) -> dict[str, Feature]:
-    """Reads the features of the first record of all files."""
+def _first_record(
+    files: ForeignFiles, names: Sequence[str], compression: Compression, tensors: Sequence[str]
+) -> tuple[dict[str, Feature], dict[str, int]]:
+    """Reads the features of the first record of all files, and the widths of its lists of steps.
+
+    Tensors that the user named and that are empty in it are taken from one of the next records.
+    """
     for name in names:
         path = files.path(name)
         try:
             with file_io.open_file(path) as file:
-                for name, payload in iterate_payloads(HashedReader(file), compression):
-                    return decode_foreign(payload, path, name)
+                first: dict[str, Feature] = {}
+                widths: dict[str, int] = {}
+                has_value: set[str] | None = None
+                for name, payload in itertools.islice(iterate_payloads(HashedReader(file), compression), _PROBED):
+                    features, found = decode_foreign(payload, name)
+                    has_value = {key for key, value in first.items() if value is not None and len(value)}
+                    first |= {key: value for key, value in features.items() if key not in has_value}
+                    widths |= found
+                    if not lacks_values(tensors, first):
+                        break
+                if has_value is not None:
+                    return first, widths
         except FormatError as error:
             raise FormatError(describe_failure(path, str(error))) from None
         except OSError as error:
@@ -201,9 +231,8 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
     total, keys, options = FileScan(), scanned.keys, scanned.options
     for _, scan in scanned.scans:
         total.merge(scan)
-    schema = infer_schema.infer_schema(total, notes)
-    if keys.image is not None:
-        infer_schema.check_images(schema, keys.image, total.records)
+    schema = infer_schema.infer_schema(total, keys, notes)
+    infer_schema.check_images(schema, total, keys, scanned.files.root)
     labels = infer_schema.infer_labels(schema, total, keys, options.label_base, scanned.metadata, notes)
     if labels.key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
@@ -224,7 +253,14 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
         noticed=sort_counts(total.stats.noticed),
         fingerprint=digest.hexdigest(),
         tool_version=__version__,
-        foreign=Foreign("." if is_beside else root, keys.image, labels.key, labels.base, scanned.compression),
+        foreign=Foreign(
+            root="." if is_beside else root,
+            image_key=next(iter(keys.images), None),
+            label_key=labels.key,
+            label_base=labels.base,
+            compression=scanned.compression,
+            more_images=keys.images[1:],
+        ),
         directory=output.directory,
     )
 
@@ -234,11 +270,13 @@ def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -
     shards = [ShardInfo(job.name, scan.records, scan.file_bytes, scan.sha256) for job, scan in files]
     num_classes = len(labels.names) if labels.key is not None else 0
     stats = merge_stats(scan.stats for _, scan in files)
+    if get_images_shape(schema, scanned.keys.images) == ():
+        stats.per_record = SideStats()
     for spec in schema.tensors:
         for tensor_stats in (scan.features[spec.name].tensor_stats for _, scan in files if spec.name in scan.features):
             stats.tensors.setdefault(spec.name, TensorStats()).merge(tensor_stats)
         assert spec.tensor is not None
-        stats.tensors[spec.name].forget_sizes(spec.tensor.num_unknown)
+        stats.tensors.setdefault(spec.name, TensorStats()).forget_sizes(spec.tensor.num_unknown)
     return stats.to_split_info(split, shards, num_classes, labels.base)
 
 

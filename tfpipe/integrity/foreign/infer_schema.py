@@ -9,11 +9,13 @@ import numpy as np
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
+from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata
-from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys
+from tfpipe.integrity.foreign.named_tensors import name_features
+from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys, check_formats
 
 LabelBase: TypeAlias = Literal["auto", "0", "1"]
 
@@ -34,40 +36,45 @@ class Labels:
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
     """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes."""
-    image = named.image or _choose_image(first, metadata)  # None: the records hold tensors
-    label = named.label or next((key for key in (*metadata.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
-    for key, option, kind in ((image, "image_key", bytes), (label, "label_key", int)):
-        if key is not None and not _is_one(first, key, kind):
-            what = "image" if kind is bytes else "int64"
-            raise ConfigError(f"`{option}` must name a feature with one {what} value; {_shown(first)}, got {key!r}.")
+    tensors = {spec.name for spec in named.tensors}
+    others = {key: value for key, value in first.items() if key not in tensors}
+    images = named.images or _choose_image(others, metadata)
+    usual = (key for key in (*metadata.classes, *_LABEL_KEYS) if _is_number(others.get(key), "i"))
+    label = named.label or next(usual, None)
+    for key in images:
+        if not isinstance(others.get(key), list):
+            raise ConfigError(f"`image_key` must name a feature with an image; {name_features(first)}, got {key!r}.")
+    if label is not None and not _is_number(others.get(label), "if"):
+        raise ConfigError(
+            f"`label_key` must name a feature with one int64 or float value; {name_features(first)}, got {label!r}."
+        )
     text = f"{label[: -len('label')]}text" if label is not None and label.endswith("label") else None
-    return Keys(image, label, text if text in first else None)
+    return Keys(images, label, text if text in first else None, named.tensors)
 
 
-def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> str | None:
-    likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
+def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> tuple[str, ...]:
+    """Chooses the feature with the image; none of records without one."""
+    likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _may_be_image(first.get(key))]
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
     candidates = list(dict.fromkeys(readable)) or likely
-    if not _is_image(first.get(candidates[0]) if candidates else None):
-        single = (value[0] for value in first.values() if isinstance(value, list) and len(value) == 1)
-        if any(read_tensor_proto(data) is not None for data in single):
-            return None
-    if not candidates:
-        raise ConfigError(f"Name the feature that holds the image with `image_key`; {_shown(first)}.")
-    if candidates[0] not in likely and len(candidates) > 1:
+    if candidates and candidates[0] not in likely and len(candidates) > 1:
         raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
-    return candidates[0]
+    return tuple(candidates[:1])
 
 
-def _is_one(features: Mapping[str, Feature], key: str, kind: type) -> bool:
-    value = features.get(key)
-    if kind is bytes:
-        return isinstance(value, list) and len(value) == 1
-    return isinstance(value, np.ndarray) and value.dtype == np.int64 and value.size == 1
+def _is_number(value: Feature, kinds: str) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.size == 1
 
 
-def _is_image(value: Feature | None) -> bool:
-    if not isinstance(value, list) or len(value) != 1:
+def _may_be_image(value: Feature) -> bool:
+    """Returns whether a value is bytes that are neither a text, such as the name of a file, nor a tensor."""
+    if not isinstance(value, list) or not value or read_tensor_proto(value[0]) is not None:
+        return False
+    return not value[0].decode("utf-8", "replace").replace("\ufffd", "\0").isprintable()
+
+
+def _is_image(value: Feature) -> bool:
+    if not isinstance(value, list) or not value:
         return False
     try:
         read_image_header(value[0])
@@ -76,19 +83,20 @@ def _is_image(value: Feature | None) -> bool:
     return True
 
 
-def _shown(features: Mapping[str, Feature]) -> str:
-    names = sorted(features)
-    more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
-    return f"the first record has {', '.join(map(repr, names[:_MAX_SHOWN])) or 'no feature'}{more}"
-
-
-def infer_schema(scan: FileScan, notes: list[str]) -> Schema:
+def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
     """Infers the shape of each feature; one of several kinds, or whose name is not text, is left out with a note."""
+    named = {spec.name: spec for spec in keys.tensors}
     specs = []
     for name, stats in sorted(scan.features.items()):
+        if name in named:
+            specs.append(_fix_sizes(named[name], scan))
+            continue
         if len(stats.kinds) != 1:
             if stats.kinds:
                 notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(stats.kinds))} in others.")
+            continue
+        if stats.width == -1 and name not in keys.images:
+            notes.append(f"Left out: the steps of {name!r} have different numbers of values.")
             continue
         try:
             specs.append(_spec(name, stats, scan.records))
@@ -100,6 +108,8 @@ def infer_schema(scan: FileScan, notes: list[str]) -> Schema:
 def _spec(name: str, stats: FeatureStats, records: int) -> FeatureSpec:
     dtype = next(kind for kind in get_args(DType) if kind in stats.kinds)
     missing = records - stats.records
+    if stats.holds_tensors and stats.tensor is not None and stats.tensor.encoding == "list":
+        return FeatureSpec.make_tensor(name, stats.tensor, dtype=dtype)
     tensor = _find_tensor(stats) if not missing and stats.min_values == stats.max_values == 1 else None
     if tensor is not None:
         return FeatureSpec.make_tensor(name, tensor)
@@ -114,17 +124,35 @@ def _find_tensor(stats: FeatureStats) -> TensorType | None:
     """Returns the type of the tensors that a feature holds as `tf.io.serialize_tensor` wrote them."""
     if not stats.holds_tensors or stats.tensor is None:
         return None
-    low, high = stats.tensor_stats.min_sizes, stats.tensor_stats.max_sizes
-    # Readers expect the axes whose size differs first, so all before the last such axis count as such.
+    return replace(stats.tensor, shape=_find_sizes(stats.tensor_stats))
+
+
+def _find_sizes(stats: TensorStats) -> tuple[int | None, ...]:
+    """Returns the size of each axis, and None up to the last axis whose size differs: readers expect these first."""
+    low, high = stats.min_sizes, stats.max_sizes
     unknown = max((k + 1 for k in range(len(low)) if low[k] != high[k] or not low[k]), default=0)
-    return replace(stats.tensor, shape=(None,) * unknown + high[unknown:])
+    return (None,) * unknown + high[unknown:]
 
 
-def check_images(schema: Schema, key: str, records: int) -> None:
-    """Checks that every record has exactly one image."""
-    if key not in schema or schema[key].dtype != "bytes" or schema[key].shape != ():
-        why = schema[key].doc if key in schema else "of several kinds"
-        raise DataError(f"Each of the {records:,} records must have one image under {key!r}; it is {why}.")
+def _fix_sizes(spec: FeatureSpec, scan: FileScan) -> FeatureSpec:
+    """Returns a named tensor without the feature of its sizes if these, but for the first, are the same everywhere."""
+    assert spec.tensor is not None
+    shape = _find_sizes(scan.stats.tensors[spec.name])
+    if spec.tensor.sizes is None or shape.count(None) > 1:
+        return spec
+    return FeatureSpec.make_tensor(spec.name, replace(spec.tensor, shape=shape, sizes=None), dtype=spec.dtype)
+
+
+def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None:
+    """Checks that every record has an image in each of several features, or one or more in a single one."""
+    for key in keys.images:
+        stats = scan.features.get(key)
+        fits = key in schema and schema[key].dtype == "bytes" and schema[key].kind == "values"
+        has_all = stats is not None and stats.records == scan.records and stats.min_values > 0
+        if not fits or not has_all or (len(keys.images) > 1 and schema[key].shape != ()):
+            why = schema[key].doc or "a list" if key in schema else "of several kinds"
+            raise DataError(f"Each of the {scan.records:,} records must have one image under {key!r}; it is {why}.")
+    check_formats(scan.stats, keys, place)
 
 
 def infer_labels(
@@ -140,9 +168,14 @@ def infer_labels(
     if key is None:
         text = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "bytes"), None)
         notes.append("No feature was found to be a class: the dataset has no labels.")
+        number = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "float"), None)
+        if number is not None and schema[number].shape == ():
+            notes[-1] += f" {number!r} holds a number: --label-key {number} makes it a value of each batch."
         if text is not None:
             notes[-1] += f" {text!r} holds texts: list it in `extra_features`, and number them in the trainer."
         return Labels()
+    if key in schema and (schema[key].dtype, schema[key].shape) == ("float", ()):
+        return Labels(key)
     stored = sorted(label for label in scan.stats.labels if label >= 0)
     reason = _no_classes(schema, key, stored)
     if reason is not None:

@@ -81,6 +81,11 @@ def _read_features(root: Node, metadata: Metadata) -> None:
         kind = _get_text(node, "pythonClassName", "").rpartition(".")[2]
         if kind == "Image":
             metadata.images.append(path)
+        elif kind == "Dataset":
+            metadata.notes.append(
+                f"RLDS episodes: each record is an episode, and the features below {path}/ are lists of its steps. "
+                f"--tensor gives those of vectors a shape, as in '{path}/action=float32[?,7]'."
+            )
         elif kind == "ClassLabel":
             count = _count_classes(node.get("classLabel"))
             # More than a million names are left out: a hint may not take memory without bounds.

@@ -1,6 +1,6 @@
 """Reads one file of foreign records once from end to end. This is the work of a worker process of `index.py`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,11 +8,12 @@ import numpy as np
 
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
-from tfpipe.format.example import Feature, decode_example, has_feature_lists
-from tfpipe.format.manifest import Compression
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.manifest import Compression, list_images
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
+from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
@@ -29,15 +30,17 @@ OTHER = "OTHER"
 
 _MAX_FEATURES = 1_000  # over all records; with more names than this the names are data
 _MAX_LABELS = 1_000_000
+_PROBED_RECORDS = 16  # of a file, after which images that no decoder knows end the scan
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The features that hold the image, the class and the class name."""
+    """The features that hold the images, the class, the class name, and tensors of a type that the user named."""
 
-    image: str | None  # the feature with the bytes of the image file
+    images: tuple[str, ...] = ()  # with the bytes of an image file, or of several
     label: str | None = None  # with the class
     text: str | None = None  # with the name of the class
+    tensors: tuple[FeatureSpec, ...] = ()
 
 
 @dataclass(slots=True)
@@ -48,23 +51,37 @@ class FeatureStats:
     kinds: set[str] = field(default_factory=set)  # bytes, int64, float; empty without a value
     min_values: int = 2**62
     max_values: int = 0
+    width: int | None = None  # the values of each step of lists of steps, -1 if these differ; None for no such list
     holds_tensors: bool = True  # whether every value is one of one dtype and rank
-    tensor: TensorType | None = None  # with unknown sizes only; None before the first
+    tensor: TensorType | None = None  # with unknown sizes only, or with steps of one width; None before the first
     tensor_stats: TensorStats = field(default_factory=TensorStats)
 
-    def add(self, value: Feature) -> None:
-        """Adds the value of one record."""
+    def add(self, value: Feature, width: int | None) -> None:
+        """Adds the value of one record, and the number of values of each step if it is a list of steps."""
         count = 0 if value is None else len(value)
         self.records += 1
         self.min_values, self.max_values = min(self.min_values, count), max(self.max_values, count)
+        self._add_width(width)
         if isinstance(value, list):
             self.kinds.add("bytes")
             for data in value if self.holds_tensors else ():
-                self._add_tensor(data)
+                self._add_proto(data)
         elif value is not None:
             self.kinds.add("float" if value.dtype.kind == "f" else "int64")
+            if self.holds_tensors and count:
+                self._add_steps(value)
 
-    def _add_tensor(self, data: bytes) -> None:
+    def _add_width(self, width: int | None) -> None:
+        if width is not None and self.width != width:
+            self.width = -1 if self.width and width else self.width or width
+
+    def _add_steps(self, values: Any) -> None:
+        self.holds_tensors = self.width is not None and self.width > 1
+        if self.holds_tensors and self.width is not None:
+            self.tensor = self.tensor or TensorType(values.dtype.name, (None, self.width), "list")
+            self.tensor_stats.add(self.tensor, values.reshape(-1, self.width))
+
+    def _add_proto(self, data: bytes) -> None:
         proto = read_tensor_proto(data)
         if proto is not None and self.tensor is None:
             self.tensor = TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
@@ -78,6 +95,7 @@ class FeatureStats:
         self.holds_tensors &= other.holds_tensors and other.tensor in (None, self.tensor)
         if self.holds_tensors:
             self.tensor_stats.merge(other.tensor_stats)
+        self._add_width(other.width)
         self.records += other.records
         self.kinds |= other.kinds
         self.min_values = min(self.min_values, other.min_values)
@@ -88,6 +106,7 @@ class FeatureStats:
 class FileScan:
     """The content of a file, or after `merge` of several files."""
 
+    path: str = ""  # for messages
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""  # without meaning after `merge`
@@ -96,20 +115,32 @@ class FileScan:
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)  # the class names with each label, at most two
 
-    def add(self, keys: Keys, features: Mapping[str, Feature], name: str) -> None:
-        """Adds a record, which an error calls `name`."""
+    def add(
+        self, keys: Keys, features: Mapping[str, Feature], name: str, widths: Mapping[str, int] | None = None
+    ) -> None:
+        """Adds a record, which an error calls `name`; `widths` are the numbers of values of each step of its lists."""
         self.records += 1
         for key, value in features.items():
             feature_stats = self.features.get(key)
             if feature_stats is None:
-                feature_stats = self.features[key] = FeatureStats()
+                is_named = any(spec.name == key for spec in keys.tensors)
+                feature_stats = self.features[key] = FeatureStats(holds_tensors=not is_named)
                 if len(self.features) > _MAX_FEATURES:
                     raise FormatError(
                         f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
                     )
-            feature_stats.add(value)
-        if keys.image is not None:
-            _add_image(self, features.get(keys.image))
+            feature_stats.add(value, None if widths is None else widths.get(key))
+        for spec in keys.tensors:
+            assert spec.tensor is not None
+            try:
+                bits = spec.check_stored(features)
+            except FormatError as error:
+                raise DataError(f"{self.path}, {name}: {error} Give the type with `tensors` anew.") from None
+            self.stats.tensors.setdefault(spec.name, TensorStats()).add(spec.tensor, bits)
+        if keys.images:
+            _add_images(self.stats, list_images(features, keys.images))
+            if self.records == _PROBED_RECORDS:
+                check_formats(self.stats, keys, self.path)
         if keys.label is not None:
             _add_label(self, features.get(keys.label), features.get(keys.text or ""))
 
@@ -132,13 +163,14 @@ class FileScan:
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     """Reads one file."""
-    scan, progress = FileScan(), Progress(counters)
+    scan, progress = FileScan(job.path), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
             reader, sizes = HashedReader(file, hashed=True), []
             scan.file_bytes = reader.size
             for name, payload in iterate_payloads(reader, job.compression):
-                scan.add(keys, decode_foreign(payload, job.path, name), name)
+                features, widths = decode_foreign(payload, name)
+                scan.add(keys, features, name, widths)
                 sizes.append(len(payload) + FRAME_BYTES)
                 if len(sizes) > MAX_RECORDS and not job.compression:
                     raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
@@ -188,31 +220,38 @@ def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
     return size
 
 
-def decode_foreign(payload: bytes, path: str, name: str) -> dict[str, Feature]:
-    """Decodes a record, and refuses a `tf.train.SequenceExample`: its context would pass for an Example."""
-    if has_feature_lists(payload):
-        raise DataError(
-            f"{path} holds tf.train.SequenceExample ({name} has lists of features), which tfpipe does not read. Write "
-            "each step as an Example of its own, for instance by `tfpipe.write`."
-        )
+def decode_foreign(payload: bytes, name: str) -> tuple[dict[str, Feature], dict[str, int]]:
+    """Decodes a record: its features, and the number of values of each step of its lists of steps."""
+    widths: dict[str, int] = {}
     try:
-        return decode_example(payload)
+        return decode_example(payload, widths), widths
     except FormatError as error:
         raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
 
 
-def _add_image(scan: FileScan, value: Feature) -> None:
-    if not isinstance(value, list) or len(value) != 1:
-        return  # the statistics of the feature show that the image is missing
-    try:
-        header = read_image_header(value[0])
-    except BadImage:
-        scan.stats.formats[OTHER] += 1
-        return
-    scan.stats.add(header.format, header.height, header.width)
-    scan.stats.noticed.update(header.noticed)
-    if header.format == "JPEG":
-        scan.stats.seekable_jpegs += is_seekable(value[0])
+def check_formats(stats: ShardStats, keys: Keys, place: str) -> None:
+    """Refuses images of which no decoder knows one."""
+    if stats.formats.keys() == {OTHER}:
+        key = keys.images[0]
+        raise DataError(
+            f"{place}: no decoder knows the bytes of {key!r}. If they are raw values, give their type with `tensors`, "
+            f"as in {key}=uint8[100,221,6], or {key}=uint8[image/shape] if 'image/shape' holds the shape. Otherwise "
+            "name the image with `image_key`."
+        )
+
+
+def _add_images(stats: ShardStats, images: Sequence[bytes]) -> None:
+    stats.per_record.add(len(images))
+    for image in images:
+        try:
+            header = read_image_header(image)
+        except BadImage:
+            stats.formats[OTHER] += 1
+            continue
+        stats.add(header.format, header.height, header.width)
+        stats.noticed.update(header.noticed)
+        if header.format == "JPEG":
+            stats.seekable_jpegs += is_seekable(image)
 
 
 def _add_label(scan: FileScan, value: Feature, text: Feature) -> None:

@@ -191,7 +191,8 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
     else:
         info, manifest = replace(source.manifest.splits[split], shards=shards, chosen=None), source.manifest
-        manifest = replace(manifest, foreign=None if manifest.foreign is None else foreign)
+        if manifest.foreign is not None:
+            manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
     return replace(
         source,
         files=tuple(os.path.join(folder, shard.file) for shard in shards),
