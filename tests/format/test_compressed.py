@@ -13,7 +13,14 @@ import tensorflow as tf
 
 from tests.integrity.damaged import framed
 from tfpipe.errors import FormatError
-from tfpipe.format.compressed import MAX_RECORD_BYTES, detect_compression, scan_compressed
+from tfpipe.format.compressed import (
+    MAX_RECORD_BYTES,
+    detect_compression,
+    pack_member,
+    scan_compressed,
+    scan_members,
+    unpack_member,
+)
 from tfpipe.format.tfrecord import record_header
 
 PAYLOADS = [b"one", b"", bytes(range(256)) * 9000, os.urandom(70_000)]
@@ -83,3 +90,41 @@ def test_a_huge_length_takes_no_memory() -> None:
         list(scan_compressed(io.BytesIO(bomb), "ZLIB"))
     assert tracemalloc.get_traced_memory()[1] < 100 << 20
     tracemalloc.stop()
+
+
+SIZES = [0, 1, 100, 2**20, 2**20 - 16, 2**20 - 12, 3 << 20, 5]  # around the pieces that are unpacked at once
+MEMBERS = [pack_member(framed([bytes([k]) * size]), 6) for k, size in enumerate(SIZES)]
+
+
+def test_records_with_a_member_of_their_own_are_known() -> None:
+    found = list(scan_members(io.BytesIO(b"".join(MEMBERS))))
+    assert [(len(payload), size) for payload, size in found] == list(zip(SIZES, map(len, MEMBERS), strict=True))
+    assert [len(unpack_member(member)) for member in MEMBERS] == SIZES
+    stream = gzip.compress(framed(PAYLOADS))
+    assert list(scan_members(io.BytesIO(stream))) == [(payload, None) for payload in PAYLOADS]
+    two, cut, none = gzip.compress(framed([b"a", b"b"])), framed([b"c"]), gzip.compress(b"")
+    halves = gzip.compress(cut[:9]) + gzip.compress(cut[9:])
+    mixed = b"".join((MEMBERS[1], two, MEMBERS[2], none, MEMBERS[2], halves, MEMBERS[1]))
+    sizes = [len(MEMBERS[1]), None, None, len(MEMBERS[2]), None, None, len(MEMBERS[1])]
+    assert [size for _, size in scan_members(io.BytesIO(mixed))] == sizes
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        (MEMBERS[2][:-1], "The end of record 0 cannot be unpacked: the GZIP data ends too early."),
+        (MEMBERS[2] + b"x", "It must be a gzip member that holds this record and nothing else, and it is not."),
+        (MEMBERS[2] + MEMBERS[1], "It must be a gzip member that holds this record and nothing else, and it is not."),
+        (gzip.compress(b""), "It must be a gzip member that holds this record and nothing else, and it is not."),
+        (gzip.compress(b"hello"), "Record 0 at byte 0 of the unpacked data is cut off."),
+        (gzip.compress(bytes(1 << 28), 1), "Record 0 at byte 0 of the unpacked data is damaged: the checksum of its"),
+    ],
+    ids=["cut off", "more bytes", "two members", "empty", "no record", "a bomb"],
+)
+def test_a_member_with_anything_but_one_record(member: bytes, reason: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(FormatError) as caught:
+        unpack_member(member)
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+    assert str(caught.value).startswith(reason)

@@ -86,7 +86,8 @@ def test_files_without_an_index(foreign: Path, tmp_path: Path) -> None:
     packed = tfrecord_files(str(tmp_path / "train-*"))
     assert refuse(packed, None, augment="device") == (
         f"`augment` is device: that is for batches by their steps, and the files of {packed.name} are GZIP compressed, "
-        "and are read from their beginning only. Unpack the files by `tfpipe reshard FILES OUTPUT`, and read OUTPUT."
+        "and are read from their beginning only. Write the files anew by `tfpipe reshard --opaque FILES OUTPUT`, and "
+        "read OUTPUT."
     )
 
 

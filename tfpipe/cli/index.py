@@ -83,7 +83,7 @@ def _report_json(report: "IndexReport") -> dict[str, Any]:
         "dataset": report.directory,
         "name": manifest.name,
         **foreign_to_json(manifest.foreign),
-        "random_access": not manifest.compression,
+        "random_access": manifest.random_access,
         "splits": {
             name: {
                 "records": split.records,
@@ -119,10 +119,10 @@ def _format(report: "IndexReport") -> Iterator[str]:
     for kind, count in manifest.noticed.items():
         yield f"noticed: {count:,} {kind}"
     yield from report.notes
-    if manifest.compression:
+    if not manifest.random_access:
         yield (
             f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
-            "These need files without compression."
+            "`tfpipe reshard --opaque FILES OUTPUT` writes them for these, packed or not."
         )
     yield f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"
 

@@ -35,7 +35,7 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | N
     to be looked at, if its records cannot be found by their number, or if a view weighs them.
     """
     is_weighted = split.chosen is not None and split.chosen.weights is not None
-    if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression or is_weighted:
+    if not 0 < split.records <= _MAX_MIXED_RECORDS or not manifest.random_access or is_weighted:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
@@ -154,7 +154,8 @@ def _describe_content(manifest: Manifest) -> str:
     if manifest.shard_directory(manifest.directory) != manifest.directory:
         text += f"; shards in {manifest.shard_directory(manifest.directory)}"
     if manifest.compression:
-        text += f"; {manifest.compression} compressed, so no random access and no exact order"
+        text += f"; {manifest.compression} compressed, "
+        text += "each record on its own" if manifest.random_access else "so no random access and no exact order"
     return text
 
 

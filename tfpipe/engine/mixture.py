@@ -54,8 +54,11 @@ def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixt
         if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
             raise ConfigError(f"A weight must be a number above 0, got {weight!r} for {directory}.")
     manifests = tuple(load_manifest(directory) for directory in weights)
-    if compressed := next((manifest for manifest in manifests if manifest.compression), None):
-        raise ConfigError(f"A mixture must have files that are not compressed; those of {compressed.directory} are.")
+    if compressed := next((manifest for manifest in manifests if not manifest.random_access), None):
+        raise ConfigError(
+            f"A mixture must have files that are not compressed; those of {compressed.directory} are. `tfpipe reshard "
+            "--opaque` writes them so that each record is packed on its own."
+        )
     have_labels = {bool(manifest.label_names) for manifest in manifests}
     if len(have_labels) > 1:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)

@@ -30,6 +30,7 @@ from tfpipe.engine.record_block import (
 )
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
+from tfpipe.format.compressed import MAX_MEMBER_BYTES, unpack_member
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
@@ -94,7 +95,7 @@ class RecordReader:
         split: The name of a split.
 
     Raises:
-        ConfigError: There is no such split, the shards lie at another URL, or they are compressed.
+        ConfigError: There is no such split, the shards lie at another URL, or each is one compressed stream.
         MissingDependencyError: The dataset lies in an object store, and obstore is not installed.
     """
 
@@ -102,10 +103,10 @@ class RecordReader:
         check_readable(directory)
         if split not in manifest.splits:
             raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
-        if manifest.compression:
+        if not manifest.random_access:
             raise ConfigError(
                 f"The shards of {directory} are {manifest.compression} compressed: their records can be read from the "
-                "first on only, as `build_dataset` does. Write them anew without compression for random access."
+                "first on only, as `build_dataset` does. `tfpipe reshard --opaque` writes them for random access."
             )
         self.directory, self.manifest, self.split = directory, manifest, split
         self._root = manifest.shard_directory(directory)
@@ -115,7 +116,8 @@ class RecordReader:
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
-        self._num_bytes = sum(each.splits[split].bytes for each in (manifest, *manifest.columns))
+        self._num_bytes = round(sum(each.splits[split].memory_bytes for each in (manifest, *manifest.columns)))
+        self._unframe = unframe if not manifest.compression else _unpack_or_none
         chosen = manifest.splits[split].chosen
         self._chosen = None if chosen is None else chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
@@ -186,6 +188,8 @@ class RecordReader:
         place = self.locate(index)
         read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(index)
         try:
+            if self.manifest.compression:
+                return _unpack_at(read_at, place)
             return read_record_at(read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
             raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
@@ -354,10 +358,9 @@ class RecordReader:
         stored = self._find_stored(unique)
         shards, begins, sizes = self._locate_many(stored)
         added = [column._try_to_read_block(stored, None) for column in self._columns]
-        if self._ranges is not None:
-            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
-            frames = self._ranges.read([Range(*at) for at in places])
-            parts = [[unframe(frame) for frame in frames], *(block.list_payloads() for block in added)]
+        if self._ranges is not None or self.manifest.compression:
+            frames = self._read_frames(np.stack((shards, begins, begins + sizes), axis=1).tolist())
+            parts = [[self._unframe(frame) for frame in frames], *(block.list_payloads() for block in added)]
             return join_block([join_payloads(payloads) for payloads in zip(*parts, strict=True)], memory).choose(
                 inverse
             )
@@ -379,6 +382,14 @@ class RecordReader:
         for column in added:
             block = append_payloads(block, memory, column)
         return block.choose(inverse)
+
+    def _read_frames(self, places: Sequence[Sequence[int]]) -> Iterator[memoryview]:
+        """Yields what lies at places: the number of a shard, and the begin and end there of each."""
+        if self._ranges is not None:
+            yield from self._ranges.read([Range(*place) for place in places])
+            return
+        for shard, begin, end in places:
+            yield memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
 
     def _get_kind(self, name: str) -> DType:
         """Returns the kind of a feature that has one value."""
@@ -549,6 +560,22 @@ class RecordReader:
 
     def _shard_path(self, shard: ShardInfo) -> str:
         return join(self._root, shard.file)
+
+
+def _unpack_at(read_at: Callable[[int, int], bytes], place: RecordPlace) -> bytes:
+    """Reads a record that is a gzip member."""
+    try:
+        return unpack_member(read_at(place.offset, min(place.size, MAX_MEMBER_BYTES)))
+    except FormatError as error:
+        reason = str(error)
+        raise FormatError(f"The gzip member at byte {place.offset} is bad. {reason}") from None
+
+
+def _unpack_or_none(member: memoryview) -> bytes | None:
+    try:
+        return unpack_member(member)
+    except FormatError:
+        return None
 
 
 def _is_writable_bytes(memory: object) -> bool:

@@ -37,7 +37,7 @@ class Source:
     files: tuple[str, ...]
     schema: Schema
     images: StoredImages
-    record_bytes: float  # the mean size of a record in its file
+    record_bytes: float  # the mean size of a record in its file, or unpacked if each can be unpacked on its own
     total_bytes: int
     shard_records: tuple[int, ...] | None = None  # that are read; None if no record is found by its number
     counted_records: int | None = None  # in all files, also where a record cannot be found by its number
@@ -68,7 +68,7 @@ class Source:
             )
         if not info.records:
             raise DataError(f"{split!r} of {manifest.address} has no records.")
-        random_access = not manifest.compression
+        random_access = manifest.random_access
         root, records = manifest.shard_directory(directory), info.records_per_shard
         indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
         file_bytes = tuple(shard.bytes for shard in info.shards)
@@ -77,7 +77,7 @@ class Source:
             files=tuple(file_io.join(root, shard.file) for shard in info.shards),
             schema=manifest.full_schema,
             images=StoredImages.from_manifest(manifest, split),
-            record_bytes=info.bytes / info.records,
+            record_bytes=info.memory_bytes / info.records,
             total_bytes=info.bytes,
             shard_records=records if random_access else None,
             counted_records=None if random_access else sum(records),

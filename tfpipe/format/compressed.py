@@ -1,8 +1,12 @@
-"""TFRecord files compressed as a whole. They are unpacked piece by piece: a few bytes can become gigabytes."""
+"""TFRecord files that are compressed. They are unpacked piece by piece: a few bytes can become gigabytes.
+
+A gzip file may be a row of gzip members. With one member a record it is seekable: each record is unpacked on its own.
+"""
 
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from tfpipe.errors import FormatError
@@ -13,7 +17,11 @@ MAX_RECORD_BYTES = 2**26
 """The largest payload that is read. Nobody knows how much is left of a compressed file, so a length cannot be checked
 against it, and a few KB can unpack to a payload of any size."""
 
+MAX_MEMBER_BYTES = 2**27
+"""The largest gzip member that is read, packed: even a payload that does not shrink has a smaller one."""
+
 _CHUNK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 16  # `zlib` copies what it leaves over, up to so many bytes a member
 _WINDOW_BITS = {"GZIP": 16 + zlib.MAX_WBITS, "ZLIB": zlib.MAX_WBITS}
 _DEFLATE = 8
 
@@ -31,24 +39,62 @@ def detect_compression(head: bytes) -> Compression:
 
 def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
     """Yields the payload of every record of a compressed file."""
-    unpacked = _Unpacked(file, compression)
+    return _scan(_Unpacked(file, compression), compression)
+
+
+def scan_members(file: BinaryIO) -> Iterator[tuple[bytes, int | None]]:
+    """Yields the payload of every record of a gzip file, and the bytes that its gzip member takes in the file.
+
+    The latter is None for a record that shares its member with others, or lies in several.
+    """
+    unpacked, begin = _Unpacked(file, "GZIP"), 0
+    for number, payload in enumerate(_scan(unpacked, "GZIP")):
+        was_alone, members = begin is not None, unpacked.members
+        with _explaining(f"The end of record {number}", "GZIP"):
+            is_alone = unpacked.ends_member()
+        yield payload, unpacked.done - begin if was_alone and is_alone and members == 1 else None
+        begin, unpacked.members = unpacked.done if is_alone else None, 0
+
+
+def unpack_member(packed: bytes | memoryview) -> bytes:
+    """Returns the payload of the record in a gzip member, which must hold this record and nothing else."""
+    payload, size = next(scan_members(io.BytesIO(packed)), (b"", None))
+    if size != len(packed):
+        raise FormatError("It must be a gzip member that holds this record and nothing else, and it is not.")
+    return payload
+
+
+def pack_member(frame: bytes, level: int) -> bytes:
+    """Returns a gzip member that holds a record, framing included. Equal records give equal members."""
+    deflate = zlib.compressobj(level, zlib.DEFLATED, _WINDOW_BITS["GZIP"])
+    return deflate.compress(frame) + deflate.flush()
+
+
+def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
     number = offset = 0
     while True:
         name = f"Record {number} at byte {offset} of the unpacked data"
-        try:
+        with _explaining(name, compression):
             header = unpacked.read(HEADER_BYTES)
             if not header:
                 return
             payload, footer = _rest_of_record(unpacked, header, name)
-        except zlib.error as error:
-            raise FormatError(f"{name} cannot be unpacked: the {compression} data is damaged, {error}.") from None
-        except EOFError:
-            raise FormatError(f"{name} cannot be unpacked: the {compression} data ends too early.") from None
         if footer != record_footer(payload):
             raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
         yield payload
         offset += HEADER_BYTES + len(payload) + FOOTER_BYTES
         number += 1
+
+
+@contextmanager
+def _explaining(name: str, compression: Compression) -> Iterator[None]:
+    """Explains why data cannot be unpacked."""
+    try:
+        yield
+    except zlib.error as error:
+        raise FormatError(f"{name} cannot be unpacked: the {compression} data is damaged, {error}.") from None
+    except EOFError:
+        raise FormatError(f"{name} cannot be unpacked: the {compression} data ends too early.") from None
 
 
 def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[bytes, bytes]:
@@ -71,7 +117,14 @@ class _Unpacked:
         self._file, self._bits = file, _WINDOW_BITS[compression]
         self._inflate = zlib.decompressobj(self._bits)
         self._packed = b""
+        self._taken = 0  # bytes of the file
         self._buffer, self._at = b"", 0
+        self.members = 1  # that were begun since somebody set it
+
+    @property
+    def done(self) -> int:
+        """The bytes of the file that were unpacked."""
+        return self._taken - len(self._packed)
 
     def read(self, size: int) -> bytes:
         """Reads `size` bytes, fewer at the end. Raises `zlib.error` or `EOFError` if the data cannot be unpacked."""
@@ -81,17 +134,34 @@ class _Unpacked:
             self._at = min(self._at + missing, len(self._buffer))
         return data.getvalue()
 
+    def ends_member(self) -> bool:
+        """Returns whether everything was read of the gzip member that was begun last."""
+        while self._at == len(self._buffer) and not self._inflate.eof:
+            self._unpack()
+        return self._at == len(self._buffer)
+
     def _fill(self) -> bool:
         """Unpacks the next piece into the buffer. Returns False at the end."""
         self._buffer, self._at = b"", 0
         while not self._buffer:
-            self._packed = self._packed or self._file.read(_CHUNK_BYTES)
-            if self._inflate.eof and self._packed:  # another gzip file follows
-                self._inflate = zlib.decompressobj(self._bits)
-            elif self._inflate.eof:
-                return False
-            elif not self._packed:
-                raise EOFError
-            self._buffer = self._inflate.decompress(self._packed, _CHUNK_BYTES)
-            self._packed = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                if not self._load():
+                    return False
+                self._inflate = zlib.decompressobj(self._bits)  # another gzip file follows
+                self.members += 1
+            self._unpack()
         return True
+
+    def _unpack(self) -> None:
+        """Unpacks a piece of the member into the empty buffer."""
+        if not self._load():
+            raise EOFError
+        self._buffer, self._at = self._inflate.decompress(self._packed, _CHUNK_BYTES), 0
+        self._packed = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
+
+    def _load(self) -> bool:
+        """Reads on in the file if all that was read is unpacked. Returns False at the end of the file."""
+        if not self._packed:
+            self._packed = self._file.read(_PACKED_BYTES)
+            self._taken += len(self._packed)
+        return bool(self._packed)

@@ -68,6 +68,7 @@ class SplitInfo:
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
     images_per_record: ImagesPerRecord | None = None  # None if each record has one, or none
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # records with each class of a list
+    unpacked_bytes: int = 0  # of all records, framing included, if each is a gzip member of its own; else 0
     chosen: ViewSplit | None = field(default=None, compare=False, repr=False)  # by a view
 
     def __repr__(self) -> str:
@@ -102,6 +103,12 @@ class SplitInfo:
     def bytes(self) -> int:
         """The size of all shards in bytes, or of the records that a view reads."""
         return sum(shard.bytes for shard in self.shards) if self.chosen is None else self.chosen.bytes
+
+    @property
+    def memory_bytes(self) -> float:
+        """The size in memory of all records, or of about those that a view reads: that of the shards if not packed."""
+        stored = sum(shard.bytes for shard in self.shards)
+        return self.bytes * self.unpacked_bytes / stored if self.unpacked_bytes else self.bytes
 
     @property
     def stored_records(self) -> int:
@@ -139,7 +146,7 @@ class Foreign:
     image_key: str | None  # None without images; a list has several of a record
     label_key: str | None  # None without labels that can be used; that of floats has no classes
     label_base: int  # what is stored for class 0: 0 or 1
-    compression: Compression  # of every file, which then has no index
+    compression: Compression  # of every file
     more_images: tuple[str, ...] = ()  # further features with an image of the record
 
     @property
@@ -281,6 +288,11 @@ class Manifest:
     def compression(self) -> Compression:
         """The compression of every shard."""
         return "" if self.foreign is None else self.foreign.compression
+
+    @property
+    def random_access(self) -> bool:
+        """Whether shards have indexes: they are not compressed, or each record is a gzip member of its own."""
+        return not self.compression or any(split.unpacked_bytes for split in self.splits.values())
 
     @property
     def full_schema(self) -> Schema:

@@ -63,6 +63,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         "num_shards": split.num_shards,
         "records": split.records,
         "bytes": split.bytes,
+        **({"unpacked_bytes": split.unpacked_bytes} if split.unpacked_bytes else {}),
         "formats": _sorted(split.formats),
         **({"seekable": split.seekable, "seekable_jpegs": split.seekable_jpegs} if split.seekable_jpegs else {}),
         "class_counts": list(split.class_counts),
@@ -234,6 +235,8 @@ def _splits(node: Node, num_classes: int, schema: Schema, foreign: Foreign | Non
         split = splits[name] = _split(name, one, num_classes, names, several)
         _check_formats(one.field("formats"), split, has_images)
         _check_sizes(one.field("shards"), split, factor)
+        if split.unpacked_bytes:
+            _check_unpacked(one.field("unpacked_bytes"), split, foreign)
         for key, counts in split.label_counts.items():
             classes = len(schema[key].names) if key in schema else 0
             if len(counts) > classes or max(counts, default=0) > split.records:
@@ -253,6 +256,15 @@ def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
             raise records.error(f"at most {max_records}, since a record takes {FRAME_BYTES} bytes or more")
     if split.bytes > MAX_COUNT:
         raise node.refuse(f"the sizes of the shards must sum to at most {MAX_COUNT}, got {split.bytes}.")
+
+
+def _check_unpacked(node: Node, split: SplitInfo, foreign: Foreign | None) -> None:
+    """Checks that the shards of a split can be gzip files with a member for each record."""
+    if foreign is None or foreign.compression != "GZIP":
+        raise node.refuse("only GZIP files have it.")
+    least, most = split.records * FRAME_BYTES, split.bytes * _MAX_INFLATION
+    if not least <= split.unpacked_bytes <= most:
+        raise node.error(f"a number from {least} to {most}")
 
 
 def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None, several: bool) -> SplitInfo:
@@ -277,6 +289,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         if per_record is None
         else ImagesPerRecord(*(per_record.field(key).count(least) for key, least in _PER_RECORD)),
         label_counts=node.mapping(lambda counts: counts.tuple(Node.count), "label_counts"),
+        unpacked_bytes=0 if (unpacked := node.get("unpacked_bytes")) is None else unpacked.count(),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")

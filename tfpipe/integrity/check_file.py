@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
-from tfpipe.format.compressed import detect_compression, scan_compressed
+from tfpipe.format.compressed import MAX_MEMBER_BYTES, detect_compression, scan_compressed, scan_members, unpack_member
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Compression, ShardInfo
 from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_bytes
@@ -74,7 +74,7 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
             places = load_places(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                _check_compressed(reader, report, content, compression, progress)
+                _check_compressed(reader, report, content, compression, places, progress)
             else:
                 _check_records(reader, report, content, places, progress)
             if job.shard is not None:
@@ -169,23 +169,53 @@ def _check_records(
 
 
 def _check_compressed(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, compression: Compression, progress: Progress
+    reader: HashedReader,
+    report: FileReport,
+    content: ContentCheck | None,
+    compression: Compression,
+    places: Places | None,
+    progress: Progress,
 ) -> None:
-    """Checks a compressed file. No record after a damage can be read, and records have no offset in the file."""
-    identities = bytearray()
-    try:
-        for payload in scan_compressed(reader.as_file(), compression):
-            if content is not None:
-                record = content.check(payload)
-                _add_record(report, record, content, report.records, None)
-                identities += record.identity
-            report.records += 1
-            progress.step(reader.done, report.records, len(report.damaged))
-    except FormatError as error:
-        text = f"{str(error).rstrip('.')}; what follows cannot be read"
-        report.damaged.append(Damage(report.job.name, "compressed", text, report.records))
+    """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
+    identities, record_places = bytearray(), []
+    for number, offset, payload in _unpack_records(reader, report, compression, places):
+        if content is not None:
+            record = content.check(payload)
+            _add_record(report, record, content, number, offset)
+            identities += record.identity
+            record_places.append((number, offset or 0))
+        report.records += 1
+        progress.step(reader.done, report.records, len(report.damaged))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.places = np.stack([np.arange(len(report.identities)), np.zeros(len(report.identities), np.int64)], axis=1)
+    report.places = np.array(record_places, np.int64).reshape(-1, 2)
+
+
+def _unpack_records(
+    reader: HashedReader, report: FileReport, compression: Compression, places: Places | None
+) -> Iterator[tuple[int, int | None, bytes]]:
+    """Yields number, offset and payload of every record of a compressed file, and reports the damage that it meets."""
+    name, number, fits_index = report.job.name, 0, True
+    table: list[list[int]] = [] if places is None else places.tolist()
+    try:
+        records = ((payload, None) for payload in scan_compressed(reader.as_file(), compression))
+        for payload, size in records if places is None else scan_members(reader.as_file()):
+            offset, expected = table[number] if number < len(table) else (None, None)
+            fits_index = fits_index and size == expected
+            yield number, offset, payload
+            number += 1
+    except FormatError as error:
+        text = str(error).rstrip(".") + ("; what follows cannot be read" if places is None else "")
+        report.damaged.append(
+            Damage(name, "compressed", text, number, table[number][0] if number < len(table) else None)
+        )
+        for later, (offset, size) in enumerate(table[number + 1 :], start=number + 1):
+            try:
+                yield later, offset, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
+            except FormatError as error:
+                report.damaged.append(Damage(name, "compressed", str(error).rstrip("."), later, offset))
+    if places is not None and not fits_index and not any(damage.kind == "index" for damage in report.damaged):
+        text = "it belongs to another file: records have other sizes"
+        report.damaged.append(Damage(file_names.index_name(name), "index", text))
 
 
 def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:

@@ -105,15 +105,15 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
 
 def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
     """Returns a job for each shard, in the manifest's order."""
-    root, compression = manifest.shard_directory(directory), manifest.compression
+    root = manifest.shard_directory(directory)
     return [
         FileJob(
             path=file_io.join(root, shard.file),
             name=shard.file,
             split=name,
             shard=shard,
-            index=None if compression else file_io.join(directory, file_names.index_name(shard.file)),
-            compression=compression,
+            index=file_io.join(directory, file_names.index_name(shard.file)) if manifest.random_access else None,
+            compression=manifest.compression,
             seekable=split.seekable,
         )
         for name, split in manifest.splits.items()

@@ -102,8 +102,11 @@ def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLoc
     """Makes the lock of a training."""
     if not config.training or config.order == "throughput":
         raise ConfigError("Steps are looked up in a training in exact order. Leave `order` and `training` out.")
-    if manifest.compression:
-        raise ConfigError(f"{manifest.directory} is compressed, so its records have no exact order. Write it anew.")
+    if not manifest.random_access:
+        raise ConfigError(
+            f"{manifest.directory} is compressed, so its records have no exact order. Write it anew by `tfpipe reshard "
+            "--opaque`."
+        )
     if split not in manifest.splits:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
     plan = plan_batches(Source.from_manifest(manifest, split), config)

@@ -52,7 +52,10 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
     """Refuses options that the textbook pipeline does not have, and files that it cannot read."""
     config, source = plan.config, plan.source
     if config.order == "exact":
-        raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
+        advice = "Use order='throughput'"
+        if source.compression and source.shard_records is None:
+            advice += ", or write the files anew by `tfpipe reshard --opaque`"
+        raise ConfigError(f"`order` exact must know where each record lies, and {reason}. {advice}.")
     if source.chosen is not None:
         raise ConfigError(f"{source.name} is a view: it is for batches by their steps, and {reason}. Leave one out.")
     columns = () if source.manifest is None else source.manifest.columns
@@ -114,8 +117,8 @@ def _check_records(plan: BatchPlan, reason: str) -> None:
         return
     if explain_textbook(source, replace(config, order="auto")) is None:
         advice = "Use order='exact', in which stages of your own get whole batches."
-    elif source.compression:
-        advice = "Unpack the files by `tfpipe reshard FILES OUTPUT`, and read OUTPUT."
+    elif source.compression and source.shard_records is None:
+        advice = "Write the files anew by `tfpipe reshard --opaque FILES OUTPUT`, and read OUTPUT."
     elif source.is_split:
         advice = "Copy the dataset to a local disk."
     else:

@@ -209,7 +209,7 @@ class DatasetFacts:
     unread_share: float = 0.0  # of the bytes read
     foreign: bool = False  # whether another program wrote the files
     described: bool = True  # whether there is a manifest
-    compression: str = ""  # of every file; empty for none
+    compression: str = ""  # of every file, if it is unpacked from its beginning; else empty
     counted_records: int | None = None  # in files without a manifest, counted for the profile
     unpacked_record_bytes: float = 0.0  # the mean size in memory
     declared: Mapping[str, OwnStage] = field(default_factory=dict)  # by the name of the user's stage

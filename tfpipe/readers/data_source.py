@@ -262,7 +262,8 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
         split: The name of a split.
 
     Raises:
-        ConfigError: There is no such split; the dataset or its shards lie on another machine, or are compressed.
+        ConfigError: There is no such split; the dataset or its shards lie on another machine, or are compressed as
+            a whole.
         DataError: The directory does not hold a finished dataset.
         FormatError: The manifest cannot be used.
     """

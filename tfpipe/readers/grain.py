@@ -70,7 +70,7 @@ class RecordSource:
 
         Raises:
             ConfigError: There is no such split or feature, a feature is named `image` or `label`; or the dataset or its
-                shards lie on another machine, or are compressed.
+                shards lie on another machine, or are compressed as a whole.
             DataError: The directory does not hold a finished dataset.
             FormatError: The manifest cannot be used.
         """

@@ -55,7 +55,7 @@ def train(
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     set_precision(config.precision, strategy)
-    has_order = config.pipeline.order != "throughput" and not manifest.compression
+    has_order = config.pipeline.order != "throughput" and manifest.random_access
     lock = lock_data(manifest, config.split, config.training_pipeline).to_json() if has_order else None
     run = _Run(manifest, config, strategy, observer or Observer())
     run.folder.begin({"dataset": _get_fingerprint(begun, config.split), **config.get_run_options()}, lock)

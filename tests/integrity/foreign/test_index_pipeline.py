@@ -152,7 +152,8 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
         build_dataset(packed, "train", dataclasses.replace(IDS, order="exact"))
     assert str(caught.value) == (
         f"`order` exact must know where each record lies, and the files of 'train' of {packed.directory} are GZIP "
-        "compressed, and are read from their beginning only. Use order='throughput'."
+        "compressed, and are read from their beginning only. Use order='throughput', or write the files anew by "
+        "`tfpipe reshard --opaque`."
     )
     with pytest.raises(ConfigError, match=r"`max_bad_records` 100 is for batches by their steps, and .* are GZIP"):
         build_dataset(packed, "train", dataclasses.replace(IDS, max_bad_records=100))

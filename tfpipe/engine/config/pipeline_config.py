@@ -93,8 +93,8 @@ class PipelineConfig:
             which is the same for any number of hosts, and in which a run can start at any step; the engine makes whole
             batches. "throughput": the textbook pipeline of `tf.data`, which reads files side by side, then shuffles
             records in a buffer. "auto": exact with a manifest; throughput for files that match a pattern, for
-            compressed ones, for those that only TensorFlow has a client for, with stages of your own, and for TPUs
-            behind a remote worker. "auto", "exact" or "throughput". Default: "auto".
+            files compressed as a whole, for those that only TensorFlow has a client for, with stages of your own, and
+            for TPUs behind a remote worker. "auto", "exact" or "throughput". Default: "auto".
         block_records: The number of adjacent records that exact order reads at once, for each row of the batch. Fewer
             mix better and seek more often. None: about 400 KB, at most 16 records, and fewer if a row would read less
             than four blocks in an epoch. At least 1. Default: None.

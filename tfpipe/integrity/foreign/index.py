@@ -171,7 +171,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
         scanned = list(zip(jobs, scans, strict=True))
         manifest = _manifest(_ScannedFiles(options, files, metadata, keys, scanned, compression), output, notes)
-        indexes = {} if compression else {job.name: scan.index for job, scan in scanned}
+        indexes = {job.name: scan.index or b"" for job, scan in scanned} if manifest.random_access else {}
         output.commit(manifest, indexes, options.export)
     return IndexReport(output.directory, manifest, tuple(notes))
 
@@ -277,7 +277,9 @@ def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -
             stats.tensors.setdefault(spec.name, TensorStats()).merge(tensor_stats)
         assert spec.tensor is not None
         stats.tensors.setdefault(spec.name, TensorStats()).forget_sizes(spec.tensor.num_unknown)
-    return stats.to_split_info(split, shards, num_classes, labels.base)
+    is_packed = scanned.compression and all(scan.index is not None for _, scan in scanned.scans)
+    unpacked_bytes = sum(scan.unpacked_bytes for _, scan in files) if is_packed else 0
+    return replace(stats.to_split_info(split, shards, num_classes, labels.base), unpacked_bytes=unpacked_bytes)
 
 
 def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format.compressed import scan_compressed
+from tfpipe.format.compressed import scan_compressed, scan_members
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, list_images
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
@@ -110,7 +110,8 @@ class FileScan:
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""  # without meaning after `merge`
-    index: bytes = b""  # empty for a compressed file, without meaning after `merge`
+    index: bytes | None = b""  # None without one, as of a file that is one compressed stream; no meaning after `merge`
+    unpacked_bytes: int = 0  # of the records, framing included
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)  # the class names with each label, at most two
@@ -168,15 +169,17 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
         with file_io.open_file(job.path) as file:
             reader, sizes = HashedReader(file, hashed=True), []
             scan.file_bytes = reader.size
-            for name, payload in iterate_payloads(reader, job.compression):
+            for name, payload, size in _iterate_records(reader, job.compression):
                 features, widths = decode_foreign(payload, name)
                 scan.add(keys, features, name, widths)
-                sizes.append(len(payload) + FRAME_BYTES)
+                scan.unpacked_bytes += len(payload) + FRAME_BYTES
+                sizes.append(size)
                 if len(sizes) > MAX_RECORDS and not job.compression:
                     raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
                 progress.step(reader.done, scan.records, 0)
             scan.sha256 = reader.sha256()
-            scan.index = b"" if job.compression else encode_index(sizes)
+            is_seekable_file = len(sizes) <= MAX_RECORDS and sum(sizes) == reader.size
+            scan.index = encode_index(sizes) if is_seekable_file else None
     except FormatError as error:
         raise FormatError(describe_failure(job.path, str(error))) from None
     except OSError as error:
@@ -195,15 +198,24 @@ def describe_failure(path: str, reason: str) -> str:
 
 def iterate_payloads(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes]]:
     """Yields the name of every record for messages, and its payload, after a check of its checksums."""
+    return ((name, payload) for name, payload, _ in _iterate_records(reader, compression))
+
+
+def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes, int]]:
+    """Yields the same, and the bytes of each record in the file; 0 for one that cannot be unpacked on its own."""
+    if compression == "GZIP":
+        for number, (payload, size) in enumerate(scan_members(reader.as_file())):
+            yield f"record {number}", payload, size or 0
+        return
     if compression:
         for number, payload in enumerate(scan_compressed(reader.as_file(), compression)):
-            yield f"record {number}", payload
+            yield f"record {number}", payload, 0
         return
     at = number = 0
     while at < reader.size:
         name = f"record {number} at byte {at}"
         size = _record_at(reader, at, number, name)
-        yield name, reader.payload(at, size)
+        yield name, reader.payload(at, size), size
         at, number = at + size, number + 1
 
 

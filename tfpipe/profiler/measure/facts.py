@@ -201,7 +201,7 @@ def get_dataset_facts(
         unread_share=sum(unread.values()),
         foreign=not isinstance(data, Manifest) or data.foreign is not None,
         described=isinstance(data, Manifest),
-        compression=source.compression,
+        compression="" if source.shard_records is not None else source.compression,
         counted_records=counted[0] if counted else None,
         unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
         unit=source.unit,

@@ -206,7 +206,7 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
     changes: dict[TriedChange, tuple[str, ...]] = {}
     if facts.unread_features:
         changes["read_without_unread"] = facts.unread_features
-    if source.compression:
+    if facts.compression:
         changes["read_unpacked"] = ()
     if config.cache != "none" or config.service.workers or is_url(source.files[0]):
         return {}

@@ -190,7 +190,8 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
         manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
     else:
-        info, manifest = replace(source.manifest.splits[split], shards=shards, chosen=None), source.manifest
+        info = replace(source.manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
+        manifest = source.manifest
         if manifest.foreign is not None:
             manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
     return replace(

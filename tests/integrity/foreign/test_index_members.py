@@ -1,0 +1,237 @@
+"""Files with a gzip member for each record: everything is as in the same files without compression."""
+
+import dataclasses
+import gzip
+import os
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.beam_jobs.images import make_png
+from tests.integrity.damaged import framed
+from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import mix
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format import manifest_json
+from tfpipe.format.compressed import pack_member
+from tfpipe.format.example import encode_example
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.tfrecord import scan_records
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.lookups.data_lock import lock_data
+from tfpipe.pipeline.build import build_dataset
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches
+
+CONFIG = PipelineConfig(batch_size=8, image_size=16, extra_features=("id",), seed=5)
+SHARD = "train-00001-of-00004"
+
+
+def read_payloads(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        return [payload for _, payload in scan_records(file)]
+
+
+def pack(payloads: list[bytes]) -> bytes:
+    return b"".join(pack_member(framed([payload]), 6) for payload in payloads)
+
+
+@pytest.fixture(scope="module")
+def plain(foreign, tmp_path_factory) -> Manifest:
+    folder = foreign.imagenet(tmp_path_factory.mktemp("plain"))
+    return index(IndexConfig(str(folder))).manifest
+
+
+@pytest.fixture(scope="module")
+def packed(plain: Manifest, tmp_path_factory) -> Manifest:
+    folder = tmp_path_factory.mktemp("packed")
+    for path in Path(plain.directory).glob("*-of-*"):
+        if payloads := read_payloads(path):
+            (folder / path.name).write_bytes(pack(payloads))
+    index(IndexConfig(str(folder)))
+    return load_manifest(str(folder))
+
+
+@pytest.fixture
+def copy(packed: Manifest, tmp_path: Path) -> Path:
+    return shutil.copytree(packed.directory, tmp_path / "copy")
+
+
+def test_the_manifest_says_the_sizes_packed_and_unpacked(plain: Manifest, packed: Manifest) -> None:
+    assert (packed.compression, packed.random_access) == ("GZIP", True)
+    for name, split in packed.splits.items():
+        other = plain.splits[name]
+        assert (split.unpacked_bytes, other.unpacked_bytes, split.records) == (other.bytes, 0, other.records)
+        assert split.bytes == sum(os.path.getsize(f"{packed.directory}/{shard.file}") for shard in split.shards)
+        assert Source.from_manifest(packed, name).record_bytes == Source.from_manifest(plain, name).record_bytes
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("num_hosts", "host", "start"), [(1, 0, 0), (2, 1, 3)])
+def test_batches_of_every_framework(plain: Manifest, packed: Manifest, training, num_hosts, host, start) -> None:
+    tf = pytest.importorskip("tensorflow")
+    config, count = dataclasses.replace(CONFIG, training=training), 5 - start if training else 1
+    start = start if training else 0
+    rank = (host, num_hosts)
+
+    def take(data: Manifest) -> list[list[dict[str, np.ndarray]]]:
+        context = tf.distribute.InputContext(num_hosts, host, num_hosts)
+        by_tf = build_dataset(data, "train", config, context, start).as_numpy_iterator()
+        by_numpy = iter(NumpyBatches(data, "train", config, start, rank))
+        by_torch = iter(TorchBatches(data, "train", config, start, rank=rank))
+        batches = [[next(one) for _ in range(count)] for one in (by_tf, by_numpy, by_torch)]
+        return [[{name: np.asarray(batch[name]) for name in batch} for batch in one] for one in batches]
+
+    for expected, found in zip(take(plain), take(packed), strict=True):
+        assert len(expected) == len(found) == count
+        for one, other in zip(expected, found, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_caches(plain: Manifest, packed: Manifest, cache) -> None:
+    config = dataclasses.replace(CONFIG, cache=cache)
+    one, other = NumpyBatches(plain, "train", config), NumpyBatches(packed, "train", config)
+    for _, expected, found in zip(range(12), one, other, strict=False):
+        np.testing.assert_array_equal(expected["id"], found["id"])
+        np.testing.assert_array_equal(expected["image"], found["image"])
+
+
+def test_records_by_their_numbers(plain: Manifest, packed: Manifest) -> None:
+    one, other = (RecordReader(manifest.directory, manifest, "train") for manifest in (plain, packed))
+    numbers = np.random.default_rng(1).integers(0, 40, 60)
+    assert other.read_payloads(numbers) == one.read_payloads(numbers)
+    assert [other.read_payload(number) for number in (39, 0, -1)] == one.read_payloads([39, 0, -1])
+    assert data_source(packed, "train")[17].label == data_source(plain, "train")[17].label
+    assert lock_data(packed, "train", CONFIG).split == "train"
+    assert next(iter(NumpyBatches(mix({packed.directory: 1.0}), "train", CONFIG)))["id"].shape == (8,)
+
+
+def test_tensorflow_beam_and_gunzip_read_the_files(plain: Manifest, packed: Manifest) -> None:
+    tf = pytest.importorskip("tensorflow")
+    beam = pytest.importorskip("apache_beam")
+    from apache_beam.testing.util import assert_that, equal_to
+
+    path, payloads = f"{packed.directory}/{SHARD}", read_payloads(Path(plain.directory, SHARD))
+    assert list(tf.data.TFRecordDataset(path, "GZIP").as_numpy_iterator()) == payloads
+    assert gzip.decompress(Path(path).read_bytes()) == Path(plain.directory, SHARD).read_bytes()
+    with beam.Pipeline() as pipeline:
+        records = pipeline | beam.io.ReadFromTFRecord(path, compression_type="gzip")
+        assert_that(records, equal_to(payloads))
+
+
+def test_throughput_order_is_still_there(packed: Manifest) -> None:
+    pytest.importorskip("tensorflow")
+    config = dataclasses.replace(CONFIG, order="throughput")
+    assert next(iter(build_dataset(packed, "train", config)))["id"].shape == (8,)
+
+
+def test_readers_of_offsets_are_refused(copy: Path) -> None:
+    with pytest.raises(ConfigError, match="these are GZIP compressed"):
+        index(IndexConfig(str(copy), export=("dali",)))
+
+
+def test_verify_finds_every_damaged_member(copy: Path) -> None:
+    assert verify(str(copy), VerifyConfig()).damaged == []
+    rows = np.loadtxt(copy / f"index/{SHARD}.idx", np.int64)
+    data = bytearray((copy / SHARD).read_bytes())
+    for number in (2, 9):
+        data[rows[number, 0] + 40] ^= 255
+    (copy / SHARD).write_bytes(data)
+    report = verify(str(copy), VerifyConfig())
+    assert [(one.file, one.kind, one.record, one.offset) for one in report.damaged] == [
+        (SHARD, "compressed", number, rows[number, 0]) for number in (2, 9)
+    ]
+    assert report.records == 45
+    manifest = load_manifest(str(copy))
+    with pytest.raises(FormatError) as caught:
+        RecordReader(str(copy), manifest, "train").read_payloads([13, 16, 17])
+    assert str(caught.value).startswith(f"{copy}/{SHARD}: The gzip member at byte {rows[2, 0]} is bad. ")
+    config = dataclasses.replace(CONFIG, max_bad_records=2, training=False, batch_size=40, augment="none")
+    batch = next(iter(NumpyBatches(manifest, "train", config)))
+    assert sorted(set(range(40)) - set(batch["id"].tolist())) == [16, 23]
+
+
+def test_an_index_of_another_file_is_told(copy: Path) -> None:
+    names = [copy / f"index/{name}.idx" for name in (SHARD, "train-00000-of-00004")]
+    payloads = read_payloads_of_members(copy / SHARD)
+    (copy / SHARD).write_bytes(pack([payloads[1], payloads[0], *payloads[2:]]))
+    before = names[0].read_text()
+    index(IndexConfig(str(copy)))
+    names[0].write_text(before)
+    report = verify(str(copy), VerifyConfig())
+    assert [(one.file, one.kind, one.detail) for one in report.damaged] == [
+        (f"index/{SHARD}.idx", "index", "it belongs to another file: records have other sizes")
+    ]
+
+
+def read_payloads_of_members(path: Path) -> list[bytes]:
+    data = gzip.decompress(path.read_bytes())
+    path.with_suffix(".unpacked").write_bytes(data)
+    payloads = read_payloads(path.with_suffix(".unpacked"))
+    path.with_suffix(".unpacked").unlink()
+    return payloads
+
+
+GOOD = framed([encode_example({"image": [make_png(1)]})])
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (pack_member(GOOD, 6)[:-3], "the end of record 1 cannot be unpacked: the GZIP data ends too early"),
+        (gzip.compress(b"hello"), f"record 1 at byte {len(GOOD)} of the unpacked data is cut off"),
+        (
+            gzip.compress(bytes(1 << 28), 1),
+            f"record 1 at byte {len(GOOD)} of the unpacked data is damaged: the checksum of its",
+        ),
+        (
+            pack_member(GOOD, 6) + b"more",
+            f"record 2 at byte {2 * len(GOOD)} of the unpacked data cannot be unpacked: the GZIP data is",
+        ),
+    ],
+    ids=["cut off", "no record", "a bomb", "more bytes"],
+)
+def test_hostile_members_are_refused(tmp_path: Path, last: bytes, reason: str) -> None:
+    path = tmp_path / "in/train.tfrecord.gz"
+    path.parent.mkdir()
+    path.write_bytes(pack_member(GOOD, 6) + last)
+    tracemalloc.start()
+    with pytest.raises(FormatError) as caught:
+        index(IndexConfig(str(path.parent)))
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+    assert str(caught.value).startswith(f"{path} cannot be indexed: {reason}")
+    assert os.listdir(path.parent) == ["train.tfrecord.gz"]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [gzip.compress(GOOD + GOOD), gzip.compress(GOOD[:9]) + gzip.compress(GOOD[9:])],
+    ids=["two in a member", "one in two members"],
+)
+def test_one_record_without_a_member_of_its_own_leaves_throughput_order(tmp_path: Path, last: bytes) -> None:
+    (tmp_path / "train.tfrecord.gz").write_bytes(pack_member(GOOD, 6) + last)
+    manifest = index(IndexConfig(str(tmp_path))).manifest
+    assert (manifest.compression, manifest.random_access, manifest.splits["train"].unpacked_bytes) == ("GZIP", False, 0)
+    assert sorted(os.listdir(tmp_path)) == ["manifest.json", "train.tfrecord.gz"]
+
+
+def test_a_manifest_cannot_claim_members_of_other_files(packed: Manifest, plain: Manifest) -> None:
+    text = manifest_json.dumps(packed)
+    assert manifest_json.loads(text) == dataclasses.replace(packed, directory="")
+    with pytest.raises(FormatError, match="only GZIP files have it"):
+        manifest_json.loads(text.replace('"GZIP"', '"ZLIB"'))
+    unpacked = packed.splits["train"].unpacked_bytes
+    with pytest.raises(FormatError, match=r"unpacked_bytes must be a number from 640 to \d+, got 639"):
+        manifest_json.loads(text.replace(f'"unpacked_bytes": {unpacked}', '"unpacked_bytes": 639'))
