@@ -47,12 +47,13 @@ def scan_members(file: BinaryIO) -> Iterator[tuple[bytes, int | None]]:
 
     The latter is None for a record that shares its member with others, or lies in several.
     """
-    unpacked, begin = _Unpacked(file, "GZIP"), 0
+    unpacked = _Unpacked(file, "GZIP")
+    begin: int | None = 0
     for number, payload in enumerate(_scan(unpacked, "GZIP")):
-        was_alone, members = begin is not None, unpacked.members
+        members = unpacked.members
         with _explaining(f"The end of record {number}", "GZIP"):
             is_alone = unpacked.ends_member()
-        yield payload, unpacked.done - begin if was_alone and is_alone and members == 1 else None
+        yield payload, unpacked.done - begin if begin is not None and is_alone and members == 1 else None
         begin, unpacked.members = unpacked.done if is_alone else None, 0
 
 
@@ -88,7 +89,7 @@ def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
 
 @contextmanager
 def _explaining(name: str, compression: Compression) -> Iterator[None]:
-    """Explains why data cannot be unpacked."""
+    """Says in a `FormatError` why data cannot be unpacked."""
     try:
         yield
     except zlib.error as error:
