@@ -264,4 +264,4 @@ def test_replicas_resume_at_any_step_too() -> None:
         command, env={**os.environ, "TEST_REPLICAS": "2"}, timeout=600, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert done.stdout.startswith("..")
