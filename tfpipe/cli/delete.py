@@ -31,7 +31,8 @@ def delete(dataset: str, names: str, as_json: bool) -> None:
 
 def _format_deleted(dataset: str, deleted: "Deleted") -> Iterator[str]:
     if deleted.before:
-        yield f"{human_count(deleted.before, 'record')} with these names were hidden before"
+        was = "was" if deleted.before == 1 else "were"
+        yield f"{human_count(deleted.before, 'record')} with these names {was} hidden before"
     for split, count in deleted.records.items():
         yield f"{split}: {human_count(count, 'record')} hidden"
     if deleted.records:

@@ -100,8 +100,8 @@ def make_error(url: str, error: BaseException) -> Exception:
     if status in _DENIED:
         return PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}, the store says: {shorten(reason)}", url)
     return DataError(
-        f"{get_bucket_url(url)} failed again and again, at last with: {shorten(reason)}. Finished shards are kept; run "
-        "the same command again to go on."
+        f"{get_bucket_url(url)} failed again and again, at last with: {shorten(reason)}. Run the same command "
+        "again; one that writes shards goes on with those that are missing."
     )
 
 
