@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,26 +109,6 @@ def test_a_killed_worker_is_started_again_on_its_port(start: Callable[..., Serve
     assert server.end(signal.SIGTERM) == 0
 
 
-def test_a_signal_stops_a_server_wherever_it_arrives() -> None:
-    """Also while Python's own code of `Event.wait` holds the event's lock."""
-    code = """
-import signal, sys, threading
-from tfpipe.cli.serve import _stop_on_signals
-
-def send_signal_at_each_line(frame, event, argument):
-    if frame.f_code.co_filename == threading.__file__:
-        signal.raise_signal(signal.SIGTERM)
-        return send_signal_at_each_line
-
-stop = _stop_on_signals()
-sys.settrace(send_signal_at_each_line)
-stop.wait(0.01)
-sys.settrace(None)
-assert stop.wait(30)
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
-
-
 def test_a_port_in_use_is_one_sentence(tfpipe: Tfpipe) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -217,8 +196,8 @@ class StartedService:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def run_until(self, stop: threading.Event) -> None:
-        assert not stop.is_set()
+    def run_until(self, is_stopped: Callable[[], bool]) -> None:
+        assert not is_stopped()
 
 
 @pytest.mark.usefixtures("signal_handlers")

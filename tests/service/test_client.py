@@ -150,6 +150,17 @@ def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch
     assert (count_reads(maker), maker.worker_clocks[0].batches) == (4, 2)
 
 
+def test_this_host_goes_on_alone_without_any_worker(made: Path) -> None:
+    with server.Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
+        options = ServiceOptions(workers=(f"127.0.0.1:{worker.port}",), share="auto")
+        maker = NumpyBatches(made, "train", replace(CONFIG, service=options))._maker
+        given = [maker.make(0, 0)]
+    assert isinstance(maker, RemoteMaker)
+    assert maker.worker_clocks[0].batches == 1
+    check_all_same([*given, *(maker.make(*divmod(step, 6)) for step in range(1, STEPS))], take(made, CONFIG))
+    assert maker.worker_clocks[0].batches == 1
+
+
 def test_a_run_goes_on_with_other_workers(made: Path) -> None:
     whole = take(made, CONFIG)
     first = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
@@ -185,7 +196,7 @@ def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, mo
     assert isinstance(maker, RemoteMaker)
     wait_until(lambda: f"The worker {service.addresses[0]} of the service is lost" in caplog.text)
     stop = threading.Event()
-    watch = threading.Thread(target=service.run_until, args=(stop,))
+    watch = threading.Thread(target=service.run_until, args=(stop.is_set,))
     watch.start()
     wait_until(lambda: f"The worker {service.addresses[0]} of the service answers again." in caplog.text, 30)
     before = maker.worker_clocks[0].batches

@@ -4,10 +4,8 @@ import json
 import os
 import secrets
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,25 +46,11 @@ def serve(as_json: bool, **options: Any) -> None:
     token = get_token()
     made = "" if token or config.is_local else secrets.token_urlsafe(24)
     with Service(config, token or made) as service:
-        stop = _stop_on_signals()  # from here on Ctrl-C is how a server ends: exit code 0
+        stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda signum, _: stopped.append(signum))
         _print_json(service, made) if as_json else _print(service, config, made)
-        service.run_until(stop)
-
-
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-    signals: SimpleQueue[int] = SimpleQueue()
-
-    def wait_for_signal() -> None:
-        signals.get()
-        stop.set()
-
-    # A handler that set the event would wait forever if the main thread held the event's lock, in `stop.wait`, when
-    # the signal came. A SimpleQueue takes an item at any moment.
-    threading.Thread(target=wait_for_signal, name="tfpipe-signals", daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, _: signals.put(signum))
-    return stop
+        service.run_until(lambda: bool(stopped))
 
 
 def _print(service: "Service", config: ServiceConfig, token: str) -> None:

@@ -139,11 +139,12 @@ class Workers:
         with self._changed:
             while not is_left() and time.monotonic() < deadline:
                 up = [each for each in self._workers if each.trouble == "" and (not most or each.outstanding < most)]
-                if up or most:
-                    worker = min(up, key=lambda each: (each.outstanding, each.batches), default=None)
-                    if worker is not None:
-                        worker.outstanding += 1
+                if up:
+                    worker = min(up, key=lambda each: (each.outstanding, each.batches))
+                    worker.outstanding += 1
                     return worker
+                if most:
+                    return None
                 self._changed.wait(_TICK_S)
         troubles = [f"{each.address} ({each.trouble or each.cause})" for each in self._workers]
         raise DataError(

@@ -8,7 +8,8 @@ import os
 import resource
 import signal
 import socket
-import threading
+import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +76,15 @@ class Service:
         """The number of each worker's process."""
         return tuple(process.pid for process in self._processes)
 
-    def run_until(self, stop: threading.Event) -> None:
-        """Starts lost workers again until `stop` is set."""
-        while not stop.wait(_LOOK_EVERY_S):
+    def run_until(self, is_stopped: Callable[[], bool]) -> None:
+        """Starts lost workers again until it is stopped, which it asks twice a second."""
+        while not is_stopped():
             for number, process in enumerate(self._processes):
                 if not process.is_alive():
                     cause = f"exit code {process.exitcode}"  # below 0: the number of a signal
                     logger.warning("The worker %s ended (%s) and is started again.", self.addresses[number], cause)
                     self._processes[number] = self._start(self._ports[number])
+            time.sleep(_LOOK_EVERY_S)
 
     def _start(self, port: int) -> SpawnProcess:
         """Starts a worker, and returns once it serves."""
