@@ -214,7 +214,7 @@ def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -
     for name in extra:
         if name in places:
             what, key = places[name]
-            other = f"its {what} is {key!r}" if key else "it holds no class that can be used"
+            other = f"its {what} is {key!r}" if key else f"it holds no {what} that can be used"
             raise DataError(
                 f"Every dataset of tfpipe has its {what} in {name!r}, but in {manifest.directory} {other}. Leave the "
                 f"feature {name!r} out with `drop_features`."

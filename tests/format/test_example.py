@@ -341,3 +341,66 @@ def test_the_number_of_fields_is_bounded():
         ):
             decode_example(data)
     assert decode_example(encode_example({"ints": list(range(300_000))}))["ints"].size == 300_000  # one field
+
+
+def sequence_bytes(context, lists):
+    """A SequenceExample written by TensorFlow; a step is a list of bytes, of whole numbers or of floats."""
+    made = tf.train.SequenceExample()
+    for key, values in context.items():
+        made.context.feature[key].int64_list.value.extend(values)
+    for key, steps in lists.items():
+        made.feature_lists.feature_list[key].SetInParent()
+        for step in steps:
+            feature = made.feature_lists.feature_list[key].feature.add()
+            if step:
+                kind = {bytes: feature.bytes_list, int: feature.int64_list, float: feature.float_list}[type(step[0])]
+                kind.value.extend(step)
+    return made.SerializeToString()
+
+
+def of_steps(values, *, width=None):
+    sizes = {"max_size": 3} if width is None else {"min_size": width, "max_size": width}
+    return st.lists(st.lists(values, **sizes), max_size=6)
+
+
+VALUES_OF_STEPS = (st.binary(max_size=20), INT64, st.floats(width=32), st.binary(min_size=3, max_size=3))
+STEPS = st.one_of([of_steps(values, width=width) for values in VALUES_OF_STEPS for width in (None, 1, 2)])
+
+
+@given(
+    st.dictionaries(st.sampled_from("ab"), st.lists(INT64, min_size=1)), st.dictionaries(st.sampled_from("cd"), STEPS)
+)
+def test_lists_of_steps_are_features_with_the_values_of_all_steps(context, lists):
+    widths = {}
+    features = decode_example(sequence_bytes(context, lists), widths)
+    assert set(features) == {*context, *lists}
+    assert all(features[key].tolist() == values for key, values in context.items())
+    for key, steps in lists.items():
+        values = [value for step in steps for value in step]
+        found = features[key]
+        if values and isinstance(values[0], float):
+            assert found.tobytes() == np.array(values, np.float32).tobytes() or any(map(math.isnan, values))
+            assert found.size == len(values)
+        else:
+            assert (list(found) if found is not None else []) == values
+        counts = {len(step) for step in steps}
+        assert widths[key] == (-1 if len(counts) > 1 else max(counts, default=0))
+
+
+def test_steps_that_cannot_be_are_named():
+    mixed = sequence_bytes({}, {"x": [[1], [2.0]]})
+    assert refusal(FormatError, decode_example, mixed).startswith(
+        "Not a tf.train.Example: the steps of a list are of different kinds, at byte "
+    )
+    twice = sequence_bytes({"x": [1]}, {"x": [[1]]})
+    assert refusal(FormatError, decode_example, twice).startswith(
+        "Not a tf.train.Example: 'x' is both a feature of the context and a list of steps, at byte "
+    )
+    whole = sequence_bytes({"a": [1]}, {"x": [[b"abc"]] * 4, "y": [[1.0, 2.0]] * 3})
+    for end in range(len(whole)):
+        with contextlib.suppress(FormatError):
+            decode_example(whole[:end])
+    many = sequence_bytes({}, {"x": [[b""]] * 30_000})
+    assert refusal(FormatError, decode_example, many).startswith(
+        "Not a tf.train.Example: it has more than 100,000 fields"
+    )

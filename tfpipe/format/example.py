@@ -295,14 +295,14 @@ def _read_equal_steps(buffer: bytes, pos: int, end: int, budget: Budget) -> tupl
         stop = at + size
     count, rest = divmod(end - pos, stop - pos)
     is_text = tags == [10, 10, 10]
-    if rest or budget.items < 4 * count or not (is_text or (tags == [10, 18, 10] and size % 4 == 0 and size)):
+    if rest or budget.items < 3 * count or not (is_text or (tags == [10, 18, 10] and size % 4 == 0 and size)):
         return None
     steps = np.frombuffer(buffer, np.uint8, end - pos, pos).reshape(count, stop - pos)
     if (steps[:, : at - pos] != steps[0, : at - pos]).any():
         return None
-    budget.items -= 4 * count
+    budget.items -= 3 * count
     if is_text:
-        return [buffer[first : first + size] for first in range(at, end, stop - pos)], 1
+        return [buffer[first : first + size] for first in range(at, at + count * (stop - pos), stop - pos)], 1
     return np.frombuffer(steps[:, at - pos :].tobytes(), "<f4").astype(np.float32), size // 4
 
 

@@ -207,7 +207,8 @@ def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
 def _kind_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:
     """Yields the tensors and texts whose bytes are not such."""
     for spec in schema.features:
-        if spec.kind != "values" and features.get(spec.name):
+        value = features.get(spec.name)
+        if spec.kind != "values" and value is not None and len(value):
             try:
                 spec.check_stored(features)
             except FormatError as error:

@@ -84,7 +84,8 @@ class RecordFacts:
             return f"it cannot be read: {first_line(error)}"
         if not table.schema.equals(self._schema):
             return f"it must have the columns {', '.join(self._schema.names)}"
-        if table.num_rows != records or (table.schema.metadata or {}).get(_SHARD_KEY) != sha256.encode():
+        rows = table.num_rows if len(self._schema) else records  # a file without columns has no rows
+        if rows != records or (table.schema.metadata or {}).get(_SHARD_KEY) != sha256.encode():
             return "it was made for another shard"
         return ""
 
@@ -154,7 +155,8 @@ def is_of_shard(path: str, sha256: str, records: int) -> bool:
 
     try:
         found = pq.read_metadata(path)
-        return found.num_rows == records and (found.metadata or {}).get(_SHARD_KEY) == sha256.encode()
+        rows = found.num_rows if found.num_columns else records
+        return rows == records and (found.metadata or {}).get(_SHARD_KEY) == sha256.encode()
     except (OSError, pa.ArrowInvalid):
         return False
 

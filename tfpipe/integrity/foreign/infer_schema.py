@@ -166,10 +166,11 @@ def infer_labels(
     """
     key = keys.label
     if key is None:
-        text = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "bytes"), None)
+        usual = [schema[key] for key in _LABEL_KEYS if key in schema and schema[key].kind == "values"]
+        text = next((spec.name for spec in usual if spec.dtype == "bytes"), None)
+        number = next((spec.name for spec in usual if (spec.dtype, spec.shape) == ("float", ())), None)
         notes.append("No feature was found to be a class: the dataset has no labels.")
-        number = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "float"), None)
-        if number is not None and schema[number].shape == ():
+        if number is not None:
             notes[-1] += f" {number!r} holds a number: --label-key {number} makes it a value of each batch."
         if text is not None:
             notes[-1] += f" {text!r} holds texts: list it in `extra_features`, and number them in the trainer."
