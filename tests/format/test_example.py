@@ -400,7 +400,5 @@ def test_steps_that_cannot_be_are_named():
     for end in range(len(whole)):
         with contextlib.suppress(FormatError):
             decode_example(whole[:end])
-    many = sequence_bytes({}, {"x": [[b""]] * 30_000})
-    assert refusal(FormatError, decode_example, many).startswith(
-        "Not a tf.train.Example: it has more than 100,000 fields"
-    )
+    many = sequence_bytes({}, {"x": [[b""]] * 34_000})
+    assert "it has more than 100,000 fields" in refusal(FormatError, decode_example, many)

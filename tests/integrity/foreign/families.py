@@ -1,5 +1,6 @@
 """Small records as ten families of other projects write them, by TensorFlow alone, and what TensorFlow parses."""
 
+import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,15 +28,19 @@ class Family:
     images: Literal["all", "first"] = "all"
     sidecar: Mapping[str, int] | None = None  # statistics.json
 
-    def write(self, folder: Path, compression: str = "") -> list[bytes]:
-        """Writes the records, and returns them."""
+    def write(self, folder: Path, in_members: bool = False) -> list[bytes]:
+        """Writes the records, and returns them; `in_members` makes each a gzip member of its own."""
         records = [self.make(number) for number in range(RECORDS)]
-        options = tf.io.TFRecordOptions(compression_type=compression)
         for k, name in enumerate(self.files):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with tf.io.TFRecordWriter(str(folder / name), options) as writer:
-                for record in records[k * RECORDS // 2 : (k + 1) * RECORDS // 2]:
+            path, part = folder / name, records[k * RECORDS // 2 : (k + 1) * RECORDS // 2]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tf.io.TFRecordWriter(str(path)) as writer:
+                for record in part:
                     writer.write(record)
+            if in_members:
+                with path.open("rb") as file:
+                    frames = [file.read(len(record) + 16) for record in part]
+                path.write_bytes(b"".join(map(gzip.compress, frames)))
         if self.sidecar is not None:
             (folder / "statistics.json").write_text(json.dumps(self.sidecar))
         return records

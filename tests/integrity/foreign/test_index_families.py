@@ -89,11 +89,11 @@ def _pad(row: Any, length: int, padding: int) -> Any:
     return np.concatenate([row, np.full((length - len(row), *row.shape[1:]), filled, row.dtype)])
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, "deepvariant.gz"])
 def indexed(request, tmp_path_factory) -> Indexed:
-    family = FAMILIES[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    records = family.write(folder)
+    name, _, packed = request.param.partition(".")
+    family, folder = FAMILIES[name], tmp_path_factory.mktemp(name)
+    records = family.write(folder, in_members=bool(packed))
     index(IndexConfig(str(folder), **family.index))
     return Indexed(family, load_manifest(str(folder)), [family.parse(tf.constant(record)) for record in records])
 
