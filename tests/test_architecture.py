@@ -102,7 +102,12 @@ HEAVY = {
     ),
     "keras": ("tfpipe.readers.keras",),
     "apache_beam": ("beam_jobs.graph", "beam_jobs.records.write_records", "beam_jobs.runners", "beam_jobs.storage"),
-    "torch": ("tfpipe.readers.shared_begin", "tfpipe.readers.torch", "tfpipe.readers.torch_tensors"),
+    "torch": (
+        "tfpipe.readers.sampler",
+        "tfpipe.readers.shared_begin",
+        "tfpipe.readers.torch",
+        "tfpipe.readers.torch_tensors",
+    ),
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # the names that load at their first use
     from tfpipe.readers.keras import EndFirstEpoch as EndFirstEpoch
     from tfpipe.readers.keras import KerasBatches as KerasBatches
     from tfpipe.readers.numpy import NumpyBatches as NumpyBatches
+    from tfpipe.readers.sampler import ExactSampler as ExactSampler
     from tfpipe.readers.torch import TorchBatches as TorchBatches
     from tfpipe.readers.torch import data_loader as data_loader
     from tfpipe.writer.fields import Image as Image
@@ -82,6 +83,7 @@ _NAMES = {
     "tfpipe.readers.jax": ("JaxBatches",),
     "tfpipe.readers.keras": ("EndFirstEpoch", "KerasBatches"),
     "tfpipe.readers.numpy": ("NumpyBatches",),
+    "tfpipe.readers.sampler": ("ExactSampler",),
     "tfpipe.readers.torch": ("TorchBatches", "data_loader"),
     "tfpipe.writer.fields": ("Image", "Images", "Label", "Labels", "Mask", "Tensor", "Text", "Values"),
     "tfpipe.writer.write": ("write",),
