@@ -1,14 +1,15 @@
 """The Apache Beam jobs of tfpipe: images in, TFRecord shards out. `tfpipe shard` runs them.
 
-`WriteRecords` ends a Beam pipeline of your own. It loads Beam at its first use.
+`ReadRecords` begins a Beam pipeline of your own, and `WriteRecords` ends one. They load Beam at their first use.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from beam_jobs.records.read_records import ReadRecords
     from beam_jobs.records.write_records import WriteRecords
 
-__all__ = ["WriteRecords"]
+__all__ = ["ReadRecords", "WriteRecords"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,5 +18,6 @@ def __getattr__(name: str) -> Any:
     from tfpipe.system.extras import importing
 
     with importing(f"`beam_jobs.{name}`", "Apache Beam", "tfpipe[beam]"):
+        from beam_jobs.records.read_records import ReadRecords
         from beam_jobs.records.write_records import WriteRecords
-    return WriteRecords
+    return {"ReadRecords": ReadRecords, "WriteRecords": WriteRecords}[name]

@@ -1,1 +1,1 @@
-"""Writes the records that a user's own Beam pipeline makes: `WriteRecords`. No TensorFlow."""
+"""Reads and writes the records of a user's own Beam pipeline: `ReadRecords`, `WriteRecords`. No TensorFlow."""

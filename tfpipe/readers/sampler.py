@@ -94,7 +94,8 @@ class ExactSampler:
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._begin, self._handed_out, self._loaded = position, 0, None
+        self._begin, self._handed_out = position, 0
+        self._loaded: Position | None = None
         self._pass: object = None  # that counts; batches of others do not
 
     def set_epoch(self, epoch: int) -> None:
@@ -200,4 +201,4 @@ def _count_records(data: Sized | int) -> int:
                 f"`data` must be a dataset with a length, or a number of records, got {shorten(data)}."
             ) from None
     check_count("data", data, 1)
-    return int(data)  # type: ignore[call-overload, no-any-return]
+    return int(data)

@@ -1,0 +1,173 @@
+"""`ReadRecords`: the begin of a user's own Beam pipeline, whose elements are the records of a dataset.
+
+A worker lists blocks of adjacent records, and Beam deals them out. So the graph is small however large the dataset is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from beam_jobs.records.write_records import find_file_options
+from beam_jobs.storage import job_stores
+from tfpipe.dataset.load import load_if_path, load_manifest
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.example import Feature
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import CLASS_TEXT, FeatureSpec
+from tfpipe.storage import file_io
+
+_BLOCK_RECORDS, _BLOCK_BYTES = 256, 16 << 20
+
+
+class ReadRecords(beam.PTransform):
+    """The begin of a Beam pipeline of your own: the records of a dataset as dictionaries, in any order.
+
+    It is applied to the pipeline itself: `pipeline | ReadRecords("flowers", "train")`. Hidden records do not come, and
+    of a view, as in "flowers@large", only its records do. An element of work is a block of up to 256 adjacent records
+    or 16 MiB, so that many workers read one shard. They load no TensorFlow, and must reach the dataset by the same
+    name.
+
+    A record has, by name:
+
+        image: The bytes that are stored, a file or raw pixels; of several images a list. Only if records have images.
+        label: The class, an int from 0; None without one. Only if the dataset has classes.
+        other features: As the schema says, those of added columns too: str for text, a NumPy array for a tensor, the
+            bytes of a PNG for a mask, int, float or bytes for one value; else an array int64 or float32 [values], or a
+            list of bytes.
+
+    The schema of `WriteRecords` must name the same values: choose them by `features`.
+
+    Args:
+        dataset: A dataset's directory or URL, perhaps with a view, or a manifest from `load_manifest`.
+        split: The name of a split.
+        features: The names that a record has. None: all.
+
+    Raises:
+        ConfigError: There is no such split or feature, or the shards are compressed.
+        DataError: The directory does not hold a finished dataset. In the pipeline: a file cannot be read, or the
+            dataset was changed since the pipeline was built.
+        FormatError: The manifest cannot be used. In the pipeline: a record or a file is damaged.
+    """
+
+    def __init__(
+        self, dataset: Manifest | str | os.PathLike[str], split: str, *, features: Sequence[str] | None = None
+    ) -> None:
+        super().__init__()
+        manifest = load_if_path(dataset, Manifest)
+        if not manifest.directory:
+            raise ConfigError("The manifest must come from `load_manifest`, so that it says where its shards lie.")
+        # A worker of another working directory opens the same layer, also after the dataset has grown.
+        directory = file_io.make_absolute(manifest.directory)
+        manifest = replace(manifest, directory=directory, view=manifest.view or str(manifest.layer))
+        RecordReader(manifest.directory, manifest, split)  # which checks both
+        names = tuple(_list_specs(manifest))
+        for name in () if features is None else features:
+            if name not in names:
+                raise ConfigError(f"`features` must be among {', '.join(names)}, got {name!r}.")
+        root = None if manifest.foreign is None else manifest.foreign.root
+        self._source = _Source(manifest.address, root, split, manifest.splits[split].fingerprint)
+        self._names = names if features is None else tuple(features)
+
+    def expand(self, begin: Any) -> Any:
+        """Builds the steps."""
+        options = find_file_options(begin.pipeline.options)
+        return (
+            begin
+            | "Start" >> beam.Create([None], reshuffle=False)
+            | "List blocks" >> beam.ParDo(_ListFn(self._source, options)).with_output_types(tuple[int, int])
+            | "Deal out" >> beam.Reshuffle()
+            | "Read" >> beam.ParDo(_ReadFn(self._source, options, self._names)).with_output_types(dict[str, Any])
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The records that every worker opens by itself, so that the graph does not hold their numbers."""
+
+    address: str
+    root: str | None  # of shards that another program wrote
+    split: str
+    fingerprint: str
+
+    def open(self, file_options: tuple[str, ...]) -> RecordReader:
+        """Opens the records, once in each process."""
+        job_stores.adopt(file_options)
+        return _open(self)
+
+
+@lru_cache(maxsize=8)
+def _open(source: _Source) -> RecordReader:
+    manifest = load_manifest(source.address, root=source.root)
+    info = manifest.splits.get(source.split)
+    if info is None or info.fingerprint != source.fingerprint:
+        raise DataError(
+            f"{source.address} must stay as it was when the pipeline was built, and split {source.split!r} has other "
+            "records now. Build the pipeline again."
+        )
+    return RecordReader(manifest.directory, manifest, source.split)
+
+
+class _ListFn(beam.DoFn):
+    """The blocks of all records, as the first number of each and the number behind its last."""
+
+    def __init__(self, source: _Source, file_options: tuple[str, ...]) -> None:
+        super().__init__()
+        self._source, self._file_options = source, file_options
+
+    def process(self, _: None) -> Iterator[tuple[int, int]]:
+        reader = self._source.open(self._file_options)
+        records, size = len(reader), reader.manifest.splits[reader.split].bytes
+        count = max(min(_BLOCK_RECORDS, _BLOCK_BYTES * records // max(size, 1)), 1)
+        for first in range(0, records, count):
+            yield first, min(first + count, records)
+
+
+class _ReadFn(beam.DoFn):
+    """The records of each block."""
+
+    def __init__(self, source: _Source, file_options: tuple[str, ...], names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._source, self._file_options, self._names = source, file_options, names
+        self._records = Metrics.counter("tfpipe", "records_read")
+
+    def process(self, block: tuple[int, int]) -> Iterator[dict[str, Any]]:
+        reader = self._source.open(self._file_options)
+        specs, base = _list_specs(reader.manifest), reader.manifest.label_base
+        for number, features in enumerate(reader.iterate(range(*block)), block[0]):
+            try:
+                record = {name: _get_value(specs[name], features) for name in self._names}
+            except FormatError as error:
+                raise FormatError(f"Record {number} of {reader.split!r}: {error}") from None
+            if isinstance(label := record.get("label"), int):
+                record["label"] = label - base if label >= base else None
+            self._records.inc()
+            yield record
+
+
+def _list_specs(manifest: Manifest) -> dict[str, FeatureSpec]:
+    """Lists the features behind the values of a record, by the names that the values have."""
+    schema, specs = manifest.full_schema, dict[str, FeatureSpec]()
+    if manifest.image_key is not None:
+        specs["image"] = FeatureSpec(manifest.image_key, "bytes", None if manifest.has_several_images else ())
+    if manifest.label_key is not None:
+        specs["label"] = FeatureSpec(manifest.label_key, "int64", ())
+    left_out = {spec.name for spec in specs.values()} | schema.sizes_keys
+    if manifest.foreign is None:
+        left_out |= {CLASS_TEXT}  # the manifest has the names
+    return {**specs, **{name: schema[name] for name in schema.names if name not in left_out}}
+
+
+def _get_value(spec: FeatureSpec, features: Mapping[str, Feature]) -> Any:
+    """Returns the values of a feature, or the only one."""
+    value = spec.decode(features)
+    if spec.kind != "values" or spec.shape != () or value is None or len(value) != 1:
+        return value
+    return value[0] if isinstance(value, list) else value[0].item()
