@@ -32,7 +32,7 @@ def make_report(args: SimpleNamespace) -> "Report":
     with quiet_start():
         from tfpipe.profiler.diagnose import diagnosis
         from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
-        from tfpipe.profiler.measure.pipelines import Functions
+        from tfpipe.profiler.measure.engine import Functions
         from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, profile_pipeline
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
         from tfpipe.profiler.trials import try_fixes

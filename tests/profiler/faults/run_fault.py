@@ -26,7 +26,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.measure.pipelines import Functions
+from tfpipe.profiler.measure.engine import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
@@ -100,7 +100,7 @@ def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig)
     """Returns the images per second of the pipeline of a fault."""
     functions, reader = (
         Functions(fault.transform, fault.batch_transform),
-        "tfpipe.profiler.measure.pipelines.NumpyBatches",
+        "tfpipe.profiler.measure.engine.NumpyBatches",
     )
     with patch(reader, partial(NumpyBatches, num_threads=fault.num_threads)):
         return measure_rate(data, split, config, make_accelerator(fault, config), TURN, fault.own, functions)[0]

@@ -21,7 +21,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
-from tfpipe.profiler.measure.pipelines import Functions
+from tfpipe.profiler.measure.engine import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
 from tfpipe.system.progress import Observer, Progress

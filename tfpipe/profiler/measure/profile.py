@@ -6,16 +6,15 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.cache_file import is_filled
-from tfpipe.engine.clocks import Clocks, Phase, PhaseTime
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
@@ -28,10 +27,17 @@ from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate
+from tfpipe.profiler.measure.engine import (
+    Functions,
+    NumpyPipeline,
+    Reading,
+    Shape,
+    measure_service,
+    time_phases,
+    time_taking,
+)
 from tfpipe.profiler.measure.facts import find_held, get_dataset_facts
 from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
-from tfpipe.profiler.measure.pipelines import AnyPipeline, Functions, NumpyPipeline, TensorFlowPipeline
-from tfpipe.profiler.measure.service_use import measure_service, time_taking
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -40,14 +46,13 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.textbook import leave_out_cached
+from tfpipe.profiler.measure.textbook import TensorFlowPipeline, leave_out_cached
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (
     LARGE_BATCH,
     DatasetFacts,
     HostUse,
     PipelineProfile,
-    Spread,
     StageTiming,
     Step,
     StepTiming,
@@ -56,70 +61,12 @@ from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
 
-_PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
-PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # the phases that are functions of the user's own
-_MOST_PARTS = 10
 _READINGS = 10  # of the engine's clocks in a run
 _SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
+AnyPipeline: TypeAlias = TensorFlowPipeline | NumpyPipeline  # a pipeline that can be run and measured
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
 _DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of AUTOTUNE
-
-
-class Reading(NamedTuple):
-    """The clocks of the engine at a moment, by `time.perf_counter`."""
-
-    at: float
-    times: Mapping[Phase, PhaseTime]
-
-
-class Shape(NamedTuple):
-    """The facts about a run that its clocks do not know."""
-
-    images_per_second: float  # that left the pipeline
-    reads: int  # batches that are read at once
-    threads: int  # that decode at most
-    calls: int  # of the user's `transform` at once, at most
-    record_bytes: float
-    image_bytes: float  # of a finished image
-
-
-def time_phases(
-    readings: Sequence[Reading], before: HostTime, after: HostTime, shape: Shape
-) -> tuple[StageTiming, ...]:
-    """Returns the figures of the phases that were passed, in their order."""
-    size = max(-(-(len(readings) - 1) // _MOST_PARTS), 1)
-    chosen = [*readings[:-1:size], readings[-1]]
-    used_s = after.process - before.process
-    # A thread that waits for a core waits for nothing else.
-    stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
-    timings = []
-    for phase in _PHASES:
-        costs_us = [_compute_us(phase, *pair, shape) for pair in pairwise(chosen)]
-        cpu_us, wall_us = _compute_us(phase, chosen[0], chosen[-1], shape)
-        if not wall_us:
-            continue
-        is_read = phase == "read"
-        waits = max(wall_us - stretch * cpu_us, 0.0) if is_read or phase in PYTHON_PHASES else 0.0
-        timings.append(
-            StageTiming(
-                name=phase,
-                cpu_us_per_image=Spread.from_values([cpu for cpu, _ in costs_us], cpu_us),
-                wait_us_per_image=waits,
-                parallelism={"read": shape.reads, "parse": shape.reads, "transform": shape.calls}.get(
-                    phase, shape.threads
-                ),
-                bytes_out_per_image=shape.record_bytes if phase in ("read", "parse") else shape.image_bytes,
-            )
-        )
-    return tuple(timings)
-
-
-def _compute_us(phase: Phase, before: Reading, after: Reading, shape: Shape) -> tuple[float, float]:
-    """Returns the processor time and the time by the clock of a phase between two readings, for an image."""
-    images = shape.images_per_second * (after.at - before.at)
-    then, now = before.times.get(phase, PhaseTime()), after.times.get(phase, PhaseTime())
-    return 1e6 * (now.cpu_s - then.cpu_s) / images, 1e6 * (now.wall_s - then.wall_s) / images
 
 
 @dataclass(frozen=True)
@@ -162,7 +109,7 @@ def profile_pipeline(
 ) -> PipelineProfile:
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
-    The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are run alone
+    The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are timed
     afterwards, if the accelerator waits at all. With a `service` the profile has what this host does, and its workers.
     """
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
@@ -330,7 +277,11 @@ class _Run:
 
 
 def _run(
-    pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, plan: BatchPlan, observer: Observer
+    pipeline: AnyPipeline,
+    accelerator: Accelerator,
+    config: ProfileConfig,
+    plan: BatchPlan,
+    observer: Observer,
 ) -> _Run:
     """Drives the accelerator, first for as many steps as fill a cache, and leaves nothing of the pipeline behind."""
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0

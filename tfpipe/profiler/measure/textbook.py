@@ -1,11 +1,15 @@
-"""Runs stages of tf.data alone, in chains on elements that were recorded in front of them, which are played again."""
+"""Times stages of tf.data by prefixes of their pipeline, on records that are played again and again.
+
+A prefix begins anew behind a Python function, a buffer, or a long stage, whose variation would hide what follows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,12 +20,12 @@ from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure.clocks import HostTime, Rest, measure_costs_us, read_threads
 from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
-from tfpipe.profiler.types import Spread, StageTiming, TriedChange
+from tfpipe.profiler.types import LARGE_BATCH, Spread, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
 SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
 _ELEMENTS, _GROUPS, _RECORDED_BYTES, _RECORD_S = 32, 2, 2**26, 0.5
-_EPOCH = 512  # elements after which a chain begins again
+_EPOCH = 512  # elements after which a prefix begins again
 _COUNTED, _COUNTED_S = 16, 0.02  # elements for each call from Python, and the seconds that they take at most
 _MOST_OUT, _MOST_IN = 16, 2**13  # elements that a stage gives for each, before it counts as one that never ends
 _PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")  # stages that hand elements on as they are
@@ -58,33 +62,36 @@ def count_bytes(element: Any) -> int:
     return sum(_count_tensor_bytes(tensor) for tensor in tf.nest.flatten(element, expand_composites=True))
 
 
-class Chain:
-    """A row of stages, one behind the other, on elements that are played again and again."""
+class Prefixes:
+    """The first stages of a pipeline, then one more and so on. Each prefix gets the same elements again and again."""
 
     def __init__(self, elements: Sequence[Any]) -> None:
-        self._datasets, self._counted, self._ratios = [play(elements).take(_EPOCH)], [_COUNTED], dict[str, float]()
+        self._datasets, self._counted, self._ratios = list[Any](), list[int](), list[tuple[str, float]]()
+        self.begin_with(elements)
+
+    def begin_with(self, elements: Sequence[Any]) -> None:
+        """Lets the following prefixes begin with recorded elements, in place of the stages that gave them."""
+        self._datasets.append(play(elements).take(_EPOCH))
+        self._counted.append(_COUNTED)
+        self._ratios.append(("", 1.0))
         self.element_s = 0.0
 
     def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
-        """Puts a stage at the end."""
+        """Adds a prefix that is longer by a stage, and returns some elements of it."""
         dataset = build(self._datasets[-1])
         given, taken = record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
         if given:
             self._datasets.append(dataset)
-            self._ratios[name], self.element_s = out_per_in, taken.wall_s
             self._counted.append(min(max(int(_COUNTED_S / max(taken.wall_s, 1e-9)), 1), _COUNTED))
+            self._ratios.append((name, out_per_in))
+            self.element_s = taken.wall_s
         return given
 
     def measure(self) -> dict[str, float]:
-        """Returns the processor time of each stage for an element that it gives, in seconds."""
-        if not self._ratios:
-            return {}
-        before, *after = _measure_cpu_s(self._datasets, self._counted)
-        costs = {}
-        for (name, ratio), cpu_s in zip(self._ratios.items(), after, strict=True):
-            costs[name] = max(cpu_s - before / ratio, 0.0)
-            before = cpu_s
-        return costs
+        """Returns the processor time that each stage adds to an element of the prefix before, in seconds."""
+        costs = _measure_cpu_s(self._datasets, self._counted) if len(self._datasets) > 1 else [0.0]
+        added = zip(self._ratios[1:], pairwise(costs), strict=True)
+        return {name: max(cpu_s - before_s / ratio, 0.0) for (name, ratio), (before_s, cpu_s) in added if name}
 
 
 def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
@@ -175,7 +182,7 @@ def _count_tensor_bytes(tensor: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Alone:
+class StageFigures:
     """The figures of a stage for an element that it gives."""
 
     times: CallTimes
@@ -207,7 +214,7 @@ def try_stages(
     before = [stage for stage in stages[:first] if stage.name not in ("repeat", "cache")]
     source = Stages(before, stages.options).dataset()
     elements = record(source)[0]
-    tried: dict[str, Alone] = {}
+    tried: dict[str, StageFigures] = {}
     if not by_engine:
         tried["read"] = _try_reading(source, files_at_once, elements)
     handover_s = _measure_handover(elements)
@@ -233,10 +240,10 @@ def try_larger_batches(
     return {name: costs_us[name] / size for name, size in zip(batches, sizes, strict=True)}
 
 
-def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]) -> dict[str, Alone]:
+def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]) -> dict[str, StageFigures]:
     """Returns the figures of stages up to one that gives nothing."""
-    tried: dict[str, Alone] = {}
-    chains, in_bytes = [Chain(elements)], _compute_bytes(elements)
+    tried: dict[str, StageFigures] = {}
+    prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
         for stage, of in parts:
             function = of.get_map() if of.is_own and of.calls_python else None
@@ -247,19 +254,19 @@ def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[
                     times = times._replace(wait_s=max(run.wall_s - run.cpu_s - run.queue_s, 0.0))
             if function is not None:
                 times, given = run_map(function, elements), record(stage.apply(play(elements)))[0]
-                chains.append(Chain(given))
+                prefixes.begin_with(given)
             elif ratio:
                 holds_many = of.count_buffered() > 0  # a buffer fills all at once, with what stands in front of it
-                if holds_many or chains[-1].element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
-                    chains.append(Chain(elements))
-                given = chains[-1].add(stage.name, stage.apply, ratio)
-                if holds_many:
-                    chains.append(Chain(given))
+                if holds_many or prefixes.element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
+                    prefixes.begin_with(elements)
+                given = prefixes.add(stage.name, stage.apply, ratio)
+                if holds_many and given:
+                    prefixes.begin_with(given)
             if not ratio or not given:
                 break
-            tried[stage.name] = Alone(times, ratio, _compute_bytes(given), in_bytes)
+            tried[stage.name] = StageFigures(times, ratio, _compute_bytes(given), in_bytes)
             elements, in_bytes = given, tried[stage.name].out_bytes
-        for name, cpu_s in (one for chain in chains for one in chain.measure().items()):
+        for name, cpu_s in prefixes.measure().items():
             tried[name] = replace(tried[name], times=tried[name].times._replace(cpu_s=cpu_s))
     return tried
 
@@ -275,7 +282,7 @@ def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]
 
 
 def _count_for_images(
-    tried: Mapping[str, Alone],
+    tried: Mapping[str, StageFigures],
     built: Sequence[BuiltStage],
     config: PipelineConfig,
     images_per_batch: int,
@@ -318,7 +325,7 @@ def _count_for_images(
     )
 
 
-def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Alone:
+def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> StageFigures:
     iterator = iter(_count(source, _COUNTED))
     next(iterator)
     number, before = 0, HostTime.now()
@@ -328,7 +335,7 @@ def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Alo
     computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
     wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
     num_bytes = _compute_bytes(records)
-    return Alone(CallTimes(_measure_cpu_s([source], [_COUNTED])[0], wait_s, None), 1.0, num_bytes, num_bytes)
+    return StageFigures(CallTimes(_measure_cpu_s([source], [_COUNTED])[0], wait_s, None), 1.0, num_bytes, num_bytes)
 
 
 def _compute_bytes(elements: Sequence[Any]) -> float:
@@ -341,3 +348,38 @@ def _measure_handover(elements: Sequence[Any]) -> float:
     plain = run(played)
     mapped = run(played.map(lambda *element: element, num_parallel_calls=2))
     return max(mapped.cpu_s - plain.cpu_s, 0.0)
+
+
+class TensorFlowPipeline:
+    """A pipeline of `build_stages`."""
+
+    def __init__(self, stages: Stages, config: PipelineConfig) -> None:
+        self.stages, self.built = stages, tuple(_build_each(stages))
+        self.own_stages = tuple(stage.name for stage in self.built if stage.is_own)
+        self.clocks = next((stage.clocks for stage in stages if stage.clocks is not None), None)
+        self._config = config
+
+    def open(self) -> Iterator[Any]:
+        """Begins to make batches, without end."""
+        dataset, options = self.built[-1].dataset, self.stages.make_options()
+        dataset = dataset if options is None else dataset.with_options(options)
+        batches: Iterator[Any] = iter(dataset if self._config.training else dataset.repeat())
+        return batches
+
+    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
+        """Measures the stages of tf.data's operations, and puts their figures behind those of the engine."""
+        tried = try_stages(self.stages, self.built, self._config, files_at_once, images_per_step)
+        return replace(tried, timings=(*timings, *tried.timings))
+
+    def try_larger_batches(self, larger: Stages) -> dict[TriedChange, float]:
+        """Returns what an image costs in these batches, and in those of stages that make larger ones."""
+        return try_larger_batches(self.stages, larger, self.built, (self._config.batch_size, LARGE_BATCH))
+
+
+def _build_each(stages: Stages) -> list[BuiltStage]:
+    built: list[BuiltStage] = []
+    dataset: tf.data.Dataset | None = None
+    for stage in stages:
+        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
+        dataset = built[-1].dataset
+    return built
