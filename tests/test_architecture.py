@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -274,6 +275,15 @@ class Source:
                     faults.append(f"{at(module, node)} only tfpipe.cli reads the environment.")
         return faults
 
+    def find_threads_of_arrow(self) -> list[str]:
+        """Threads that still free Python's buffers when a command ends can abort it."""
+        calls = [(module, node) for module in self.modules.values() for node in module.nodes if is_read_by_arrow(node)]
+        return [
+            f"{at(module, node)} Arrow reads with use_threads=False."
+            for module, node in calls
+            if "use_threads" not in {keyword.arg for keyword in node.keywords}
+        ]
+
     def find_modules_named_utils(self) -> list[str]:
         return [
             f"{module.path}: name it for what is in it; `utils` says nothing."
@@ -292,8 +302,14 @@ CHECKS: tuple[Check, ...] = (
     Source.find_circles,
     Source.find_prints,
     Source.find_reads_of_the_environment,
+    Source.find_threads_of_arrow,
     Source.find_modules_named_utils,
 )
+
+
+def is_read_by_arrow(node: ast.AST) -> TypeGuard[ast.Call]:
+    names = {"iter_batches", "read_row_group", "read_row_groups", "read_table"}
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
 def lies_in(name: str, package: str) -> bool:
@@ -429,6 +445,7 @@ PLANTED = [
     ("find_prints", "tfpipe/cli/main.py", "print('a')\n", "no print"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "A = os.environ.get('A')\n", "reads the environment"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "from os import getenv\n", "reads the environment"),
+    ("find_threads_of_arrow", "beam_jobs/config.py", "for a in b.iter_batches(9): pass\n", "use_threads=False"),
     ("find_modules_named_utils", "tfpipe/format/utils.py", "", "utils"),
 ]
 

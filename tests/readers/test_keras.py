@@ -19,6 +19,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, image_dtype="float32")
 REPLICAS = int(os.environ.get("TEST_REPLICAS", "1"))
@@ -61,6 +62,16 @@ def test_fit_ends_by_itself(small_dataset: Path) -> None:
     assert train.epoch == 1
     model.fit(train, epochs=1, shuffle=False, verbose=0)
     assert train.epoch == 2
+
+
+def test_fit_takes_the_loader_of_pytorch_for_whole_epochs(small_dataset: Path) -> None:
+    def put_channels_last(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "image": batch["image"].permute(0, 2, 3, 1).contiguous()}
+
+    batches = TorchBatches(small_dataset, "train", CONFIG, as_supervised=True, batch_transform=put_channels_last)
+    loader, noting = data_loader(batches), Noting()
+    make_model().fit(loader, epochs=3, verbose=0, callbacks=[noting])
+    assert noting.counts == [3, 3, 3]
 
 
 def test_batches_are_those_of_all_readers(small_dataset: Path) -> None:
