@@ -757,6 +757,20 @@ def test_a_tiff_whose_tags_share_their_bytes_is_refused(shared: bool) -> None:
         assert prepare_image(data, KEEP).format == "PNG"
 
 
+@pytest.mark.parametrize("precincts", [{}, {"precinct_size": (32, 32)}])
+@pytest.mark.parametrize(("block", "side", "tile"), [(4, 4000, 4000), (32, 600, 600), (4, 2000, 64)])
+def test_a_jpeg2000_of_many_blocks_is_refused(precincts: dict[str, Any], block: int, side: int, tile: int) -> None:
+    """Of 64 megapixels in blocks of 4 x 4 the decoder would make six gigabytes."""
+    whole = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(whole, "JPEG2000", no_jp2=True, codeblock_size=(block, block), **precincts)
+    data = bytearray(whole.getvalue())
+    data[8:16], data[24:32] = struct.pack(">II", side, side), struct.pack(">II", tile, tile)
+    if side == 4000:
+        assert reason(bytes(data)) == "JPEG 2000 of more than 500,000 blocks in a tile"
+    else:
+        assert prepare_image(bytes(data), KEEP).changed == ("jpeg2000_to_png",)
+
+
 def test_a_ppm_with_a_long_comment_is_refused() -> None:
     def make(comment: int) -> bytes:
         return b"P6 #" + b"a" * comment + b"\n16 16 #b\n255\n" + bytes(768)
