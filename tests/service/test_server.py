@@ -259,6 +259,15 @@ def test_no_way_leads_out_of_the_roots(plan: dict[str, Any], made: Path, tmp_pat
         check_serves(worker, source_of(plan, address=good), made)
 
 
+@pytest.mark.parametrize(
+    "address", ["gs://b/database", "gs://b/data/../c", "gs://b/data/%2E%2e/c", "gs://c/data", "/data"]
+)
+def test_no_way_leads_out_of_a_url(plan: dict[str, Any], address: str) -> None:
+    with Server("grpc://127.0.0.1:0", ("gs://b/data",), 1) as worker:
+        _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+    assert f"and {address} lies elsewhere" in end["text"]
+
+
 def test_another_dataset_of_the_same_size_is_refused(worker: Server, plan: dict[str, Any], made: Path) -> None:
     other = write_dataset(made.parent / "other", {"train": [payload(k) for k in range(1, 21)]})
     _, end = ask(worker, make_ticket(source_of(plan, address=str(other))))

@@ -8,7 +8,12 @@ trainer: RemoteMaker ── ticket: plan, epoch, step, rows ──▶ worker: Se
 Any worker can make any batch, so it does not matter which of them makes it, how many there are, and whether one ends.
 """
 
-from tfpipe.engine.mixed_batch import AnyMaker
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfpipe.engine.mixed_batch import AnyMaker
 
 
 def serve_remotely(maker: AnyMaker) -> AnyMaker:

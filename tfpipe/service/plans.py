@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -22,7 +24,7 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.position import number_data
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.storage.file_io import is_url
+from tfpipe.storage.file_io import join, lies_below, make_absolute, resolve_links
 
 RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"
 """What must be the same at a trainer and its workers, so that their batches are equal."""
@@ -41,7 +43,6 @@ _PLAN = {
     "sources": [{"address": str, "records": int, "columns": dict}],
     **{"split": str, "options": dict, "shares": [int], "host": [int]},
 }
-_ITEM_BYTES = {"uint8": 1, "bfloat16": 2, "float32": 4}
 
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
@@ -115,7 +116,9 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
         images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
         size, record_bytes = plan.decoded_size if config.augment == "device" else size, int(plan.source.record_bytes)
     padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
-    row_bytes = prod(size) * images * (3 * _ITEM_BYTES[config.image_dtype] + masks) + 8 * padded + record_bytes
+    row_bytes = (
+        prod(size) * images * (3 * np.dtype(DTYPES[config.image_dtype]).itemsize + masks) + 8 * padded + record_bytes
+    )
     row_bytes += 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
     if rows * row_bytes > MOST_BYTES:
         raise ConfigError(
@@ -151,7 +154,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
     if manifest is None or split is None or not source.is_split:
         raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
     return {
-        "address": manifest.address if is_url(manifest.address) else os.path.abspath(manifest.address),
+        "address": make_absolute(manifest.address),
         "records": number_data([(manifest, split)]),
         "columns": {each.name: number_data([(each, split)]) for each in manifest.columns},
     }
@@ -178,10 +181,8 @@ def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str
 
 def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
     """Refuses what lies below none of the roots, links followed. Messages do not say what else is on the disk."""
-    path = path if is_url(path) else os.path.realpath(path)
-    if ".." in path.lower().replace("%2e", ".").split("/") or not any(
-        f"{path}/".startswith(f"{root.rstrip('/')}/") for root in roots
-    ):
+    inside = join(resolve_links(path), "x")  # a root may itself be a dataset
+    if "%2e" in path.lower() or not any(lies_below(inside, root) for root in roots):
         raise DataError(
             f"A worker opens only datasets below the paths that it was given, and {address} lies elsewhere, or a file "
             "of it does. Start it with --root and a folder that holds them."

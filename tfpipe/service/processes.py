@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import resource
 import signal
 import socket
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.config import ServiceConfig, read_file
-from tfpipe.storage.file_io import is_url
+from tfpipe.storage.file_io import resolve_links
 from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
 from tfpipe.system.extras import importing
@@ -92,7 +91,7 @@ class Service:
         ready, child = context.Pipe(duplex=False)
         options = {
             "location": f"grpc{'+tls' if self._tls else ''}://{address}",
-            "roots": [root if is_url(root) else os.path.realpath(root) for root in config.root],
+            "roots": [*map(resolve_links, config.root)],
             "threads": config.threads or host_limits.usable_cpus(),
             "num_bytes": host_limits.memory_limit_bytes() // 4 // config.workers,
             "token": self._token,
