@@ -227,6 +227,12 @@ def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int]
     assert str(caught.value) == message.format(address=manifest.address)
 
 
+def test_a_state_that_a_checkpoint_lacks_is_refused(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError) as caught:
+        data_loader(of(manifest), num_workers=0).load_state_dict(None)  # type: ignore[arg-type]
+    assert str(caught.value) == "A position must be a dict of seed, epoch, step, order and data, got None."
+
+
 def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> None:
     payloads = [payload(k, **({"encoded": b"no image"} if k == 5 else {})) for k in range(12)]
     images = of(tfpipe.load_manifest(str(write_dataset(tmp_path / "pets", {"train": payloads}))))

@@ -58,6 +58,8 @@ def get_layer(data: Manifest) -> int:
 
 def check_layers(state: Mapping[str, int], datasets: Sequence[Manifest]) -> None:
     """Refuses a position in another layer of a dataset that has grown, where other records have that position."""
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"A position must be a dict of seed, epoch, step, order and data, got {state!r:.100}.")
     for number, data in enumerate(datasets):
         saved, here = state.get(_name_layer(number), 1), get_layer(data)
         if saved != here and data.layer == here:

@@ -249,6 +249,7 @@ def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) 
         (",image,label\n0,1.jpg,cat\n1,2.jpg,dog\n", ["column_1"]),  # the index of pandas
         ("image;label;;\r\n1.jpg;cat;;\r\n2.jpg;dog;;\r\n;;;\r\n;;;\r\n", []),  # a spreadsheet
         ("image, label, note\n1.jpg, cat, a\n2.jpg, dog,b\n", ["note"]),  # by hand
+        ("\ufeff\n \nimage,label\n1.jpg,cat\n2.jpg,dog\n", []),  # an editor
         ('image,label,"width, px"\n1.jpg,cat,3\n2.jpg,dog,4\n', ["width, px"]),  # a space inside a name
     ],
 )
