@@ -116,9 +116,8 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
         images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
         size, record_bytes = plan.decoded_size if config.augment == "device" else size, int(plan.source.record_bytes)
     padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
-    row_bytes = (
-        prod(size) * images * (3 * np.dtype(DTYPES[config.image_dtype]).itemsize + masks) + 8 * padded + record_bytes
-    )
+    pixel_bytes = 3 * int(np.dtype(DTYPES[config.image_dtype]).itemsize) + masks
+    row_bytes = prod(size) * images * pixel_bytes + 8 * padded + record_bytes
     row_bytes += 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
     if rows * row_bytes > MOST_BYTES:
         raise ConfigError(
