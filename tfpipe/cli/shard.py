@@ -8,8 +8,9 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options, drop_missing, take
+from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.shard_command import RunArgs, job_options, refuse_path, run_job, run_options
+from tfpipe.cli.shared.shard_command import RunArgs, job_options, refuse_path, run_job, run_opaque, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -84,6 +85,19 @@ def append(dataset: str, **options: Any) -> None:
 @_beam_argument
 @config_options(ImageForm, without=("max_pixels",), default="that of DATASET")
 @config_options(ShardConfig, "Records", "Output", without=("keep_quarantined", "drop_duplicates"))
+@help_option(
+    "--opaque",
+    is_flag=True,
+    group="Opaque records",
+    help="Shuffle any TFRecords byte for byte: DATASET is a file, a folder or a pattern in quotes, packed or not.",
+)
+@help_option(
+    "--compression",
+    type=click.Choice(["none", "gzip"]),
+    group="Opaque records",
+    help="With --opaque: gzip packs each record on its own, so that it can be read at random.  [default: none]",
+)
+@help_option("--split", metavar="NAME", group="Opaque records", help="With --opaque: the split.  [default: train]")
 @run_options
 def reshard(**options: Any) -> None:
     """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
@@ -94,9 +108,18 @@ def reshard(**options: Any) -> None:
     DATASET may also be TFRecords that another tool wrote, once `tfpipe index` has described them. Their images, classes
     and other features become a dataset of tfpipe, compressed or not.
 
+    With --opaque no record is decoded: any TFRecords, of any content, are shuffled into shards with equal bytes.
+
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
+    opaque = {name: options.pop(name) for name in ("opaque", "compression", "split")}
+    if opaque["opaque"]:
+        refuse_path(beam_args, "DATASET and OUTPUT must be two paths, got a third", "Put a pattern in quotes.")
+        run_opaque(options, beam_args, opaque["compression"], opaque["split"])
+        return
+    if given := next((name for name in ("compression", "split") if opaque[name] is not None), None):
+        raise ConfigError(f"--{given} goes with --opaque. Leave it out, or add --opaque.")
     run_args = RunArgs.take(options, beam_args)
     refuse_path(
         beam_args, "DATASET and OUTPUT must be two paths, got a third", "To join several datasets, use `tfpipe merge`."

@@ -1,5 +1,6 @@
 """The common part of `shard`, `reshard` and `merge`: options, the run of the job, and its output."""
 
+import json
 import os
 import re
 import shlex
@@ -14,16 +15,16 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
-from tfpipe.cli.shared.config_option import all_options, config_options, get_flag, take
+from tfpipe.cli.shared.config_option import all_options, config_options, drop_missing, get_flag, take
 from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.help_groups import help_option
-from tfpipe.cli.shared.progress import ShardDisplay
+from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.options import Nested, get_default, get_options
-from tfpipe.system.units import human_count
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from beam_jobs.append_job import Append
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
+_NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # of a shard
 _BAD_PART = "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
 
 
@@ -155,6 +157,43 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     with ShardDisplay() as display:
         facts, lines = run(config, run_args, append, display)
     show(facts, lines, run_args.as_json)
+
+
+_OPAQUE = ("num_shards", "shard_size_bytes", "shuffle", "seed", "workers")  # the options of an opaque job
+
+
+def run_opaque(options: dict[str, Any], beam_args: Sequence[str], compression: str | None, split: str | None) -> None:
+    """Runs `reshard --opaque`, and prints the result; refuses every option that it does not have."""
+    from beam_jobs import opaque_job, process_pool
+
+    pattern, output, as_json = (options.pop(name) for name in ("dataset", "output", "as_json"))
+    known = {name: options.pop(name) for name in _OPAQUE}
+    given = [name for name, value in options.items() if value not in (None, False, (), RunnerConfig.runner)]
+    if given or beam_args:
+        what = f"--{given[0].replace('_', '-')}" if given else beam_args[0]
+        raise ConfigError(f"--opaque copies records as they are, on this machine, so {what} does not go with it.")
+    if known["num_shards"] is not None and known["shard_size_bytes"] is not None:
+        raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
+    process_pool.start_early()
+    config = ShardConfig(pattern, output, split=split, **drop_missing(known))
+    with ScanDisplay("Indexing") as display:
+        result = opaque_job.run(config, "GZIP" if compression == "gzip" else "", display)
+    facts = {"dataset": output, **asdict(result)}
+    show(facts, _format_opaque(facts), as_json)
+
+
+def _format_opaque(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines about an opaque job."""
+    records, files = human_count(facts["records"], "record"), human_count(facts["files"], "file")
+    shards, size = human_count(len(facts["shards"]), "shard"), human_bytes(facts["bytes"])
+    yield f"{records} of {files}, {shards}, {size}"
+    if facts["unindexed"] is not None:
+        yield f"No manifest, so no exact order: {facts['unindexed']}"
+    rate = facts["records"] / facts["seconds"]
+    yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate:,.0f} records/s"
+    first = facts["shards"][0]
+    yield f"tfrecord_path: {json.dumps(os.path.join(os.path.abspath(facts['dataset']), _NUMBERS.sub('?????', first)))}"
+    yield f"num_examples: {facts['records']}"
 
 
 @contextmanager

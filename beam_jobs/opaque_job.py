@@ -1,0 +1,327 @@
+"""Shuffles TFRecords byte for byte, whatever they hold: the job of `tfpipe reshard --opaque`.
+
+Each input file is read once, for the place of each record. One that is packed as a single stream is written to a
+scratch file with a gzip member for each record. Then every shard copies its records from where they lie, in the
+planned order.
+The working folder beside the output has:
+
+```
+plan.json            what tells this job from others
+sizes/00017          int64: form of the file that has the records, their unpacked bytes, 0, the end of each record
+scratch/00017        the gzip members of the records of a file that was a single stream
+rows/NAME            the bytes of a finished shard
+data/                the output, which gets its final name when it is complete
+```
+"""
+
+import glob
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs import process_pool
+from beam_jobs.config import ShardConfig
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names, manifest_json
+from tfpipe.format.compressed import (
+    MAX_RECORD_BYTES,
+    detect_compression,
+    pack_member,
+    scan_compressed,
+    scan_members,
+    unpack_member,
+)
+from tfpipe.format.manifest import Compression
+from tfpipe.format.record_index import MAX_RECORDS
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_footer, record_header, scan_records
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.storage import file_io
+from tfpipe.system.hash_permutation import key_of, permute
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import Observer
+from tfpipe.writer.working_folder import WorkingFolder, check_output
+
+_PLAIN, _MEMBERS = 0, 1  # the forms of a file: records as they are, or each as a gzip member
+_HEAD = 2  # numbers before the ends of the records
+_LEVEL = 6  # zlib's default, which TensorFlow's writer uses too
+_AT_ONCE = 4096  # records that are looked up at once
+_BLOCK_BYTES = 16 << 20  # of records that are held at once
+
+
+class OpaqueFolder(WorkingFolder):
+    """The working folder of the job."""
+
+    ending = ".tfpipe-opaque"
+    parts = ("sizes", "scratch", "rows", "data")
+
+
+@dataclass(frozen=True)
+class OpaqueResult:
+    """The result of a run.
+
+    Attributes:
+        records: The number of records.
+        files: The number of input files.
+        shards: The names of the shards, in order.
+        bytes: The bytes of all shards.
+        unindexed: The reason why the output has no manifest, as a sentence; None if it has one.
+        seconds: The time of this run.
+    """
+
+    records: int
+    files: int
+    shards: tuple[str, ...]
+    bytes: int
+    unindexed: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The facts that the workers share."""
+
+    folder: OpaqueFolder
+    files: tuple[str, ...]
+    packs: bool  # whether each record becomes a gzip member
+    key: int | None  # of the order of the records; None: the order of the files
+    split: str
+
+    def sizes_path(self, number: int) -> str:
+        """Returns the path of the sizes of the records of an input file."""
+        return self.folder.path("sizes", f"{number:05d}")
+
+    def scratch_path(self, number: int) -> str:
+        """Returns the path of the members of an input file that was a single stream."""
+        return self.folder.path("scratch", f"{number:05d}")
+
+    def open_sizes(self) -> list[NDArray[np.int64]]:
+        """Opens the sizes of all input files, without reading them."""
+        return [np.memmap(self.sizes_path(number), np.int64, "r") for number in range(len(self.files))]
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A shard to write."""
+
+    file: str
+    begin: int  # its first record in the order
+    end: int
+
+
+def run(config: ShardConfig, compression: Compression = "", observer: Observer | None = None) -> OpaqueResult:
+    """Writes all records of some TFRecord files in another order into shards, byte for byte.
+
+    Args:
+        config: The options of the job, of which `input` (a file, a folder or a pattern), `output`, `split`,
+            `num_shards`, `shard_size_bytes`, `shuffle`, `seed` and `workers` are used.
+        compression: "GZIP": each record becomes a gzip member of its own. "": the records are not packed.
+        observer: The observer of the index's progress.
+
+    Raises:
+        ConfigError: The output cannot be used, or would have too many shards.
+        DataError: There is no input, no record, a file cannot be read or written, or a worker died.
+        FormatError: An input file holds no TFRecords, or a damaged one.
+    """
+    started = time.monotonic()
+    files = _find_files(config.input)
+    split = file_names.check_split_name(config.split or "train")
+    folder = OpaqueFolder(check_output(config.output, files))
+    key = key_of(config.seed) if config.shuffle else None
+    job = _Job(folder, tuple(files), bool(compression), key, split)
+    options = [__version__, compression, key, split, config.num_shards, config.shard_size_bytes]
+    identity = json.dumps([*options, *zip(files, file_io.get_versions(files), strict=True)])
+    workers = config.workers or usable_cpus()
+    with folder.open(identity, f"writes to {config.output}"):
+        try:
+            _run_all(_list_records, job, range(len(files)), workers)
+            shards, records = _plan(config, job)
+        except (ConfigError, FormatError):
+            folder.remove()
+            raise
+        _run_all(_write_shard, job, shards, workers)
+        unindexed = _describe(config, job, shards, observer)
+        num_bytes = sum(file_io.get_sizes([folder.result(shard.file) for shard in shards]))
+        for part in ("sizes", "scratch"):
+            file_io.remove_tree(folder.path(part))
+        folder.publish()
+    names = tuple(shard.file for shard in shards)
+    return OpaqueResult(records, len(files), names, num_bytes, unindexed, time.monotonic() - started)
+
+
+def _find_files(pattern: str) -> list[str]:
+    if file_io.is_url(pattern):
+        raise ConfigError(f"`opaque` reads files of this machine, got {pattern}. Copy them to a local disk.")
+    if os.path.isdir(pattern):
+        found = [os.path.join(pattern, name) for name in os.listdir(pattern) if ".tfrecord" in name]
+    else:
+        found = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+    files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))
+    if not files:
+        raise DataError(f"No TFRecord file fits {pattern}. Give a file, a folder or a pattern in quotes.")
+    return files
+
+
+def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], workers: int) -> None:
+    """Calls a function with the job and each item, in worker processes."""
+    for _ in process_pool.map_unordered(function, items, min(workers, len(items)), shared=(job,)):
+        pass
+
+
+def _list_records(job: _Job, number: int) -> None:
+    """Saves where the records of an input file lie, and writes those of a single stream as members of their own."""
+    path = job.files[number]
+    if os.path.exists(job.sizes_path(number)):
+        return
+    try:
+        with file_io.explain_os_errors(f"read {path}"):
+            compression = detect_compression(file_io.read_start(path, HEADER_BYTES))
+            form, sizes, unpacked = _measure(path, compression)
+            if form is None:
+                form, sizes, unpacked = _MEMBERS, *_pack(path, compression, job.scratch_path(number))
+    except FormatError as error:
+        raise FormatError(f"{path}: {error} `tfpipe verify` lists all damage.") from None
+    ends = np.concatenate(([form, unpacked, 0], np.cumsum(sizes, dtype=np.int64))).astype(np.int64)
+    file_io.write_file(job.sizes_path(number), ends.tobytes(), f"{job.sizes_path(number)}.tmp")
+
+
+def _measure(path: str, compression: Compression) -> tuple[int | None, NDArray[np.int64], int]:
+    """Returns the form of a file, and its records' sizes there and in all unpacked; None for a single stream."""
+    sizes, unpacked = bytearray(), 0
+    with file_io.open_read(path) as file:
+        for payload, size in _scan(file, compression):
+            if size is None:
+                return None, np.empty(0, np.int64), 0
+            sizes += size.to_bytes(8, "little")
+            unpacked += len(payload) + FRAME_BYTES
+    return (_MEMBERS if compression else _PLAIN), np.frombuffer(bytes(sizes), "<i8"), unpacked
+
+
+def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
+    """Yields the payload of each record, and its bytes in the file; None if it cannot be unpacked on its own."""
+    if compression == "GZIP":
+        yield from scan_members(file)
+    elif compression:
+        yield b"", None
+    else:
+        for _, payload in scan_records(file):
+            if len(payload) > MAX_RECORD_BYTES:
+                raise FormatError(f"A record must have at most {MAX_RECORD_BYTES:,} bytes, got {len(payload):,}.")
+            yield payload, len(payload) + FRAME_BYTES
+
+
+def _pack(path: str, compression: Compression, scratch: str) -> tuple[NDArray[np.int64], int]:
+    """Writes each record of a single stream as a gzip member of its own, and returns their sizes there and unpacked."""
+    sizes, unpacked = bytearray(), 0
+    with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
+        for payload in scan_compressed(file, compression):
+            member = pack_member(_frame(payload), _LEVEL)
+            out.write(member)
+            sizes += len(member).to_bytes(8, "little")
+            unpacked += len(payload) + FRAME_BYTES
+    return np.frombuffer(bytes(sizes), "<i8"), unpacked
+
+
+def _frame(payload: bytes) -> bytes:
+    return b"".join((record_header(len(payload)), payload, record_footer(payload)))
+
+
+def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
+    """Returns the shards, each with as many records, and the number of all records."""
+    sizes = job.open_sizes()
+    records = sum(len(ends) - _HEAD - 1 for ends in sizes)
+    if not records:
+        raise DataError(f"The {len(sizes):,} files of {config.input} have no record.")
+    # How far a plain record shrinks is not known before it is packed, so then shards become smaller than asked for.
+    num_bytes = sum(int(ends[-1] if job.packs else ends[1]) for ends in sizes)
+    count = max(1, min(config.num_shards or -(-num_bytes // config.shard_size_bytes), records))
+    if count > file_names.MAX_SHARDS or -(-records // count) > MAX_RECORDS:
+        raise ConfigError(
+            f"There must be at most {file_names.MAX_SHARDS:,} shards of at most {MAX_RECORDS:,} records, got {count:,} "
+            f"shards for {records:,} records. Set `num_shards`."
+        )
+    ending = ".gz" if job.packs else ""
+    names = [file_names.shard_name(job.split, k, count) + ending for k in range(count)]
+    return [_Shard(name, records * k // count, records * (k + 1) // count) for k, name in enumerate(names)], records
+
+
+def _write_shard(job: _Job, shard: _Shard) -> None:
+    """Copies the records of a shard, unless an earlier run did."""
+    row, target = job.folder.path("rows", shard.file), job.folder.result(shard.file)
+    if os.path.exists(row) and file_io.get_size(target) == int(file_io.read_whole(row)):
+        return
+    sizes = job.open_sizes()
+    bases = np.cumsum([0, *(len(ends) - _HEAD - 1 for ends in sizes)])
+    num_bytes = 0
+    with (
+        file_io.explain_os_errors(f"write {shard.file}"),
+        file_io.create(target, f"{target}.tmp") as out,
+    ):
+        for begin in range(shard.begin, shard.end, _AT_ONCE):
+            numbers = np.arange(begin, min(begin + _AT_ONCE, shard.end))
+            if job.key is not None:
+                numbers = permute(job.key, int(bases[-1]), numbers)
+            for block in _cut(_locate(numbers, bases, sizes)):
+                for piece in _read(job, block, sizes):
+                    out.write(piece)
+                    num_bytes += len(piece)
+    file_io.write_file(row, str(num_bytes).encode(), f"{row}.tmp")
+
+
+def _locate(
+    numbers: NDArray[np.int64], bases: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Returns the file, the begin and the end of records: int64 [records, 3]."""
+    files = np.searchsorted(bases, numbers, side="right") - 1
+    table = np.empty((len(numbers), 3), np.int64)
+    table[:, 0] = files
+    for file in np.unique(files):
+        of_file = files == file
+        rows = numbers[of_file] - bases[file] + _HEAD
+        table[of_file, 1], table[of_file, 2] = sizes[file][rows], sizes[file][rows + 1]
+    return table
+
+
+def _cut(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Cuts the places of records into blocks of up to about 16 MB."""
+    numbers = np.cumsum(table[:, 2] - table[:, 1]) // _BLOCK_BYTES
+    yield from np.split(table, np.flatnonzero(np.diff(numbers)) + 1)
+
+
+def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]) -> Iterator[bytes]:
+    """Reads records in the order of their places, and yields them in that of the table, in the form of the output."""
+    pieces = [b""] * len(table)
+    for file, group in groupby(np.lexsort((table[:, 1], table[:, 0])).tolist(), key=lambda row: int(table[row, 0])):
+        scratch = job.scratch_path(file)
+        path = scratch if os.path.exists(scratch) else job.files[file]
+        with open(path, "rb", buffering=0) as opened:
+            if os.fstat(opened.fileno()).st_size != sizes[file][-1]:
+                raise DataError(f"{path} changed while it was read. Run the same command again.")
+            for row in group:
+                _, begin, end = table[row].tolist()
+                pieces[row] = os.pread(opened.fileno(), end - begin, begin)
+    packed = [bool(sizes[file][0]) for file in table[:, 0].tolist()]
+    for piece, is_packed in zip(pieces, packed, strict=True):
+        if is_packed == job.packs:
+            yield piece
+        else:
+            yield pack_member(piece, _LEVEL) if job.packs else _frame(unpack_member(piece))
+
+
+def _describe(config: ShardConfig, job: _Job, shards: Sequence[_Shard], observer: Observer | None) -> str | None:
+    """Writes the manifest and the indexes; returns the reason if the records cannot be described."""
+    data = job.folder.result()
+    try:
+        report = index(IndexConfig(data, split=job.split), observer)
+    except (ConfigError, FormatError, DataError) as error:
+        return str(error).replace(data, config.output)
+    manifest = replace(report.manifest, name=os.path.basename(job.folder.output), seed=config.seed)
+    file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(manifest).encode())
+    return None
