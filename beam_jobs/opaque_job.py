@@ -39,14 +39,12 @@ from tfpipe.format.compressed import (
     scan_members,
     unpack_member,
 )
-from tfpipe.format.manifest import Compression
+from tfpipe.format.manifest import Compression, Manifest
 from tfpipe.format.record_index import MAX_RECORDS
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_footer, record_header, scan_records
-from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.storage import file_io
 from tfpipe.system.hash_permutation import key_of, permute
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import WorkingFolder, check_output
 
 _PLAIN, _MEMBERS = 0, 1  # the forms of a file: records as they are, or each as a gzip member
@@ -116,14 +114,15 @@ class _Shard:
     end: int
 
 
-def run(config: ShardConfig, compression: Compression = "", observer: Observer | None = None) -> OpaqueResult:
+def run(config: ShardConfig, compression: Compression, describe: Callable[[str], Manifest]) -> OpaqueResult:
     """Writes all records of some TFRecord files in another order into shards, byte for byte.
 
     Args:
         config: The options of the job, of which `input` (a file, a folder or a pattern), `output`, `split`,
             `num_shards`, `shard_size_bytes`, `shuffle`, `seed` and `workers` are used.
         compression: "GZIP": each record becomes a gzip member of its own. "": the records are not packed.
-        observer: The observer of the index's progress.
+        describe: A function that writes the indexes and the manifest of the shards in a directory, as `tfpipe index`
+            does, and returns the manifest. If it raises an error, the output has no manifest.
 
     Raises:
         ConfigError: The output cannot be used, or would have too many shards.
@@ -147,7 +146,7 @@ def run(config: ShardConfig, compression: Compression = "", observer: Observer |
             folder.remove()
             raise
         _run_all(_write_shard, job, shards, workers)
-        unindexed = _describe(config, job, shards, observer)
+        unindexed = _describe(config, job, describe)
         num_bytes = sum(file_io.get_sizes([folder.result(shard.file) for shard in shards]))
         for part in ("sizes", "scratch"):
             file_io.remove_tree(folder.path(part))
@@ -315,13 +314,13 @@ def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]
             yield pack_member(piece, _LEVEL) if job.packs else _frame(unpack_member(piece))
 
 
-def _describe(config: ShardConfig, job: _Job, shards: Sequence[_Shard], observer: Observer | None) -> str | None:
+def _describe(config: ShardConfig, job: _Job, describe: Callable[[str], Manifest]) -> str | None:
     """Writes the manifest and the indexes; returns the reason if the records cannot be described."""
     data = job.folder.result()
     try:
-        report = index(IndexConfig(data, split=job.split), observer)
+        manifest = describe(data)
     except (ConfigError, FormatError, DataError) as error:
         return str(error).replace(data, config.output)
-    manifest = replace(report.manifest, name=os.path.basename(job.folder.output), seed=config.seed)
+    manifest = replace(manifest, name=os.path.basename(job.folder.output), seed=config.seed)
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(manifest).encode())
     return None

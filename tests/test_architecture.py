@@ -32,6 +32,7 @@ FLOORS = {
             "beam_jobs.append_job",
             "beam_jobs.graph",
             "beam_jobs.make_plan",
+            "beam_jobs.opaque_job",
             "beam_jobs.records",
         ),
         *("beam_jobs.part_job", "beam_jobs.runners", "beam_jobs.shard_job"),

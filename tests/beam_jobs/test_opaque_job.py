@@ -24,6 +24,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import pack_member, scan_compressed, scan_members
 from tfpipe.format.example import encode_example
 from tfpipe.format.tfrecord import scan_records
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -70,7 +71,12 @@ def inputs(payloads, tmp_path_factory) -> Path:
 
 def run(inputs: Path, form: str, output: Path, compression="GZIP", **options) -> opaque_job.OpaqueResult:
     options = {"num_shards": 3, "workers": 1, **options}
-    return opaque_job.run(ShardConfig(f"{inputs}/{form}.tfrecord*", str(output), **options), compression)
+    return run_job(ShardConfig(f"{inputs}/{form}.tfrecord*", str(output), **options), compression)
+
+
+def run_job(config: ShardConfig, compression="GZIP") -> opaque_job.OpaqueResult:
+    describe = lambda shards: index(IndexConfig(shards, split=config.split or "train")).manifest  # noqa: E731
+    return opaque_job.run(config, compression, describe)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +131,7 @@ def test_members_are_copied_packed(tmp_path: Path) -> None:
     payloads = draw_payloads(9, 50)
     members = [pack_member(framed([payload]), 1) for payload in payloads]
     (tmp_path / "in.gz").write_bytes(b"".join(members))
-    opaque_job.run(ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1), "GZIP")
+    run_job(ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1), "GZIP")
     data = (tmp_path / "out/train-00000-of-00001.tfrecord.gz").read_bytes()
     ends = np.cumsum([size for _, size in scan_members((tmp_path / "in.gz").open("rb"))])
     assert ends[-1] == len(data)
@@ -144,7 +150,7 @@ def test_examples_get_a_manifest_and_an_exact_order(tmp_path: Path, compression)
     (tmp_path / "in.tfrecord.gz").write_bytes(gzip.compress(framed(examples)))
     output = tmp_path / "shapes"
     config = ShardConfig(str(tmp_path / "in.tfrecord.gz"), str(output), num_shards=2, workers=1)
-    assert opaque_job.run(config, compression).unindexed is None
+    assert run_job(config, compression).unindexed is None
     manifest = load_manifest(str(output))
     assert (manifest.name, manifest.random_access, manifest.splits["train"].records) == ("shapes", True, 24)
     assert verify(str(output), VerifyConfig()).damaged == []
@@ -200,7 +206,7 @@ def test_a_run_that_was_killed_goes_on(inputs: Path, expected: Path, tmp_path: P
 def test_what_is_damaged_is_named_and_nothing_is_written(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / "in.gz").write_bytes(data)
     with pytest.raises(FormatError) as caught:
-        opaque_job.run(ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1), "GZIP")
+        run_job(ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1), "GZIP")
     assert str(caught.value).startswith(f"{tmp_path}/in.gz: ")
     assert reason in str(caught.value)
     assert os.listdir(tmp_path) == ["in.gz"]
@@ -212,10 +218,10 @@ def test_refusals(inputs: Path, expected: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"No TFRecord file fits {tmp_path}/none.tfrecord"):
         run(tmp_path, "none", tmp_path / "out")
     with pytest.raises(ConfigError, match="reads files of this machine, got gs://"):
-        opaque_job.run(ShardConfig("gs://bucket/files", str(tmp_path / "out")))
+        run_job(ShardConfig("gs://bucket/files", str(tmp_path / "out")))
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(DataError, match=r"The 1 files of .* have no record"):
-        opaque_job.run(ShardConfig(str(tmp_path / "empty"), str(tmp_path / "out"), workers=1))
+        run_job(ShardConfig(str(tmp_path / "empty"), str(tmp_path / "out"), workers=1))
 
 
 def test_the_command(tfpipe, inputs: Path, expected: Path, tmp_path: Path) -> None:

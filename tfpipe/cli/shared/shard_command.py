@@ -165,6 +165,7 @@ _OPAQUE = ("num_shards", "shard_size_bytes", "shuffle", "seed", "workers")  # th
 def run_opaque(options: dict[str, Any], beam_args: Sequence[str], compression: str | None, split: str | None) -> None:
     """Runs `reshard --opaque`, and prints the result; refuses every option that it does not have."""
     from beam_jobs import opaque_job, process_pool
+    from tfpipe.integrity.foreign.index import IndexConfig, index
 
     pattern, output, as_json = (options.pop(name) for name in ("dataset", "output", "as_json"))
     known = {name: options.pop(name) for name in _OPAQUE}
@@ -177,7 +178,11 @@ def run_opaque(options: dict[str, Any], beam_args: Sequence[str], compression: s
     process_pool.start_early()
     config = ShardConfig(pattern, output, split=split, **drop_missing(known))
     with ScanDisplay("Indexing") as display:
-        result = opaque_job.run(config, "GZIP" if compression == "gzip" else "", display)
+        result = opaque_job.run(
+            config,
+            "GZIP" if compression == "gzip" else "",
+            lambda shards: index(IndexConfig(shards, split=split or "train"), display).manifest,
+        )
     facts = {"dataset": output, **asdict(result)}
     show(facts, _format_opaque(facts), as_json)
 
