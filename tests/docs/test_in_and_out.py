@@ -69,6 +69,7 @@ TESTS = {
     "TFRecords that are compressed": [
         "integrity/foreign/test_index_pipeline.py::test_compressed_files_are_read_in_throughput_order"
     ],
+    "TFRecords of any content, to shuffle them": ["beam_jobs/test_opaque_job.py::test_all_records_in_another_order"],
     "TFRecords with tensors of `tf.io.serialize_tensor`": [
         "integrity/foreign/test_index_tensors.py::test_they_are_read_padded_or_ragged"
     ],
