@@ -1,13 +1,23 @@
-"""Changes whose rates are known, tried in turns."""
+"""Changes and fixes that are tried in turns: with rates that are known, and with a real pipeline."""
 
+import gc
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.observers import Recorder
-from tfpipe.errors import DataError
-from tfpipe.profiler.trials import Trial, compare, try_changes
+from tests.profiler.profiles import make_fix, make_profile
+from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.cache import BytesCache
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.profiler.measure import profile, simulated_accelerator
+from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, measure_rate
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.trials import Trial, compare, try_changes, try_fixes
+from tfpipe.profiler.types import Bottleneck, Fix, Report, Spread
 
 RATES = {"slow": 0.5, "fast": 2.0, "same": 1.02}
 """The factors by which the rate changes."""
@@ -51,3 +61,81 @@ def test_one_spoiled_turn_changes_nothing() -> None:
     rates: Iterator[float] = iter((120.0, 100.0, 100.0, 12.0, 120.0, 100.0))  # other work took the fourth
     trial = compare(lambda _: next(rates), {}, {"fast": 1})
     assert (trial.gain, trial.rate, trial.kept) == (pytest.approx(1.2), 120, True)
+
+
+CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
+
+
+@pytest.fixture
+def accelerators(monkeypatch) -> list[Accelerator]:
+    """Lets pipelines run at known rates, and returns their accelerators."""
+    seen = []
+
+    def measure(
+        _data: Any, _split: Any, config: PipelineConfig, accelerator: Accelerator, *_: Any
+    ) -> tuple[float, float]:
+        seen.append(accelerator)
+        if config.prefetch_batches == 13:
+            raise ConfigError("Unlucky.")
+        rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8 / (config.prefetch_batches or 1)
+        return (rate, 0.0) if config.cache == "none" else (5 * rate, 200.0)
+
+    monkeypatch.setattr(profile, "measure_rate", measure)
+    return seen
+
+
+def try_known(*fixes: Fix, config: PipelineConfig = CONFIG) -> tuple[Report, dict[str, Any], list[str]]:
+    report, recorder = Report(make_profile(), Bottleneck("decode", "", 1.0), fixes), Recorder()
+    data: Any = None
+    report, kept = try_fixes(report, make_turn(data, None, config, FAST, 1.5), recorder)
+    return report, kept, recorder.notes
+
+
+def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Accelerator]) -> None:
+    fixes = (
+        make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        make_fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
+        make_fix({"prefetch_batches": 13}, "Bad luck.", 1500, 0.2),
+        make_fix({"prefetch_batches": 4}, "Fewer.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 32}, "Still more reads.", 1600, 0.2),
+    )
+    report, kept, notes = try_known(*fixes)
+    assert [(fix.measured_images_per_second, fix.kept) for fix in report.fixes] == [
+        (2000, True),
+        (None, None),
+        (None, None),
+        (500, False),
+        (None, None),
+    ]
+    assert report.fixes[0].measured_gain == Spread(2.0, 2.0, 2.0)
+    assert (report.fixes[1], report.after_images_per_second) == (fixes[1], 2000)
+    assert kept == {"tf_data.cycle_length": 16}
+    assert notes == ["Not tried: prefetch_batches = 13. Unlucky."]
+
+
+def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accelerators: list[Accelerator]) -> None:
+    cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
+    report, kept, notes = try_known(cache)
+    assert (report.fixes, kept) == ((cache,), {})
+    assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill, and a turn has 40 s for it."]
+    faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
+    assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept
+
+
+def test_another_batch_size_computes_in_proportion(accelerators: list[Accelerator]) -> None:
+    try_known(make_fix({"batch_size": 400}, "Larger.", 1500, 0.2))
+    assert accelerators[:2] == [Accelerator(0.04, 400), FAST]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["auto", "throughput"])
+def test_a_cache_is_filled_in_each_turn(small_dataset: Path, monkeypatch, order: str) -> None:
+    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.1)
+    config = PipelineConfig(batch_size=4, image_size=16, cache="bytes", order=order)
+    for _ in range(2):
+        rate, fill_s = measure_rate(
+            load_manifest(str(small_dataset)), "train", config, Accelerator(0.02, 4), ProfileConfig(0.3, 0.3)
+        )
+        assert 0 < rate < 201
+        assert fill_s == 0
+        assert not any(type(value) is BytesCache for value in gc.get_objects())  # the next turn needs the memory
