@@ -89,3 +89,13 @@ def test_records_need_neither_image_nor_tensor(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "text" / "train.tfrecord", [{"words": b"no image", "image": b"cats/1.jpg"}])
     manifest = index(IndexConfig(str(tmp_path / "text"))).manifest
     assert (manifest.image_key, manifest.schema.names) == (None, ("image", "words"))
+
+
+def test_an_empty_tensor_of_a_huge_size_is_bytes(foreign, tmp_path: Path) -> None:
+    """Whoever made room for its rows would take all memory."""
+    for size, kind in ((2**16, "tensor"), (2**62, "values")):
+        proto = tf.make_tensor_proto(np.zeros((1, 0), np.float32))
+        proto.tensor_shape.dim[0].size = size
+        data = proto.SerializeToString()
+        foreign.write(tmp_path / kind / "train.tfrecord", [{"a": data}])
+        assert [spec.kind for spec in index(IndexConfig(str(tmp_path / kind))).manifest.schema.features] == [kind]

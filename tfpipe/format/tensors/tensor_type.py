@@ -238,6 +238,8 @@ def read_tensor_proto(data: bytes) -> TensorProto | None:
         return None
     if dtype is None or len(shape) > MAX_AXES or min(shape, default=0) < 0:
         return None
+    if max(shape, default=0) > max(len(data), _MAX_EMPTY_SIZE):
+        return None
     begin, end = content or (len(data), len(data))
     item_bytes = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     return TensorProto(dtype, shape, begin) if prod(shape) * item_bytes == end - begin else None
