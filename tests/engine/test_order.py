@@ -1,21 +1,27 @@
 """The exact order: golden values, a second implementation in plain Python, and what must hold for any input."""
 
 import hashlib
+import json
+import shutil
+import subprocess
 from collections import Counter
 from itertools import permutations
 from math import isqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import ROOT
 from tests.refusals import refusal
 from tfpipe.engine.host import Host
 from tfpipe.engine.order import ORDER_VERSION, Order, check_version, choose_block, mixing_score
 from tfpipe.errors import ConfigError
 
 IMAGENET = (1250,) * 1024
+PAGE = ROOT / "docs" / "understand"
 SMALL = Order(24, 6, 2, seed=5)
 
 epochs = st.integers(0, 10)
@@ -62,6 +68,31 @@ def test_golden_batch(block_records: int, step: int, numbers: list[int], digest:
     assert (batch.shape, batch.dtype) == ((256,), np.int64)
     assert batch[[0, 1, 2, 100, 255]].tolist() == numbers
     assert hashlib.sha256(batch.astype("<i8").tobytes()).hexdigest()[:40] == digest
+
+
+# Those of the page about the order, with another implementation beside them.
+
+
+def test_the_vectors_of_the_page_hold():
+    file = json.loads((PAGE / "order_vectors.json").read_text())
+    assert file["order"] == ORDER_VERSION
+    for vector in file["vectors"]:
+        names = ("num_records", "batch_size", "block_records")
+        order = Order(*(vector[name] for name in names), seed=int(vector["seed"]))
+        assert order.list_numbers(vector["epoch"], vector["step"]).tolist() == vector["numbers"], vector
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_vectors_hold_in_another_language(tmp_path: Path):
+    def check(vectors: Path) -> tuple[int, str, str]:
+        command = ["node", str(PAGE / "order.mjs"), str(vectors)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout, done.stderr[:6]
+
+    text = (PAGE / "order_vectors.json").read_text()
+    assert check(PAGE / "order_vectors.json") == (0, f"{text.count('num_records')} vectors hold.\n", "")
+    (tmp_path / "wrong.json").write_text(text.replace("[11, 19,", "[19, 11,"))
+    assert check(tmp_path / "wrong.json") == (1, "", "Wrong:")
 
 
 def plain_mix(state: int) -> int:
