@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_printed_command_is_read_as_the_same_job(config: ShardConfig, beam_arg
     def keep(config: ShardConfig, run_args: RunArgs) -> None:
         runs.append((config, run_args.beam_args))
 
-    monkeypatch.setattr(sys.modules["tfpipe.cli.shard"], "run_job", keep)
+    monkeypatch.setattr(import_module("tfpipe.cli.shard"), "run_job", keep)
     words = shlex.split(format_command(config, beam_args))
     assert words[:3] == ["python", "-m", "beam_jobs"]
     jobs.main(words[3:], standalone_mode=False)

@@ -3,7 +3,6 @@
 import gzip
 import io
 import os
-import tracemalloc
 import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -12,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.integrity.damaged import framed
+from tests.memory import peak_memory
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import (
     MAX_RECORD_BYTES,
@@ -85,11 +85,10 @@ def test_a_huge_length_takes_no_memory() -> None:
     ):
         list(scan_compressed(io.BytesIO(data), "ZLIB"))
     bomb = zlib.compress(record_header(MAX_RECORD_BYTES) + bytes(30 << 20))  # 30 MB of zeros in 30 KB
-    tracemalloc.start()
-    with pytest.raises(FormatError, match=r"Record 0 at byte 0 of the unpacked data is cut off"):
-        list(scan_compressed(io.BytesIO(bomb), "ZLIB"))
-    assert tracemalloc.get_traced_memory()[1] < 100 << 20
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        with pytest.raises(FormatError, match=r"Record 0 at byte 0 of the unpacked data is cut off"):
+            list(scan_compressed(io.BytesIO(bomb), "ZLIB"))
+        assert peak() < 100 << 20
 
 
 SIZES = [0, 1, 100, 2**20, 2**20 - 16, 2**20 - 12, 3 << 20, 5]  # around the pieces that are unpacked at once
@@ -122,9 +121,8 @@ def test_records_with_a_member_of_their_own_are_known() -> None:
     ids=["cut off", "more bytes", "two members", "empty", "no record", "a bomb"],
 )
 def test_a_member_with_anything_but_one_record(member: bytes, reason: str) -> None:
-    tracemalloc.start()
-    with pytest.raises(FormatError) as caught:
-        unpack_member(member)
-    assert tracemalloc.get_traced_memory()[1] < 10 << 20
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        with pytest.raises(FormatError) as caught:
+            unpack_member(member)
+        assert peak() < 10 << 20
     assert str(caught.value).startswith(reason)

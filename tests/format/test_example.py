@@ -321,11 +321,11 @@ def test_hostile_bytes_take_linear_time():
     entry = b"\x0a" + length + outer
     length = bytes([len(entry) & 127 | 128, len(entry) >> 7 & 127 | 128, len(entry) >> 14])
     many.append(b"\x0a" + length + entry)
-    start = time.perf_counter()
+    start = time.process_time()
     for data in many:
         with contextlib.suppress(FormatError):
             decode_example(data)
-    assert time.perf_counter() - start < 5  # quadratic time would be hours
+    assert time.process_time() - start < 5  # quadratic time would be hours
 
 
 def test_the_number_of_fields_is_bounded():

@@ -10,6 +10,7 @@ from beam_jobs.inputs.archive import list_archive
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from tests.beam_jobs.images import write_tar, write_zip
+from tests.memory import peak_memory
 
 
 def list_refs(path: Path) -> dict[str, ImageRef]:
@@ -114,15 +115,11 @@ def test_more_than_promised_is_never_unpacked(tmp_path: Path, promised: int) -> 
 
 def test_a_zip_bomb_costs_no_memory(tmp_path: Path) -> None:
     """Reads 100 MB of zeros that promise to be 1000 bytes."""
-    import tracemalloc
-
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.jpg", "w") as member:
         for _ in range(100):
             member.write(bytes(10**6))
     ref = list_refs(path)["a.jpg"]._replace(size=1000)
-    tracemalloc.start()
-    assert unreadable(tmp_path, ref).endswith("(more than the 1000 bytes that it promises)")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 5_000_000
+    with peak_memory() as peak:
+        assert unreadable(tmp_path, ref).endswith("(more than the 1000 bytes that it promises)")
+        assert peak() < 5_000_000

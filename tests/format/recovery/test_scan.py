@@ -3,12 +3,12 @@ all."""
 
 import io
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from tests.integrity.damaged import DamagedFile, framed
+from tests.memory import peak_memory
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
@@ -129,8 +129,6 @@ def test_hostile_lengths_end_soon_and_take_no_memory() -> None:
     """Headers on headers, each of which promises nearly all of the file."""
     size = 100_000
     data = b"".join(record_header(size - at - FRAME_BYTES - 13) for at in range(0, size - 1200, 12)) + bytes(1200)
-    tracemalloc.start()
-    assert not [one for one in found(struct.pack("<Q", 2**63) + data) if isinstance(one, Intact)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50 << 20
+    with peak_memory() as peak:
+        assert not [one for one in found(struct.pack("<Q", 2**63) + data) if isinstance(one, Intact)]
+        assert peak() < 50 << 20

@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import os
 import shutil
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from tests.beam_jobs.images import make_png
 from tests.integrity.damaged import framed
+from tests.memory import peak_memory
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixture import mix
@@ -206,11 +206,10 @@ def test_hostile_members_are_refused(tmp_path: Path, last: bytes, reason: str) -
     path = tmp_path / "in/train.tfrecord.gz"
     path.parent.mkdir()
     path.write_bytes(pack_member(GOOD, 6) + last)
-    tracemalloc.start()
-    with pytest.raises(FormatError) as caught:
-        index(IndexConfig(str(path.parent)))
-    assert tracemalloc.get_traced_memory()[1] < 20 << 20
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        with pytest.raises(FormatError) as caught:
+            index(IndexConfig(str(path.parent)))
+        assert peak() < 20 << 20
     assert str(caught.value).startswith(f"{path} cannot be indexed: {reason}")
     assert os.listdir(path.parent) == ["train.tfrecord.gz"]
 
