@@ -147,12 +147,18 @@ def _parse_together(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str,
     return columns
 
 
+_LONG_LIST = 64  # values; shorter ones are faster taken by their indices
+
+
 def _make_column(block: RecordBlock, pool: NDArray[Any], count: int, records: _Ints, found: _Ints) -> Column:
     """Makes the column of a feature out of the values of all features of its kind."""
     counts = np.zeros(count, np.int64)
     counts[records] = found[:, 3]
     if len(found) and (found[:, 3] == 1).all():
         values = found[:, 2]
+    elif found[:, 3].sum() > _LONG_LIST * len(found):
+        lists = [pool[first : first + size] for first, size in found[:, 2:4].tolist()]
+        return Column(counts, np.concatenate(lists), np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None)
     else:
         ends = np.cumsum(found[:, 3])
         values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(found[:, 2] - ends + found[:, 3], found[:, 3])

@@ -31,10 +31,10 @@ typedef struct {
 
 enum { KEYS, FEATURES, TEXTS, INTS, FLOATS };
 
-/* Makes room for one more item. Returns its place, or NULL without memory. */
-static void *add(parser *self, int pool, void **items, size_t *count, size_t item_bytes) {
-    if (*count == self->capacities[pool]) {
-        const size_t capacity = *count < 64 ? 64 : 2 * *count;
+/* Makes room for more items. Returns the place of the first, or NULL without memory. */
+static void *add(parser *self, int pool, void **items, size_t *count, size_t more, size_t item_bytes) {
+    if (more > self->capacities[pool] - *count) {
+        const size_t twice = *count < 64 ? 64 : 2 * *count, capacity = more > twice - *count ? *count + more : twice;
         void *larger = capacity > SIZE_MAX / item_bytes ? NULL : realloc(*items, capacity * item_bytes);
         if (larger == NULL) {
             self->no_memory = 1;
@@ -43,11 +43,14 @@ static void *add(parser *self, int pool, void **items, size_t *count, size_t ite
         *items = larger;
         self->capacities[pool] = capacity;
     }
-    return (uint8_t *)*items + (*count)++ * item_bytes;
+    uint8_t *first = (uint8_t *)*items + *count * item_bytes;
+    *count += more;
+    return first;
 }
 
-#define ADD(self, pool, items, count) add(self, pool, (void **)&(self)->out->items, &(self)->out->count, \
-                                          sizeof *(self)->out->items)
+#define ADD_MANY(self, pool, items, count, more) add(self, pool, (void **)&(self)->out->items, &(self)->out->count, \
+                                                     more, sizeof *(self)->out->items)
+#define ADD(self, pool, items, count) ADD_MANY(self, pool, items, count, 1)
 
 static int read_varint(message *from, int max_bytes, uint64_t *value) {
     *value = 0;
@@ -100,13 +103,15 @@ static int read_texts(parser *self, message list) {
 }
 
 static int read_floats(parser *self, message run) {
+    const size_t count = (size_t)(run.end - run.at) / 4;
     if ((run.end - run.at) % 4 != 0) return 0;
-    for (; run.at < run.end; run.at += 4) {
-        float *value = ADD(self, FLOATS, floats, num_floats);
-        if (value == NULL) return 0;
-        const uint32_t bits = (uint32_t)run.at[0] | (uint32_t)run.at[1] << 8 | (uint32_t)run.at[2] << 16 |
-                              (uint32_t)run.at[3] << 24;
-        memcpy(value, &bits, sizeof bits);
+    if (count == 0) return 1;
+    float *values = ADD_MANY(self, FLOATS, floats, num_floats, count);
+    if (values == NULL) return 0;
+    for (size_t k = 0; k < count; k++) { /* a copy of memory where numbers begin with their lowest byte */
+        const uint8_t *at = run.at + 4 * k;
+        const uint32_t bits = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        memcpy(values + k, &bits, sizeof bits);
     }
     return 1;
 }
