@@ -174,8 +174,8 @@ def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'beam_jobs' has no attribute 'ReadRecords'"):
-        _ = beam_jobs.ReadRecords
+    with pytest.raises(AttributeError, match="module 'beam_jobs' has no attribute 'AddColumn'"):
+        _ = beam_jobs.AddColumn
 
 
 @pytest.mark.slow
