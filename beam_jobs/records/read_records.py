@@ -37,11 +37,11 @@ class ReadRecords(beam.PTransform):
 
     A record has, by name:
 
-        image: The bytes that are stored, a file or raw pixels; of several images a list. Only if records have images.
-        label: The class, an int from 0; None without one. Only if the dataset has classes.
-        other features: As the schema says, those of added columns too: str for text, a NumPy array for a tensor, the
-            bytes of a PNG for a mask, int, float or bytes for one value; else an array int64 or float32 [values], or a
-            list of bytes.
+    - image: The bytes that are stored, a file or raw pixels; of several images a list. Only if records have images.
+    - label: The class, an int from 0; None without one. Only if the dataset has classes.
+    - other features: As the schema says, those of added columns too: str for text, a NumPy array for a tensor, the
+      bytes of a PNG for a mask, int, float or bytes for one value; else an array int64 or float32 [values], or a list
+      of bytes.
 
     The schema of `WriteRecords` must name the same values: choose them by `features`.
 
