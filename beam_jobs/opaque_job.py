@@ -41,7 +41,7 @@ from tfpipe.format.compressed import (
 )
 from tfpipe.format.manifest import Compression, Manifest
 from tfpipe.format.record_index import MAX_RECORDS
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_footer, record_header, scan_records
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, frame_record, scan_records
 from tfpipe.storage import file_io
 from tfpipe.system.hash_permutation import key_of, permute
 from tfpipe.system.host_limits import usable_cpus
@@ -221,15 +221,11 @@ def _pack(path: str, compression: Compression, scratch: str) -> tuple[NDArray[np
     sizes, unpacked = bytearray(), 0
     with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
         for payload in scan_compressed(file, compression):
-            member = pack_member(_frame(payload), _LEVEL)
+            member = pack_member(frame_record(payload), _LEVEL)
             out.write(member)
             sizes += len(member).to_bytes(8, "little")
             unpacked += len(payload) + FRAME_BYTES
     return np.frombuffer(bytes(sizes), "<i8"), unpacked
-
-
-def _frame(payload: bytes) -> bytes:
-    return b"".join((record_header(len(payload)), payload, record_footer(payload)))
 
 
 def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
@@ -311,7 +307,7 @@ def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]
         if is_packed == job.packs:
             yield piece
         else:
-            yield pack_member(piece, _LEVEL) if job.packs else _frame(unpack_member(piece))
+            yield pack_member(piece, _LEVEL) if job.packs else frame_record(unpack_member(piece))
 
 
 def _describe(config: ShardConfig, job: _Job, describe: Callable[[str], Manifest]) -> str | None:

@@ -9,7 +9,7 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.manifest import Compression
-from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.format.tfrecord import frame_record
 from tfpipe.storage import file_io
 
 
@@ -55,7 +55,7 @@ def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, b
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             for payload in scan_compressed(file, compression):
-                frame = b"".join((record_header(len(payload)), payload, record_footer(payload)))
+                frame = frame_record(payload)
                 yield offset, frame
                 offset += len(frame)
         except FormatError as error:

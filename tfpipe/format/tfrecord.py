@@ -72,6 +72,11 @@ def record_footer(data: bytes) -> bytes:
     return _CRC.pack(masked_crc32c(data))
 
 
+def frame_record(payload: bytes) -> bytes:
+    """Returns a record as it stands in a file: the header, the payload and the footer."""
+    return b"".join((record_header(len(payload)), payload, record_footer(payload)))
+
+
 def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
     """Reads the payload of the record at an offset, whose size, framing included, is the index's."""
     return read_record_at(_reader(file), file.seek(0, os.SEEK_END), offset, size)

@@ -27,7 +27,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage.file_io import join, lies_below, make_absolute, resolve_links
 
 RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"
-"""What must be the same at a trainer and its workers, so that their batches are equal."""
+"""The releases that a trainer and its workers must share, so that their batches are equal."""
 
 MOST_BYTES = 2_000_000_000
 """The most bytes of a batch of a service."""

@@ -45,12 +45,6 @@ def hash_stream(file: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def hash_file(path: str) -> str:
-    """Returns the SHA-256 of a local file, as lower-case hexadecimal digits."""
-    with open(path, "rb", buffering=0) as file:
-        return hash_stream(file)
-
-
 def open_descriptor(path: str) -> int:
     """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
