@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import signal
 import sys
 import time
@@ -15,7 +14,7 @@ from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 
 def _interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)  # in this thread: another one could take it while this one begins to sleep
     for _ in range(100):  # Python looks for signals between two instructions
         pass
 

@@ -48,14 +48,13 @@ def keep_interrupts() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         global _is_pending
         _is_pending = True
-        # A thread could remember it as well, but starting one here could be interrupted; a timer cannot.
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S)
+        # A thread could remember it as well, but starting one here could be interrupted; a timer cannot. It goes on: a
+        # signal that the system gives to another thread does not wake this one.
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S, _AGAIN_AFTER_S)
         signal.default_int_handler(number, frame)
 
     def interrupt_again(*_: object) -> None:
-        if _comes_from_interrupt(sys.exc_info()[1]):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S)
-        else:
+        if not _comes_from_interrupt(sys.exc_info()[1]):
             # SIGINT and not KeyboardInterrupt: its handler may have been changed, and it may be blocked for a while.
             signal.raise_signal(signal.SIGINT)
 
