@@ -114,9 +114,9 @@ TESTS = {
 
 
 def read_rows() -> list[str]:
-    """Returns the first cell of every row; one that stands in both tables gets the name of the second."""
+    """Returns the first cell of every row of the two tables; one that stands in both gets the name of the second."""
     rows: list[str] = []
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+    for line in PAGE.read_text(encoding="utf-8").partition("\n## Export\n")[0].splitlines():
         match = re.match(r"\| (.+?) \| ", line)
         if match and match[1] not in ("from", "to"):
             rows.append(f"{match[1]} (out)" if match[1] in rows else match[1])

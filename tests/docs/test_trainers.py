@@ -12,8 +12,8 @@ from tests.docs.run_in_process import run_blocks
 from tests.other_libraries import make_environment
 
 OTHER_TRAINERS = DOCS / "howto" / "other-trainers.md"
-TF_MODELS = DOCS / "moving" / "tf-models.md"
-BOXES = DOCS / "howto" / "boxes.md"
+TF_MODELS = DOCS / "compare.md"
+BOXES = DOCS / "howto" / "boxes-and-masks.md"
 
 # The first batches of the dataset of the page, and then those that the trainer takes, which is MaxText's own.
 MAXTEXT = """
@@ -192,7 +192,8 @@ def test_the_reader_of_tf_models_takes_the_shards(environment_folder: Path, tmp_
     make_imagenet(tmp_path / "images", tmp_path / "ILSVRC2012_img_train.tar")
     block = find(TF_MODELS, "needs tf-models-official")
     check = Block(TF_MODELS, block.line, "python", GARDEN, None)
-    printed = run_blocks([find_shell(TF_MODELS), find_shell(BOXES), block, check], tmp_path, python, environment)
+    shards = [find(TF_MODELS, "needs ImageNet"), find_shell(BOXES)]
+    printed = run_blocks([*shards, block, check], tmp_path, python, environment)
     assert f"--- {block.place}\n{find_output(block)}" in printed
     assert printed.endswith(f"--- {check.place}\n{GARDEN_PRINTS}")
 
