@@ -57,7 +57,6 @@ def test_a_page_without_its_comments_and_an_unknown_page(tfpipe: Tfpipe) -> None
 
 def test_help_prints_the_options_of_a_command(tfpipe: Tfpipe) -> None:
     assert tfpipe("help", "shard") == tfpipe("shard", "--help")
-    assert tfpipe("help", "export").out.startswith("# ")  # a page of this name comes first
 
 
 def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_path: Path) -> None:
