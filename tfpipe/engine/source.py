@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import file_names
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
@@ -54,7 +53,6 @@ class Source:
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
     split: str | None = field(default=None, compare=False)
     file_bytes: tuple[int, ...] = field(default=(), repr=False)  # if a manifest says it
-    index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # and the size of the file of each
     chosen: ViewSplit | None = field(default=None, repr=False, compare=False)  # the records of a view; None for all
 
     @classmethod
@@ -70,11 +68,9 @@ class Source:
             raise DataError(f"{split!r} of {manifest.address} has no records.")
         random_access = manifest.random_access
         root, records = manifest.shard_directory(directory), info.records_per_shard
-        indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
-        file_bytes = tuple(shard.bytes for shard in info.shards)
         return cls(
             name=f"{split!r} of {manifest.address}",
-            files=tuple(file_io.join(root, shard.file) for shard in info.shards),
+            files=tuple(file_io.join_names(root, (shard.file for shard in info.shards))),
             schema=manifest.full_schema,
             images=StoredImages.from_manifest(manifest, split),
             record_bytes=info.memory_bytes / info.records,
@@ -93,8 +89,7 @@ class Source:
             is_indexed=manifest.foreign is not None,
             manifest=manifest,
             split=split,
-            file_bytes=file_bytes,
-            index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
+            file_bytes=tuple(shard.bytes for shard in info.shards),
             chosen=info.chosen,
         )
 
@@ -107,7 +102,8 @@ class Source:
         if self.manifest is None or self.split is None:
             return False
         root = self.manifest.shard_directory(self.manifest.directory or "")
-        return self.files == tuple(file_io.join(root, shard.file) for shard in self.manifest.splits[self.split].shards)
+        shards = self.manifest.splits[self.split].shards
+        return self.files == tuple(file_io.join_names(root, (shard.file for shard in shards)))
 
     @property
     def has_images(self) -> bool:

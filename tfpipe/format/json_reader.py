@@ -1,4 +1,4 @@
-"""Reads JSON that comes from outside, and names the place of every mistake: `splits.train.shards[3].records`."""
+"""Reads JSON that comes from outside, and names the path of every mistake: `splits.train.shards[3].records`."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from tfpipe.errors import FormatError
@@ -22,33 +21,50 @@ MAX_PARTS = DOCUMENT.items
 MAX_TEXT = 10_000
 """The most characters of one string or key."""
 
-_MAX_PLACE = 200  # the most characters of a place that a message shows
+_MAX_PATH = 200  # the most characters of a path that a message shows
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value and its place. Each method raises `FormatError` if the value does not have the kind it reads."""
+    """A JSON value and its path. Each method raises `FormatError` if the value does not have the kind it reads.
 
-    value: object
-    place: str = ""  # such as `splits.train.shards[3]`; empty for the whole
-    where: str = ""  # the name of the document
+    The path is put together for a message only: a manifest may have a million values.
+    """
+
+    __slots__ = ("_at", "value", "where")
+
+    def __init__(self, value: object, at: "str | tuple[Node, str | int]" = "", where: str = "") -> None:
+        self.value, self.where = value, where  # `where` is the name of the document
+        self._at = at  # its path, or the value that holds it and its key there
+
+    @property
+    def path(self) -> str:
+        """The path, such as `splits.train.shards[3]`; empty for the whole document."""
+        if isinstance(self._at, str):
+            return self._at
+        parent, key = self._at
+        if isinstance(key, int):
+            return f"{parent.path}[{key}]"
+        name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
+        return f"{parent.path}.{name}" if parent.path else name
 
     def error(self, must: str) -> FormatError:
         """Returns an error whose sentence is "<place> must be <must>, got <value>."."""
-        place = _shorten(self.place) or "the document"
-        return FormatError(f"{self._prefix()}{place} must be {must}, got {_show(self.value)}.")
+        path = _shorten(self.path) or "the document"
+        return FormatError(f"{self._prefix()}{path} must be {must}, got {_show(self.value)}.")
 
     def refuse(self, reason: object) -> FormatError:
         """Returns an error for a value that another check refused. `reason` is a whole sentence."""
-        return FormatError(f"{self._prefix()}{_shorten(self.place)}: {reason}")
+        return FormatError(f"{self._prefix()}{_shorten(self.path)}: {reason}")
 
     def field(self, key: str) -> "Node":
         """Returns the value of a key that must exist."""
-        fields = self._fields()
+        fields = self.value
+        if not isinstance(fields, dict):
+            raise self.error("an object")
         if key not in fields:
-            raise FormatError(f"{self._prefix()}{_shorten(self._below(key))} is missing.")
-        return Node(fields[key], self._below(key), self.where)
+            raise FormatError(f"{self._prefix()}{_shorten(Node(None, (self, key)).path)} is missing.")
+        return Node(fields[key], (self, key), self.where)
 
     def get(self, key: str) -> "Node | None":
         """Returns the value of a key that need not exist; None without it."""
@@ -56,16 +72,18 @@ class Node:
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
         """Yields every key with its value."""
-        for key, value in self._fields().items():
+        if not isinstance(self.value, dict):
+            raise self.error("an object")
+        for key, value in self.value.items():
             if len(key) > MAX_TEXT:
                 raise self.error(f"an object whose keys have at most {MAX_TEXT:,} characters")
-            yield key, Node(value, self._below(key), self.where)
+            yield key, Node(value, (self, key), self.where)
 
     def elements(self) -> list["Node"]:
         """Returns the values of a list."""
         if not isinstance(self.value, list):
             raise self.error("a list")
-        return [Node(value, f"{self.place}[{i}]", self.where) for i, value in enumerate(self.value)]
+        return [Node(value, (self, i), self.where) for i, value in enumerate(self.value)]
 
     def text(self) -> str:
         """Returns a string that is short enough to be shown and to be a name."""
@@ -123,15 +141,6 @@ class Node:
         """Reads each value of a list."""
         return tuple(map(read, self.elements()))
 
-    def _fields(self) -> dict[str, object]:
-        if not isinstance(self.value, dict):
-            raise self.error("an object")
-        return self.value
-
-    def _below(self, key: object) -> str:
-        name = key if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
-        return f"{self.place}.{name}" if self.place else name
-
     def _prefix(self) -> str:
         return f"{self.where}: " if self.where else ""
 
@@ -169,9 +178,9 @@ def parse_json(text: str, where: str) -> Node:
         raise FormatError(f"{where} holds a number with too many digits.") from None
 
 
-def _shorten(place: str) -> str:
-    """Cuts the middle out of a long place. A place in deeply nested JSON would fill pages."""
-    return place if len(place) <= _MAX_PLACE else f"{place[: _MAX_PLACE // 2]}…{place[-_MAX_PLACE // 2 :]}"
+def _shorten(path: str) -> str:
+    """Cuts the middle out of a long path. One in deeply nested JSON would fill pages."""
+    return path if len(path) <= _MAX_PATH else f"{path[: _MAX_PATH // 2]}…{path[-_MAX_PATH // 2 :]}"
 
 
 def _show(value: object) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -54,7 +55,7 @@ class ImagesPerRecord:
     largest: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SplitInfo:
     """One split: its shards and their contents."""
 
@@ -85,7 +86,7 @@ class SplitInfo:
         """The number of shards."""
         return len(self.shards)
 
-    @property
+    @cached_property
     def records(self) -> int:
         """The number of records in all shards, or of those that a view reads."""
         return sum(shard.records for shard in self.shards) if self.chosen is None else self.chosen.records
@@ -99,7 +100,7 @@ class SplitInfo:
         ends = np.searchsorted(self.chosen.numbers, np.cumsum(stored))
         return tuple(np.diff(ends, prepend=0).tolist())
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The size of all shards in bytes, or of the records that a view reads."""
         return sum(shard.bytes for shard in self.shards) if self.chosen is None else self.chosen.bytes

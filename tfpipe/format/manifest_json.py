@@ -321,22 +321,22 @@ def _seekable_jpegs(node: Node) -> int:
 
 def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
     """Reads one shard. `expected` is its name or, for a foreign shard, the set of names so far, which it joins."""
-    file = node.field("file")
+    file, sha256 = node.field("file"), node.field("sha256")
+    name, digest = file.text(), sha256.text()
     if isinstance(expected, set):
         try:
-            file_names.check_foreign_name(file.text())
+            file_names.check_foreign_name(name)
         except FormatError as error:
             raise file.refuse(error) from None
-        if file.text() in expected:
+        if name in expected:
             raise file.error("a name that no other shard has")
-        expected.add(file.text())
-    elif file.text() != expected:
+        expected.add(name)
+    elif name != expected:
         # Only one name is right, so folders, other splits and repetitions are all refused here.
         raise file.error(repr(expected))
-    sha256 = node.field("sha256")
-    if not _SHA256.fullmatch(sha256.text()):
+    if not _SHA256.fullmatch(digest):
         raise sha256.error("64 lower-case hexadecimal digits")
-    return ShardInfo(file.text(), node.field("records").count(), node.field("bytes").count(), sha256.text())
+    return ShardInfo(name, node.field("records").count(), node.field("bytes").count(), digest)
 
 
 def _sizes(node: Node) -> ImageSizes:

@@ -23,6 +23,7 @@ from tfpipe.storage.stores import get_store
 
 _READ_BUFFER_BYTES = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
+_READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
 
 
@@ -39,6 +40,12 @@ def join(base: str, *parts: str) -> str:
         else:
             base = posixpath.join(base, part) if is_url(base) else os.path.join(base, part)
     return base
+
+
+def join_names(base: str, names: Iterable[str]) -> list[str]:
+    """Returns each of many relative names below `base`, as `join` does it for one."""
+    prefix = join(base, "")
+    return [prefix + name for name in names]
 
 
 def make_absolute(path: str) -> str:
@@ -342,7 +349,7 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
         if not stat.S_ISREG(status.st_mode):
             raise FormatError(f"{path} must be a regular file.")
         _check_found(path, size, status.st_size)
-        if not os.access(path, os.R_OK):
+        if status.st_mode & _READ_BY_ALL != _READ_BY_ALL and not os.access(path, os.R_OK):
             raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
 
 

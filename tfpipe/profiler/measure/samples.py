@@ -205,7 +205,6 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         manifest=replace(manifest, splits={split: info}, directory=folder, columns=(), version=""),
         split=split,
         file_bytes=tuple(shard.bytes for shard in shards),
-        index_files=(),
         chosen=None,
     )
 
@@ -235,7 +234,6 @@ def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
         manifest=None,
         split=None,
         file_bytes=(),
-        index_files=(),
     )
 
 
