@@ -12,11 +12,9 @@ from tfpipe.profiler.types import (
     HostUse,
     OptionValue,
     PipelineProfile,
-    ServiceUse,
     Spread,
     StageTiming,
     StepTiming,
-    WorkerTiming,
 )
 from tfpipe.system.options import replace_options
 
@@ -81,14 +79,6 @@ PROFILE = PipelineProfile(
     option_costs={"now": 4000.0, "device": 4400.0, "cached": 1000.0, "smaller": 2000.0, "smaller_bytes": 0.5},
     handover_us=0.0,
 )
-
-SERVICE = ServiceUse(
-    workers=(WorkerTiming("a:1", 500.0, 0.9), WorkerTiming("b:1", 600.0, 0.95)),
-    local_fraction=0.0,
-    batch_bytes=10e6,
-    wire_bytes_per_second=100e6,
-)
-"""Two workers that together make 1,100 images/s, in batches of 100."""
 
 
 def make_profile(**changes: Any) -> PipelineProfile:

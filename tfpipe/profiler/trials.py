@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfpipe.errors import DataError
-from tfpipe.profiler.diagnose.diagnosis import add_measured
 from tfpipe.profiler.types import Fix, Report, Spread
 from tfpipe.system.progress import Observer
 
@@ -46,7 +45,8 @@ def try_fixes(
     trials, kept = try_changes(run, candidates, observer, enough)
     fixes = [_add_trial(fix, trial) for fix, trial in zip(report.fixes, trials, strict=True)]
     rates = [trial.rate for trial in trials if trial is not None and trial.kept]
-    return add_measured(report, fixes, rates[-1] if rates else report.profile.images_per_second), kept
+    after = rates[-1] if rates else report.profile.images_per_second
+    return replace(report, fixes=tuple(fixes), after_images_per_second=after), kept
 
 
 def _add_trial(fix: Fix, trial: Trial | None) -> Fix:

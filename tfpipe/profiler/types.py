@@ -241,31 +241,6 @@ MOST_THREADS = 64  # the threads that a fix lets wait at once, at most: with as 
 LARGE_BATCH = 64  # the number of images in a batch that is tried beside a small one
 
 
-@dataclass(frozen=True)
-class WorkerTiming:
-    """A worker of a service while all workers make as many batches as they can."""
-
-    address: str  # host:port
-    images_per_second: float
-    busy_fraction: float  # the rest it waits for the network or the trainer
-
-
-@dataclass(frozen=True)
-class ServiceUse:
-    """The service that made the batches."""
-
-    workers: tuple[WorkerTiming, ...]
-    local_fraction: float  # of the batches, which the trainer made itself (the service's `share`)
-    batch_bytes: float  # the mean size
-    wire_bytes_per_second: float  # from workers during the run
-
-    @property
-    def images_per_second(self) -> float:
-        """The images per second that all workers and this host can make."""
-        remote = sum(worker.images_per_second for worker in self.workers)
-        return remote / (1 - self.local_fraction) if self.local_fraction < 1 else float("inf")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """The figures that every profile has, of a pipeline or of a loader."""
@@ -307,7 +282,6 @@ class PipelineProfile(Profile):
     timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
     fill_s: float = 0.0  # until the cache is full, if the figures are of the epoch that fills it
     records_per_image: float = 1.0  # 4 if a filter drops three of four
-    service: ServiceUse | None = None  # with one, `stages` has only the taking of batches
 
     @cached_property
     def demand(self) -> Demand:
@@ -546,12 +520,6 @@ class Fix:
             f"{name} = {_option_to_text(value)}" for name, value in self.changes.items()
         )
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it changes this host or its data, and was measured."""
-        guessed = self.demand is None or self.effort is Effort.REWRITE
-        return not guessed and self.action != "add_machines"
-
     def compute_rate(self, now: float, demand: Demand) -> float:
         """Returns the images per second with this fix, where a demand gives `now` images per second."""
         changed = (self.demand or demand).scale_other(demand)
@@ -573,37 +541,12 @@ def _option_to_text(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Combination:
-    """Several fixes together."""
-
-    fixes: tuple[int, ...]  # their numbers in the report, from 1
-    predicted_images_per_second: float
-    predicted_idle_fraction: float | None  # None without steps that take time
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """The needs of an accelerator that no fix on this host satisfies."""
-
-    best_images_per_second: float  # predicted with the best fixes, or measured without any
-    stage: str | None  # too slow however many cores there are
-    machines: int | None  # for `tfpipe serve`, with the best fixes but a cache; None if it cannot be served
-    cores: int | None  # that would do; None if these are enough or a stage is too slow
-    storage_bytes_per_second: float | None  # that it would need; None if it is fast enough, or not measured
-    cpu_us_per_image: float  # with the best fixes
-    affordable_cpu_us_per_image: float
-    raw_images: bool  # whether raw pixels in the shards would do, without any fix
-
-
-@dataclass(frozen=True)
 class Report:
     """A profile and the conclusions from it."""
 
     profile: Profile
     bottleneck: Bottleneck
     fixes: tuple[Fix, ...] = ()  # the best one first
-    combination: Combination | None = None  # None if one fix alone gives as much
-    shortfall: Shortfall | None = None  # None if some fix satisfies the accelerator
     after_images_per_second: float | None = None  # with every fix that was kept; None if none was tried
     price_per_day: float | None = None  # of idle time
 

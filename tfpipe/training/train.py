@@ -83,7 +83,6 @@ class _Run:
         self.evaluation_split = find_evaluation_split(manifest, config.split)
         self.folder = RunDir(config.output, self.process == 0)
         self.monitor = IdleMonitor(every_steps=config.log_every_steps)
-        self.monitor.use_strategy(strategy)
         self.epoch = self.step = self.saved_step = 0
         self.sums = np.zeros((2, _SUMS))
         self.unread: list[tf.Tensor] = []  # sums of steps, which devices may still compute

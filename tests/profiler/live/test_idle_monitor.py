@@ -17,7 +17,6 @@ import tfpipe
 from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live import devices
-from tfpipe.profiler.live.graph_clock import Delivery
 from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
@@ -62,6 +61,34 @@ def test_a_watched_iterator_inside_a_function_is_timed(make_batches: MakeBatches
             step.result = train(iterator)
             time.sleep(STEP_S)
     assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.15)
+
+
+def test_watching_changes_nothing_that_a_trainer_sees() -> None:
+    monitor = IdleMonitor()
+    dataset = tf.data.Dataset.range(7).map(lambda i: {"image": tf.fill([2, 3], i), "text": tf.as_string(i)})
+    watched = monitor.watch(dataset)
+    assert watched.element_spec == dataset.element_spec
+    assert int(watched.cardinality()) == 7
+    assert [int(element["image"][0, 0]) for element in watched] == list(range(7))
+    assert int(monitor.watch(dataset.repeat()).cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert int(monitor.watch(dataset.filter(lambda _: True)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
+
+
+@pytest.mark.parametrize("autotunes", [False, True])
+def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches, autotunes: bool) -> None:
+    """Without autotuning it waits 10 ms a batch; else tf.data adds a prefetch, which must not wait in its place."""
+    options = tf.data.Options()
+    options.autotune.enabled = autotunes
+    monitor = IdleMonitor()
+    iterator, host_s = iter(monitor.watch(make_batches(0.01).with_options(options))), list[float]()
+    for _ in range(15):
+        asked_at = time.perf_counter()
+        next(iterator)
+        host_s.append(time.perf_counter() - asked_at)
+        time.sleep(0.02)
+    waits_s = [got_at - asked_at for asked_at, got_at, _ in monitor._deliveries]
+    assert (len(waits_s), {images for _, _, images in monitor._deliveries}) == (15, {8})
+    assert sum(waits_s[2:]) == pytest.approx(sum(host_s[2:]), rel=0.25, abs=0.03)
 
 
 def test_wrong_numbers_are_named() -> None:
@@ -206,26 +233,11 @@ def test_images_of_a_batch_are_counted_in_every_framework() -> None:
     assert devices.count_images([]) == 0
 
 
-class WrittenClock:
-    """A clock inside a dataset, with deliveries that were written by hand."""
-
-    def __init__(self, *deliveries: Delivery) -> None:
-        self.deliveries = list(deliveries)
-
-    def read(self, steps: int, replicas: int) -> None:
-        """Does nothing."""
-
-    def take(self, steps: int, resumed_at: float | None) -> list[Delivery] | None:
-        taken, self.deliveries = self.deliveries[:steps], self.deliveries[steps:]
-        return taken if len(taken) == steps else None
-
-    def forget(self, steps: int, replicas: int) -> None:
-        """Does nothing."""
-
-
-def make_watched(*deliveries: Delivery) -> IdleMonitor:
+def make_watched(*deliveries: tuple[float, float, int]) -> IdleMonitor:
+    """Returns a monitor whose watched dataset gave elements at these times: asked for, come, images."""
     monitor = IdleMonitor(warm_up=0)
-    monitor._clock = WrittenClock(*deliveries)  # type: ignore[assignment]
+    for number, delivery in enumerate(deliveries):
+        monitor._receive(number, *delivery)
     return monitor
 
 
@@ -239,7 +251,7 @@ def make_steps(monitor: IdleMonitor, loop: Loop, count: int, steps: int = 1) -> 
 def test_a_clock_tells_the_waits_later(loop: Loop) -> None:
     # A thread between clock and trainer asks early: then the trainer waits from the beginning of its step.
     gots = (999.0, 1001.25, 1002.5)
-    monitor = make_watched(*(Delivery(k, 900.0, got, 8) for k, got in enumerate(gots)))
+    monitor = make_watched(*((900.0, got, 8) for got in gots))
     make_steps(monitor, loop, 3)
     timing = monitor.result()
     assert timing.input_wait_fraction.median == pytest.approx(0.75 / 3)
@@ -248,19 +260,38 @@ def test_a_clock_tells_the_waits_later(loop: Loop) -> None:
 
 
 def test_a_call_of_several_steps_waits_for_all_its_deliveries(loop: Loop) -> None:
-    monitor = make_watched(Delivery(0, 1000.0, 1000.5, 3), Delivery(1, 1000.75, 1001.0, 3))
+    monitor = make_watched((1000.0, 1000.5, 3), (1000.75, 1001.0, 3))
     make_steps(monitor, loop, 1, steps=2)
     timing = monitor.result()
     assert (timing.steps, timing.images_per_step, timing.input_wait_fraction.median) == (2, 3, 0.75)
 
 
 def test_a_step_whose_end_nobody_saw_does_not_count(loop: Loop) -> None:
-    monitor = make_watched(*(Delivery(k, 1000.0 + k, 1000.0 + k, 8) for k in range(3)))
+    monitor = make_watched(*((1000.0 + k, 1000.0 + k, 8) for k in range(3)))
     make_steps(monitor, loop, 2)
     monitor._begin(loop.now)
     loop.advance(50)
     monitor._end(loop.now, counts=False)
     assert monitor.result().steps == 2
+
+
+def test_an_epoch_begins_a_new_iterator_or_goes_on_with_the_old_one(loop: Loop) -> None:
+    monitor = make_watched((900.0, 900.5, 8))  # taken to build the model
+    for number in range(2):
+        monitor._receive(number, 1000.0 + number, 1000.25 + number, 8)
+        make_steps(monitor, loop, 1)
+    assert monitor.end_epoch()["input_wait_fraction"] == 0.25
+    monitor._receive(2, 1002.0, 1002.5, 8)
+    make_steps(monitor, loop, 1)
+    assert monitor.end_epoch()["input_wait_fraction"] == 0.5
+
+
+def test_a_step_that_takes_several_elements_is_told(loop: Loop) -> None:
+    monitor = make_watched(*((1000.0, 1000.0, 4) for _ in range(160)))
+    make_steps(monitor, loop, 80)
+    assert monitor.end_epoch() == {}
+    with pytest.raises(DataError, match="A step must take one element of the dataset"):
+        monitor.result()
 
 
 def test_a_training_without_steps_is_told(loop: Loop, caplog) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.profiler.profiles import SERVICE, make_fix, make_profile, make_step
+from tests.profiler.profiles import make_fix, make_profile, make_step
 from tfpipe import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.report.text_json import NO_STAGES, RANKING, format_headline
-from tfpipe.profiler.types import OptionValue, PipelineProfile, Report, Spread, Step, WorkerTiming
+from tfpipe.profiler.report.text_json import RANKING, explain_no_stages, format_headline
+from tfpipe.profiler.types import OptionValue, PipelineProfile, Report, Spread, Step
 
 INFINITE = float("inf")
 VOID = {"meta", "br", "link"}
@@ -71,16 +71,6 @@ def parse_page(report: Report) -> Page:
 @pytest.fixture
 def report() -> Report:
     return make_report(replace(make_profile(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
-
-
-def test_the_workers_of_a_service_have_a_table(report: Report) -> None:
-    assert "The workers of the service" not in parse_page(report).text
-    workers = (WorkerTiming("<a>:1", 1000.0, 0.9), WorkerTiming("b:1", 200.0, 0.7))
-    page = parse_page(make_report(make_profile(service=replace(SERVICE, workers=workers))))
-    assert "Worker Images/s Busy" in page.text
-    assert "<a>:1 1,000 90 % b:1 200 70 % " in page.text
-    assert "For 4,000 images/s it takes 7 workers of 600 images/s." in page.text
-    assert "run this on a worker without service ." in page.text
 
 
 def test_the_budget_is_the_headline(report: Report) -> None:
@@ -215,7 +205,7 @@ def test_a_compute_bound_page_has_no_fixes() -> None:
 
 def test_missing_stages_and_steps_are_left_out() -> None:
     page = parse_page(report_with(make_profile(stages=())))
-    assert NO_STAGES in page.text
+    assert explain_no_stages(make_profile()) in page.text
     assert page.count("track") == page.count("timeline") == 0
     assert "Step by step" not in page.text
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_spread, make_stage, make_step
+from tests.profiler.profiles import PROFILE, make_profile, make_spread, make_stage, make_step
 from tfpipe import profiler
-from tfpipe.profiler.diagnose.diagnosis import add_measured, make_report
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import (
-    NO_STAGES,
     RANKING,
-    SERVICE_NOTE,
     explain_filling,
+    explain_no_stages,
     explain_rates,
     format_headline,
+    format_shortfall,
     to_json,
     to_text,
 )
-from tfpipe.profiler.types import DatasetFacts, Held, Spread, Step, WorkerTiming
+from tfpipe.profiler.types import DatasetFacts, Held, Spread, Step
 
 HELD = (Held("shuffle", "records", 8192, 0.8e9, 1.0),)
 
@@ -118,7 +118,10 @@ def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
     text = to_text(make_report(make_profile(step=make_step(1000, 1000))))
     assert text.startswith("Compute-bound: ")
     assert "Only a faster step makes this training faster.\n" in text
-    assert NO_STAGES in to_text(make_report(make_profile(stages=(), step=make_step(1000, 1000))))
+    idle = make_profile(stages=(), step=make_step(1000, 1000))
+    assert explain_no_stages(idle) == "No stage was tried, since the accelerator does not wait."
+    assert explain_no_stages(idle) in to_text(make_report(idle))
+    assert explain_no_stages(make_profile(config={"service.workers": ("a:1",)})).endswith("a worker without `service`.")
 
 
 def test_the_text_says_that_a_cache_was_being_filled() -> None:
@@ -131,7 +134,7 @@ def test_the_text_says_that_a_cache_was_being_filled() -> None:
 
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
-    assert (document["version"], document["method"]) == (4, "loop")
+    assert (document["version"], document["method"]) == (5, "loop")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
     assert document["bottleneck"]["stage"] == "decode"
@@ -144,22 +147,6 @@ TRIED = (
     *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "smaller_bytes"),
     *("seekable", "read", "read_without_unread", "read_unpacked"),
 )
-
-
-def test_the_json_has_the_service() -> None:
-    report = make_report(make_profile(service=SERVICE))
-    document = json.loads(json.dumps(to_json(report), allow_nan=False))["service"]
-    assert list(document) == ["workers", "local_fraction", "batch_bytes", "wire_bytes_per_second", "needed_workers"]
-    assert document["workers"][1] == {"address": "b:1", "images_per_second": 600.0, "busy_fraction": 0.95}
-    assert document["needed_workers"] == 8
-
-
-def test_the_text_has_the_service() -> None:
-    text = to_text(make_report(make_profile(service=SERVICE, host={"cpu_fraction": 0.2})))
-    assert SERVICE_NOTE in text
-    assert "a:1                                  500    90 %\n" in text
-    assert "\nFor 4,000 images/s it takes 8 workers of 550 images/s.\n" in text
-    assert text.startswith("The service limits this pipeline: ")
 
 
 UNPACED = make_profile(step=replace(make_step(), method="none", step_s=make_spread(0.0)), dataset={"records": 1000})
@@ -184,7 +171,7 @@ def test_without_a_step_the_rate_the_stages_and_the_fixes_are_told() -> None:
     assert not re.search("any rate|idle|needs|reaches", "\n".join(lines))
     document = json.loads(json.dumps(to_json(report), allow_nan=False))
     unknown = ("idle_fraction", "idle_fraction_spread", "input_wait_fraction", "required_images_per_second")
-    assert [document[name] for name in (*unknown, "shortfall")] == [None] * 5
+    assert [document[name] for name in unknown] == [None] * 4
     assert {fix["predicted_idle_fraction"] for fix in document["fixes"]} == {None}
     page = render(report)
     assert 'id="gauge"' not in page
@@ -198,7 +185,10 @@ def test_without_a_step_the_rate_the_stages_and_the_fixes_are_told() -> None:
     ("changes", "sentence"),
     [
         ({"first_batch_s": 20.0}, "The first batch took 20.0 s, and a whole epoch 1.0 s."),
-        ({"service": SERVICE, "host": {"cpu_fraction": 0.2}}, "The 2 workers can make 1,100 images/s."),
+        (
+            {"config": {"service.workers": ("a:1", "b:1")}, "host": {"cpu_fraction": 0.2}},
+            "The 2 workers give 1,000 images/s.",
+        ),
     ],
 )
 def test_other_limits_without_a_step(changes: dict[str, Any], sentence: str) -> None:
@@ -237,7 +227,6 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     document = to_json(
         make_report(replace(make_profile(held=HELD), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
     )
-    document |= {"service": to_json(make_report(make_profile(service=SERVICE)))["service"]}
     # Their fields are those of the data, the options and the stages.
     not_listed = {"dataset", "config", "what_if"}
     inner = [
@@ -249,8 +238,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     ]
     assert listed == {*document, *(name for part in inner for name in part)}
     assert all(f"`{name}`" in section for name in TRIED)
-    for part in (DatasetFacts, WorkerTiming):
-        assert all(f"`{field.name}`" in section for field in fields(part))
+    assert all(f"`{field.name}`" in section for field in fields(DatasetFacts))
 
 
 def test_fixes_that_were_tried_show_what_they_gave() -> None:
@@ -265,15 +253,31 @@ def test_fixes_that_were_tried_show_what_they_gave() -> None:
     assert report.idle_after_fixes == 0.5
 
 
-def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
-    """Nothing reaches the rate by prediction; what was kept does, and then nothing is missing."""
+def test_the_shortfall_says_how_many_cores_or_machines_it_takes() -> None:
+    """The best fix gives 1,994 images/s on 4 cores: 4 x (4,000 / 1,994 - 1) more, or three hosts."""
     report = make_report(PROFILE)
-    assert report.shortfall is not None
-    kept = tuple(replace(fix, kept=True) for fix in report.fixes)
-    done = add_measured(report, kept, 3990.0)
-    assert (done.shortfall, done.combination, done.after_images_per_second) == (None, None, 3990.0)
-    half = add_measured(report, kept, 2000.0)
-    assert half.shortfall is not None
-    assert (half.shortfall.best_images_per_second, half.shortfall.machines, half.shortfall.cores) == (2000.0, 2, None)
-    assert "No fix here reaches 4,000 images/s; what was kept gives 2,000." in to_text(half)
-    assert add_measured(report, report.fixes, 1000.0).shortfall == report.shortfall
+    assert format_shortfall(report) == (
+        "No fix here alone reaches 4,000 images/s; the best gives 1,994. The rest needs about 5 more cores, or `tfpipe "
+        "serve` on 3 machines like this one."
+    )
+    assert format_shortfall(report) in to_text(report)
+    kept = replace(report, after_images_per_second=2000.0)
+    assert "what was kept gives 2,000. The rest needs about 4 more cores, or `tfpipe serve` on 2 " in to_text(kept)
+    alone = make_report(make_profile(option_costs={"now": None}, dataset={"short_side": None}))
+    assert "this pipeline gives 1,000. The rest needs about 12 more cores" in format_shortfall(alone)
+    slow = make_profile(host={"storage_limit_bytes_per_second": 110e6, "cpu_fraction": 0.3})
+    assert "cores" not in format_shortfall(make_report(slow))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"config": {"cache": "bytes"}}, {"dataset": {"by_engine": False}}, {"dataset": {"own_stages": ("blur",)}}],
+)
+def test_machines_are_left_out_where_the_pipeline_cannot_be_served(changes: dict[str, Any]) -> None:
+    assert "more cores." in format_shortfall(make_report(make_profile(**changes)))
+
+
+def test_where_one_fix_is_enough_nothing_is_missing() -> None:
+    assert format_shortfall(make_report(make_profile(step=make_step(1000, 1300)))) == ""
+    assert format_shortfall(make_report(make_profile(step=make_step(1000, 1000)))) == ""
+    assert format_shortfall(replace(make_report(PROFILE), after_images_per_second=3990.0)) == ""

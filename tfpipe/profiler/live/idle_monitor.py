@@ -31,8 +31,6 @@ from tfpipe.system.arguments import check_count, check_has
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfpipe.profiler.live.graph_clock import Delivery, GraphClock
-
 logger = logging.getLogger(__name__)
 
 _NO_BATCH = object()
@@ -41,7 +39,9 @@ _FIRST_PROBES = 5  # one after another, for a first estimate
 _MAX_REPORTS = 10_000
 _MAX_PROBES = 1000
 _MAX_WAITING = 4096
-_STEPS_PER_READ = 64
+_MOST_AHEAD = 16  # elements that a prefetch of a strategy takes ahead of the trainer, and more than it does
+
+_Delivery = tuple[float, float, int]  # when an element of a watched dataset was asked for and came, and its images
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ class _Call:
 
     begin: float  # the earliest time at which the trainer can have asked for the batch
     steps: int
-    resumed_at: float | None  # when training went on, for the first call after a pause
     end: float | None = None  # None while it runs
     wait_s: float | None = None  # None until the deliveries of its batches are known
     images: int = 0
@@ -102,18 +101,22 @@ class _Call:
     probe_wait_s: float = 0.0  # the wait within `probe`
     counts: bool = True  # whether the time of the end is known; else the sums leave the call out
 
-    def receive(self, deliveries: list[Delivery]) -> None:
-        """Computes the waits from the clock inside the graph.
+    def take(self, deliveries: deque[_Delivery]) -> bool:
+        """Computes the waits if the elements of all its steps have come, and returns whether they have.
 
         A strategy's prefetch thread asks before the trainer does. The wait is counted from the trainer's own request.
         """
+        if len(deliveries) < self.steps:
+            return False
+        taken = [deliveries.popleft() for _ in range(self.steps)]
 
         def wait(asks: float) -> float:
-            return sum(max(0.0, one.got_at - max(one.asked_at, asks)) for one in deliveries)
+            return sum(max(0.0, got_at - max(asked_at, asks)) for asked_at, got_at, _ in taken)
 
-        self.wait_s, self.images = wait(self.begin), sum(one.images for one in deliveries)
+        self.wait_s, self.images = wait(self.begin), sum(images for _, _, images in taken)
         if self.probe is not None:
             self.probe_wait_s = wait(max(self.begin, self.probe[0]))
+        return True
 
 
 class _Sums:
@@ -161,14 +164,12 @@ class IdleMonitor:
         check_count("warm_up", warm_up)
         self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
         self._every_steps, self._warm_up = every_steps, warm_up
-        self._clock: GraphClock | None = None
-        self._replicas = 1
+        self._deliveries: deque[_Delivery] = deque(maxlen=_MAX_WAITING)  # of watched datasets, that no call has taken
         self._framework = ""
         self._is_synchronous: bool | None = None  # unknown before the first step
         self._last_result: Any = None
         self._open: _Call | None = None
         self._last_end: float | None = None
-        self._resumed_at: float | None = time.time()
         self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # for their deliveries
         self._compute_s: deque[float] = deque(maxlen=_MAX_PROBES)
         self._ended_steps = self._settled_steps = self._probes = 0
@@ -219,8 +220,9 @@ class IdleMonitor:
         """Returns the dataset with a clock in its last stage.
 
         Use it for trainers that take batches themselves: Keras, or an iterator inside a `tf.function`. Watch only the
-        training dataset, and add no stage after it, not even a prefetch. Under a strategy, watch inside the dataset
-        function, or before `experimental_distribute_dataset`. The dataset must run in this process.
+        training dataset, and add no stage after it, not even a prefetch. A step must take one element of it: under a
+        strategy, watch before `experimental_distribute_dataset`. Batches of `distribute_datasets_from_function` go
+        through `iterate`. The dataset must run in this process.
 
         The clock costs about 0.2 ms a batch; `iterate` costs 0.02 ms. To take a batch that is ready costs 0.2 to 1 ms
         when the pipeline and the step compete for cores. The clock does not count this as wait.
@@ -228,11 +230,27 @@ class IdleMonitor:
         check_has("dataset", dataset, "element_spec", "a tf.data.Dataset; other iterables go through `iterate`")
         import tensorflow as tf
 
-        from tfpipe.profiler.live.graph_clock import GraphClock
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def note(stamp: tuple[tf.Tensor, tf.Tensor], element: Any) -> Any:
+            tensors = [value for value in tf.nest.flatten(element) if isinstance(value, tf.Tensor)]
+            images = tf.shape(tensors[0])[0] if tensors and tensors[0].shape.rank else 1
+            with tf.control_dependencies([tf.numpy_function(self._receive, [*stamp, tf.timestamp(), images], tf.bool)]):
+                return tf.nest.map_structure(tf.identity, element)
 
-        self.use_strategy(tf.distribute.get_strategy())
-        self._clock = self._clock or GraphClock()
-        return self._clock.watch(dataset)
+        # tf.data puts a prefetch behind a pipeline that ends without one. Behind the clock this prefetch would wait
+        # all the time, whatever the trainer does. So the same prefetch goes before the clock.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        if _gets_prefetch(dataset):
+            dataset = dataset.prefetch(tf.data.AUTOTUNE)
+        # One function makes the number and the time, because each function costs some 30 us an element.
+        stamps = (
+            tf.data.Dataset.from_tensors(0)
+            .repeat()
+            .scan(tf.constant(0, tf.int64), lambda number, _: (number + 1, (number, tf.timestamp())))
+        )
+        # `zip` asks its inputs in order, and `map` runs when its element has come.
+        return tf.data.Dataset.zip((stamps, dataset)).map(note).with_options(options)
 
     def callback(self) -> tf.keras.callbacks.Callback:
         """Returns a callback for `model.fit`, whose dataset must have gone through `watch`.
@@ -252,7 +270,6 @@ class IdleMonitor:
 
             def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
                 monitor._set_framework("tensorflow", None)
-                monitor.use_strategy(getattr(self.model, "distribute_strategy", None) or tf.distribute.get_strategy())
                 self._steps = int(getattr(self.model, "steps_per_execution", 1) or 1)
                 self._probe: _Call | None = None
 
@@ -290,29 +307,17 @@ class IdleMonitor:
 
         return IdleCallback()
 
-    def use_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Sets the strategy, to know how many replicas of this process take batches. `callback` does this by itself."""
-        if strategy.num_replicas_in_sync > 1:
-            # The largest number counts: outside the scope of a strategy a caller sees only one replica.
-            self._replicas = max(self._replicas, len(strategy.extended.worker_devices))
-
     def pause(self) -> None:
         """Leaves out the time until the next step, in which the training evaluates or saves."""
-        now = time.time()
-        self._end(now)
-        self._settle()
-        if lost := sum(call.steps for call in self._waiting):
-            logger.debug("The clock has no wait for %d steps.", lost)
-            self._waiting.clear()
-            if self._clock is not None:
-                self._clock.forget(lost, self._replicas)
-        self._last_end, self._resumed_at = None, now
+        self._end(time.time())
+        self._waiting.clear()
+        self._last_end = None
 
     def end_epoch(self) -> dict[str, float]:
         """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
         self.pause()
         sums, self._epoch = self._epoch, _Sums()
-        if sums.steps:
+        if sums.steps and len(self._deliveries) <= _MOST_AHEAD:
             return self._make_report(sums).logs
         if not self._has_warned and self._ended_steps > self._warm_up:
             self._has_warned = True
@@ -323,11 +328,11 @@ class IdleMonitor:
         """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
 
         Raises:
-            DataError: No step was timed after the warm-up.
+            DataError: No step was timed after the warm-up, or steps took several elements of a watched dataset.
         """
         self._settle()
         total = self._total
-        if not total.steps:
+        if not total.steps or len(self._deliveries) > _MOST_AHEAD:
             raise DataError(self._explain_no_steps())
         whole = self._make_report(total)
         reports = self.reports or [whole]
@@ -362,12 +367,18 @@ class IdleMonitor:
 
     def _begin(self, asks: float, steps: int = 1) -> _Call:
         """Begins a call of some steps, which asks for its batch now."""
-        self._open = _Call(asks, steps, self._resumed_at)
-        self._resumed_at = None
+        self._open = _Call(asks, steps)
         return self._open
 
+    def _receive(self, number: int, asked_at: float, got_at: float, images: int) -> bool:
+        """Takes the times of an element of a watched dataset, in the thread that takes the element."""
+        if number == 0:  # a new iterator: nobody takes what the last one gave
+            self._deliveries.clear()
+        self._deliveries.append((float(asked_at), float(got_at), int(images)))
+        return True
+
     def _end(self, now: float, counts: bool = True) -> None:
-        """Ends the open call, if there is one, and reads the clock before the clock forgets."""
+        """Ends the open call, if there is one."""
         call, self._open = self._open, None
         if call is None:
             return
@@ -375,21 +386,14 @@ class IdleMonitor:
         self._last_end = now
         self._waiting.append(call)
         self._ended_steps += call.steps
-        steps_per_read = min(_STEPS_PER_READ, self._every_steps)
-        if self._ended_steps // steps_per_read != (self._ended_steps - call.steps) // steps_per_read:
-            self._settle()
+        self._settle()
 
     def _settle(self) -> None:
-        """Reads the clock, and adds up the calls whose wait is known now."""
-        if self._clock is not None:
-            self._clock.read(sum(call.steps for call in self._waiting), self._replicas)
+        """Adds up the calls whose wait is known now."""
         while self._waiting:
             call = self._waiting[0]
-            if call.wait_s is None:
-                deliveries = None if self._clock is None else self._clock.take(call.steps, call.resumed_at)
-                if deliveries is None:
-                    return
-                call.receive(deliveries)
+            if call.wait_s is None and not call.take(self._deliveries):
+                return
             self._waiting.popleft()
             self._settled_steps += call.steps
             if call.counts and self._settled_steps > self._warm_up:
@@ -420,6 +424,11 @@ class IdleMonitor:
         return sums.report(self._settled_steps, statistics.median(self._compute_s) if has_probes else None)
 
     def _explain_no_steps(self) -> str:
+        if len(self._deliveries) > _MOST_AHEAD:
+            return (
+                "A step must take one element of the dataset that `IdleMonitor.watch` returned. Take the batches of a "
+                "strategy with several replicas from `IdleMonitor.iterate`."
+            )
         if self._ended_steps > self._warm_up:
             return (
                 f"{self._ended_steps} steps were made, and the clock saw no batch of them. Train on the dataset that "
@@ -429,3 +438,14 @@ class IdleMonitor:
             f"No step was seen after the {self._warm_up} of the warm-up; {self._ended_steps} were made. Train for "
             "longer."
         )
+
+
+def _gets_prefetch(dataset: tf.data.Dataset) -> bool:
+    """Returns whether tf.data would put a prefetch behind this dataset."""
+    options = dataset.options()
+    optimization = options.experimental_optimization
+    if False in (optimization.inject_prefetch, optimization.apply_default_optimizations, options.autotune.enabled):
+        return False
+    while type(dataset).__name__ == "_OptionsDataset":  # has no public name
+        dataset = dataset._input_dataset
+    return type(dataset).__name__ != "_PrefetchDataset"

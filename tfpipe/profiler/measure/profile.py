@@ -27,15 +27,7 @@ from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate
-from tfpipe.profiler.measure.engine import (
-    Functions,
-    NumpyPipeline,
-    Reading,
-    Shape,
-    measure_service,
-    time_phases,
-    time_taking,
-)
+from tfpipe.profiler.measure.engine import Functions, NumpyPipeline, Reading, Shape, time_phases
 from tfpipe.profiler.measure.facts import find_held, get_dataset_facts
 from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
@@ -110,7 +102,7 @@ def profile_pipeline(
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
     The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are timed
-    afterwards, if the accelerator waits at all. With a `service` the profile has what this host does, and its workers.
+    afterwards, if the accelerator waits at all. With a `service` the profile has no stages.
     """
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
@@ -124,12 +116,8 @@ def profile_pipeline(
         started = time.perf_counter()
         run = _run(pipeline, accelerator, run_config, plan, observer)
         profile = _describe(run, started, plan, facts, accelerator)
-        if config.service.workers:
-            observer.phase("Measuring the workers")
-            service = measure_service(plan, profile.step)
-            return replace(
-                profile, service=service, stages=(time_taking(run.before, run.after, profile.step, service),)
-            )
+        if config.service.workers:  # which run the stages
+            return profile
         stages = () if pipeline.clocks is None else _time_engine(run, profile, plan)
         if profile.step.idle <= NO_IDLE:  # no change makes the training faster
             profile = replace(profile, stages=stages)

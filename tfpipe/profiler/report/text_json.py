@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfpipe.profiler.diagnose.bottleneck import count_needed_workers, explain_needed_workers, explain_wire
+from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
+from tfpipe.profiler.diagnose.proposals import can_be_served
 from tfpipe.profiler.loader.diagnose import compute_costs
 from tfpipe.profiler.types import (
     ACTIVITIES,
@@ -18,25 +19,21 @@ from tfpipe.profiler.types import (
     PipelineProfile,
     Profile,
     Report,
-    ServiceUse,
     Spread,
     StageTiming,
     StepTiming,
 )
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
-VERSION = 4
-NO_STAGES = "No stage was tried, since the accelerator does not wait."
+VERSION = 5
 NO_FIXES = "No fix here would help."
 HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
-SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
     "first_batch": "the first batch",
     "accelerator": "the accelerator",
     "service": "the service",
-    "wire": "the wire",
 }
 _TRAINERS = {
     "loop": "a plain loop, which takes a batch and then computes",
@@ -164,7 +161,7 @@ def to_text(report: Report) -> str:
     profile = report.profile
     lines = [*_summary_lines(report), ""]
     if isinstance(profile, PipelineProfile):
-        lines += [*_stage_lines(profile), *_service_lines(profile)]
+        lines += _stage_lines(profile)
     elif isinstance(profile, LoaderProfile):
         lines += [*_process_lines(profile), *_code_lines(profile)]
     return use_unit("\n".join(line.rstrip() for line in [*lines, *_fix_lines(report)]) + "\n", report)
@@ -216,9 +213,6 @@ def _pipeline_to_json(profile: PipelineProfile, report: Report) -> dict[str, Any
             }
             for stage in profile.stages
         ],
-        "combination": None if report.combination is None else asdict(report.combination),
-        "shortfall": None if report.shortfall is None else asdict(report.shortfall),
-        "service": None if profile.service is None else _service_to_json(profile.service, profile.step),
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "held": [asdict(held) for held in profile.held],
@@ -251,10 +245,6 @@ def _fix_to_json(fix: Fix, predicts: bool) -> dict[str, Any]:
     if not predicts:
         document |= {"predicted_images_per_second": None, "predicted_idle_fraction": None}
     return {**document, "effort": fix.effort.name.lower()}
-
-
-def _service_to_json(use: ServiceUse, step: StepTiming) -> dict[str, Any]:
-    return {**asdict(use), "needed_workers": count_needed_workers(use, step.required_rate)}
 
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
@@ -341,9 +331,16 @@ def _code_lines(profile: LoaderProfile) -> Iterator[str]:
         yield f"{human_share(totals[place, activity] / every_s):>10}  {place}{what}"
 
 
+def explain_no_stages(profile: PipelineProfile) -> str:
+    """Returns why a profile has no stages."""
+    if profile.config.service.workers:
+        return "The workers of the service run the stages. To time these, run this on a worker without `service`."
+    return "No stage was tried, since the accelerator does not wait."
+
+
 def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
     if not profile.stages:
-        yield NO_STAGES
+        yield explain_no_stages(profile)
         return
     cpu_s = profile.demand.cpu_s
     total_us = 1e6 * sum(cpu_s.values()) or 1.0
@@ -364,68 +361,26 @@ def format_at_once(stage: StageTiming) -> str:
     return f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock"
 
 
-def list_service_notes(profile: PipelineProfile) -> list[str]:
-    """Returns the sentences about the service of a profile: the network, the number of workers."""
-    use = profile.service
-    if use is None:
-        return []
-    return [*filter(None, (explain_wire(use), explain_needed_workers(use, profile.step.required_rate)))]
-
-
-def _service_lines(profile: PipelineProfile) -> Iterator[str]:
-    use = profile.service
-    if use is None:
-        return
-    yield SERVICE_NOTE
-    yield ""
-    yield f"{'worker':<30}{'images/s':>10}{'busy':>8}"
-    for worker in use.workers:
-        rate, busy = human_rate(worker.images_per_second), human_share(worker.busy_fraction)
-        yield f"{worker.address:<30}{rate:>10}{busy:>8}"
-    yield from list_service_notes(profile)
-
-
-def format_combination(report: Report) -> str:
-    """Returns what several fixes give together in a sentence, or an empty text if one alone gives as much."""
-    together = report.combination
-    if together is None:
-        return ""
-    names = [str(number) if number <= _MAX_FIXES else report.fixes[number - 1].name for number in together.fixes]
-    gain = _format_rate(together.predicted_images_per_second, together.predicted_idle_fraction)
-    return f"Fixes {', '.join(names[:-1])} and {names[-1]} together: {gain} predicted."
-
-
 def format_shortfall(report: Report) -> str:
-    """Returns what it takes if no fix on this host reaches the rate, or an empty text if one does."""
-    needs = report.shortfall
-    if needs is None or not isinstance(report.profile, PipelineProfile):
+    """Returns what it takes if no fix reaches the accelerator's rate, or an empty text if one does."""
+    profile, step = report.profile, report.profile.step
+    if not isinstance(profile, PipelineProfile) or not step.has_steps or step.idle <= NO_IDLE:
         return ""
-    required, best = human_rate(report.profile.step.required_rate), human_rate(needs.best_images_per_second)
-    helps = f"the best gives {best}" if report.fixes else f"this pipeline gives {best}"
-    if report.after_images_per_second is not None and any(fix.kept for fix in report.fixes):
-        helps = f"what was kept gives {best}"
-    text = f"No fix here reaches {required} images/s; {helps}."
-    if needs.stage is not None:
-        text += f" The stage {needs.stage} is too slow for that however many cores there are."
-    here = []
-    if needs.cores is not None:
-        here.append(f"about {human_count(math.ceil(needs.cores - report.profile.demand.cores), 'more core')}")
-    if needs.storage_bytes_per_second is not None:
-        limit = human_bytes(report.profile.host.storage_limit_bytes_per_second or 0.0)
-        here.append(f"storage of {human_bytes(needs.storage_bytes_per_second)}/s in place of {limit}/s")
-    ways = [
-        *([" and ".join(here)] if here and needs.stage is None else []),
-        *([f"`tfpipe serve` on {needs.machines} machines like this one"] if needs.machines is not None else []),
-        *(["raw pixels in the shards (`tfpipe shard --encoding raw`)"] if needs.raw_images else []),
-    ]
-    if ways:
-        text += f" The rest needs {', or '.join(ways)}."
-    if needs.cores is not None:
-        text += (
-            f" On these cores an image may take {needs.affordable_cpu_us_per_image:,.0f} µs, and would take "
-            f"{needs.cpu_us_per_image:,.0f}."
-        )
-    return text
+    sure = [fix for fix in report.fixes if fix.effort not in (Effort.REWRITE, Effort.MORE_MACHINES)]
+    rates = [profile.images_per_second, *(fix.predicted_images_per_second for fix in sure)]
+    best = max(rates) if report.after_images_per_second is None else report.after_images_per_second
+    if profile.config.service.workers or best >= step.required_rate * (1 - NO_IDLE):
+        return ""
+    who = "the best" if report.fixes else "this pipeline"
+    who = who if report.after_images_per_second is None else "what was kept"
+    text = f"No fix here alone reaches {human_rate(step.required_rate)} images/s; {who} gives {human_rate(best)}."
+    factor, demand = step.required_rate / best, profile.demand
+    ways = []
+    if demand.limit == demand.cpu_limit:
+        ways.append(f"about {human_count(math.ceil((factor - 1) * demand.cores), 'more core')}")
+    if can_be_served(profile):
+        ways.append(f"`tfpipe serve` on {math.ceil(factor)} machines like this one")
+    return f"{text} The rest needs {', or '.join(ways)}." if ways else text
 
 
 def _fix_lines(report: Report) -> Iterator[str]:
@@ -442,7 +397,7 @@ def _fix_lines(report: Report) -> Iterator[str]:
         yield "   " + " ".join(filter(None, (explain_gain(fix, _predicts(report.profile)), fix.reason)))
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
-    yield from filter(None, ("", format_combination(report), format_shortfall(report), format_after(report)))
+    yield from filter(None, (format_shortfall(report), format_after(report)))
 
 
 def explain_gain(fix: Fix, predicts: bool = True) -> str:
