@@ -1,8 +1,9 @@
 """`tfpipe index` on records of other projects: every reader has what TensorFlow's own parser has, value for value."""
 
 import json
+import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tfpipe.pipeline.build import build_dataset
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import TorchBatches
+from tfpipe.readers.torch import ShardLoader, TorchBatches, data_loader
 
 BATCH, BLOCK, STEPS = 6, 3, 4  # more steps than an epoch has
 ONE_PROCESS = VerifyConfig(workers=0)
@@ -89,13 +90,17 @@ def _pad(row: Any, length: int, padding: int) -> Any:
     return np.concatenate([row, np.full((length - len(row), *row.shape[1:]), filled, row.dtype)])
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "deepvariant.gz"])
-def indexed(request, tmp_path_factory) -> Indexed:
-    name, _, packed = request.param.partition(".")
-    family, folder = FAMILIES[name], tmp_path_factory.mktemp(name)
+def _make_indexed(name: str, folder: Path) -> Indexed:
+    name, _, packed = name.partition(".")
+    family = FAMILIES[name]
     records = family.write(folder, in_members=bool(packed))
     index(IndexConfig(str(folder), **family.index))
     return Indexed(family, load_manifest(str(folder)), [family.parse(tf.constant(record)) for record in records])
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, "deepvariant.gz"])
+def indexed(request, tmp_path_factory) -> Indexed:
+    return _make_indexed(request.param, tmp_path_factory.mktemp("family"))
 
 
 def test_numpy_has_every_value_and_the_text(indexed: Indexed) -> None:
@@ -109,28 +114,87 @@ def test_numpy_has_every_value_and_the_text(indexed: Indexed) -> None:
         indexed.check(batch, numbers)
 
 
-@pytest.mark.parametrize("reader", ["tensorflow", "torch", "jax"])
-def test_each_framework_has_every_value_from_any_step_on(indexed: Indexed, reader: str) -> None:
+def _resume(indexed: Indexed, reader: str, host: int, hosts: int) -> list[Mapping[str, Any]]:
+    """Reads what comes after step 0: TensorFlow by the step's number, the others by a state saved after that step."""
     arguments = indexed.manifest, "train", indexed.config
-    batches: Iterator[Any]
     if reader == "tensorflow":
-        batches = build_dataset(*arguments, start_step=1).as_numpy_iterator()
-    elif reader == "torch":
-        batches = iter(TorchBatches(*arguments, start_step=1))
-    else:
-        batches = iter(JaxBatches(*arguments, start_step=1))
-    for step, values in zip(range(1, STEPS), batches, strict=False):  # an epoch ends a pass of PyTorch and JAX
-        batch = dict(values)
-        assert batch.keys() >= indexed.parsed[0].keys() - {*indexed.family.text}
-        if reader == "torch" and "image" in batch:
-            batch["image"] = batch["image"].movedim(-3, -1)
-        indexed.check(batch, indexed.list_numbers(step))
+        context = tf.distribute.InputContext(hosts, host, hosts)
+        return list(build_dataset(*arguments, context, start_step=1).take(STEPS - 1).as_numpy_iterator())
+    left: JaxBatches | ShardLoader
+    left, resumed = (
+        JaxBatches(*arguments) if reader == "jax" else data_loader(TorchBatches(*arguments, rank=(host, hosts)), 0)
+        for _ in range(2)
+    )
+    next(iter(left))
+    resumed.load_state_dict(left.state_dict())
+    return [batch for _ in range(2) for batch in resumed]
+
+
+@pytest.mark.parametrize(
+    ("reader", "hosts"),
+    [("tensorflow", [(0, 1), (2, 3)]), ("torch", [(0, 1), (0, 3), (1, 3), (2, 3)]), ("jax", [(0, 1)])],
+)
+def test_each_framework_resumes_with_every_value_on_one_and_three_hosts(
+    indexed: Indexed, reader: str, hosts: list[tuple[int, int]]
+) -> None:
+    for host in hosts:
+        for step, values in zip(range(1, STEPS), _resume(indexed, reader, *host), strict=True):
+            batch = dict(values)
+            assert batch.keys() >= indexed.parsed[0].keys() - {*indexed.family.text}
+            if reader == "torch" and "image" in batch:
+                batch["image"] = batch["image"].movedim(-3, -1)
+            indexed.check(batch, indexed.list_numbers(step, *host))
 
 
 def test_three_hosts_share_each_batch(indexed: Indexed) -> None:
     for host in range(3):
         batches = NumpyBatches(indexed.manifest, "train", indexed.config, rank=(host, 3))
         indexed.check(batches.read(2), indexed.list_numbers(2, host, 3))
+
+
+JAX_CODE = """
+import os, pickle, sys
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax, numpy as np
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", num_processes=3, process_id=int(sys.argv[3]))
+from tfpipe.readers.jax import JaxBatches
+
+def to_numpy(values):
+    (rows,) = values.addressable_shards
+    rows = np.asarray(rows.data)
+    return rows.view(np.uint16) if rows.dtype.name == "bfloat16" else rows
+
+found = []
+with open(sys.argv[1], "rb") as file:
+    families = pickle.load(file)
+for directory, config in families:
+    left, resumed = (JaxBatches(directory, "train", config) for _ in range(2))
+    next(iter(left))
+    resumed.load_state_dict(left.state_dict())
+    batches = [batch for _ in range(2) for batch in resumed]
+    found.append([{name: to_numpy(values) for name, values in batch.items()} for batch in batches])
+with open(f"{sys.argv[1]}.{sys.argv[3]}", "wb") as file:
+    pickle.dump(found, file)
+print("null")
+"""
+
+
+@pytest.mark.slow
+def test_three_processes_of_jax_resume_with_every_value(tmp_path: Path, processes: Any) -> None:
+    families = [_make_indexed(name, tmp_path / name) for name in FAMILIES]
+    listed = tmp_path / "families"
+    listed.write_bytes(pickle.dumps([(indexed.manifest.directory, indexed.config) for indexed in families]))
+    (port,) = processes.free_ports(1)
+    started = [processes.start("-c", JAX_CODE, str(listed), str(port), str(host)) for host in range(3)]
+    for process in started:
+        processes.finish(process)
+    for host in range(3):
+        found = pickle.loads(Path(f"{listed}.{host}").read_bytes())
+        for indexed, batches in zip(families, found, strict=True):
+            for step, batch in zip(range(1, STEPS), batches, strict=True):
+                assert batch.keys() >= indexed.parsed[0].keys() - {*indexed.family.text}
+                indexed.check(batch, indexed.list_numbers(step, host, 3))
 
 
 def _count_values(manifest: Manifest) -> Counter[Any]:
