@@ -105,9 +105,7 @@ class NativeHook(BuildHookInterface[Any]):
         if version != "editable":
             build_data["force_include"] |= {str(path): f"tfpipe/native/{path.name}" for path in out.iterdir()}
             docs = Path(self.root, "docs")  # what `tfpipe help` prints
-            pages = [
-                page for name in ("howto/*", "symptoms", "faq", "start/install") for page in docs.glob(f"{name}.md")
-            ]
+            pages = [page for name in ("howto/*", "symptoms", "start/install") for page in docs.glob(f"{name}.md")]
             build_data["force_include"] |= {str(path): f"tfpipe/pages/{path.relative_to(docs)}" for path in pages}
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -73,14 +73,14 @@ class DataflowRunner(Runner):
             if not getattr(cloud, name):
                 raise ConfigError(
                     f"Dataflow needs a project and a region to run in; give `{name}` too.",
-                    page="dataflow",
+                    page="clusters#dataflow",
                 )
         for path in (*config.inputs, config.output, cloud.temp_location, cloud.staging_location):
             if path is not None and not path.startswith("gs://"):
                 raise ConfigError(
                     f"Dataflow's machines read and write gs:// only, got {path}. Name a place in a bucket, or run "
                     "on this machine.",
-                    page="dataflow",
+                    page="clusters#dataflow",
                 )
         if config.workers:
             raise ConfigError("`workers` are processes of this machine; on Dataflow it is `max_workers`.")

@@ -23,7 +23,7 @@ workers.close()
 
 
 def test_the_pages_with_such_blocks_are_known() -> None:
-    names = {"docs/howto/any-dataset.md", "docs/howto/jax.md", "docs/howto/other-trainers.md"}
+    names = {"docs/howto/jax.md", "docs/howto/other-trainers.md"}
     assert {name_page(page) for page in PAGES_OF_OTHERS} == names
 
 

@@ -20,7 +20,7 @@ def help_(ctx: click.Context, topic: str) -> None:
     """
     package = Path(__file__).parents[1]
     folder = next((path for path in (package / "pages", package.parent / "docs") if path.is_dir()), package)
-    found = [*folder.glob("howto/*.md"), folder / "symptoms.md", folder / "faq.md", folder / "start" / "install.md"]
+    found = [*folder.glob("howto/*.md"), folder / "symptoms.md", folder / "start" / "install.md"]
     pages = {
         path.stem: path for path in sorted(found, key=lambda path: path.stem) if path.is_file() and path.stem != "index"
     }
