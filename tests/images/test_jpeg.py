@@ -14,6 +14,7 @@ from PIL import Image
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.normalize import BadImage, check_stored, prepare_image
+from tfpipe.native import jpeg as native_jpeg
 
 KEEP = ImageForm()
 KINDS: list[dict[str, Any]] = [
@@ -189,6 +190,54 @@ def test_a_cheap_decode_refuses_the_same_files_as_a_full_one(make: Any, options:
         assert outcome[0] == outcome[1]
         refused += not outcome[0]
     assert refused > 40
+
+
+def _insert(data: bytes, segment: bytes) -> bytes:
+    return data[:2] + segment + data[2:]
+
+
+@pytest.mark.parametrize(
+    ("segment", "is_plain", "reason"),
+    [
+        (b"", True, None),
+        (b"\xff\xfe\0\2", True, None),
+        (b"\xff\xe1\0\4xy", True, None),
+        (b"\xff\xe0\0\x0bJFIF\0\1\1\0\0", True, None),
+        (b"\xff\xe0\0\x07JFIF\0", False, "JPEG that cannot be decoded: unpack_from requires"),
+        (b"\xff\xee\0\x07Adobe", False, "JPEG that cannot be decoded: unpack_from requires"),
+        (b"\xff\xdc\0\4\0\0", False, None),
+        (b"\xff", False, None),
+    ],
+)
+def test_pillow_reads_all_headers_but_plain_ones(
+    make: Any, monkeypatch: pytest.MonkeyPatch, segment: bytes, is_plain: bool, reason: str | None
+) -> None:
+    data, opened = _insert(make.jpeg(), segment), []
+    assert jpeg.read_header(data, 10_000_000).is_plain == is_plain
+    real = jpeg.open_jpeg
+    monkeypatch.setattr(jpeg, "open_jpeg", lambda header: opened.append(header) or real(header))
+    if reason is None:
+        assert prepare_image(data, KEEP).encoded == data
+    else:
+        with pytest.raises(BadImage, match=reason):
+            prepare_image(data, KEEP)
+    assert len(opened) == (not is_plain)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_pillow_takes_each_plain_header_that_the_native_library_takes(make: Any, options: dict[str, Any]) -> None:
+    whole, rng, taken = make.jpeg(**options), random.Random(5), 0
+    segments = (b"\xff\xe0\0\2", b"\xff\xdb\0\2", b"\xff\xdd\0\2", b"\xff\xcc\0\4\0\1", b"\xff\xde\0\4\0\1")
+    for _ in range(300):
+        data = bytearray(_insert(whole, rng.choice((b"", *segments))))
+        data[rng.randrange(2, 300)] ^= 1 << rng.randrange(8)
+        with contextlib.suppress(BadImage, native_jpeg.BadJpeg, native_jpeg.UnsupportedJpeg):
+            header = jpeg.read_header(bytes(data), 10_000_000)
+            if header.is_plain:
+                native_jpeg.check(header.decodable)
+                assert jpeg.open_jpeg(header).size == (header.width, header.height)
+                taken += 1
+    assert taken > 20
 
 
 def test_a_reduced_decode_does_not_change_the_reported_size(make: Any) -> None:

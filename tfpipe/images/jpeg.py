@@ -24,6 +24,8 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # without DHT, JPG,
 _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC = frozenset((0xC9, 0xCA))
 _PROGRESSIVE = frozenset((0xC2, 0xCA))
+_TABLES = frozenset((0xC4, 0xDB, 0xDD))  # DHT, DQT, DRI
+_LEAST_APPLICATION_BYTES = 11  # of JFIF's or Adobe's segment: Pillow reads the version that ends there
 
 _MAX_SCANS = 200
 _MAX_SEGMENTS = BLOCKS.items  # millions of empty ones take seconds
@@ -49,14 +51,16 @@ class JpegHeader:
     crops_wrongly: bool  # of 4:1:0 and the like libjpeg crops at 1/2 or 1/4 what lay in memory
     orientation: int  # of EXIF, 1 to 8
     scan_start: int  # the offset of the first start-of-scan marker
+    is_plain: bool  # Pillow's parser takes the headers if the native library does, and reads the same from them
     decodable: bytes  # the file without what does not concern pixels: Pillow would parse it, and may fail or take long
 
 
 def read_header(data: bytes, max_pixels: int) -> JpegHeader:
     """Reads a JPEG up to its first scan, in about 10 us."""
-    frame, frame_kind, orientation = b"", 0, 1
+    frame, frame_kind, orientation, is_plain, behind = b"", 0, 1, True, 2
     kept = [data[:2]]
     for kind, start, end in _header_segments(data):
+        is_plain, behind = is_plain and start == behind, end
         if kind in _FRAMES:
             if frame:
                 raise BadImage("damaged JPEG: two frame headers")
@@ -67,6 +71,8 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
             break
         if kind != _COM and not (_APP0 < kind <= _APP15 and kind != _APP14):
             kept.append(data[start:end])
+            is_usual = kind in _TABLES or kind in _HUFFMAN
+            is_plain = is_plain and (is_usual or (kind >= _APP0 and end - start >= _LEAST_APPLICATION_BYTES))
     width, height, component_ids = _read_frame(frame, frame_kind)
     check_size(width, height, max_pixels)
     progressive = frame_kind in _PROGRESSIVE
@@ -84,17 +90,23 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
         crops_wrongly=_crops_wrongly(frame[7::3]),
         orientation=orientation,
         scan_start=start,
+        is_plain=is_plain,
         decodable=data if sum(map(len, kept)) == start else b"".join((*kept, data[start:])),
     )
 
 
-def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file with the JPEG plugin alone, without process-wide limits. No end marker is an `OSError`."""
+def check_end(header: JpegHeader) -> None:
+    """Raises an `OSError` if a JPEG has no end marker."""
     data = header.decodable
     if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
         # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
         raise OSError("no end marker")
-    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+
+
+def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
+    """Opens a file with the JPEG plugin alone, without process-wide limits. No end marker is an `OSError`."""
+    check_end(header)
+    image = JpegImagePlugin.JpegImageFile(io.BytesIO(header.decodable))
     if image.size != (header.width, header.height):
         raise BadImage(SIZES_DIFFER)
     if image.mode == "CMYK" and "adobe" not in image.info:

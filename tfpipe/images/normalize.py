@@ -293,13 +293,14 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
         png.verify_png(header)
         return True
     if not header.arithmetic:
-        jpeg.open_jpeg(header)
+        jpeg.check_end(header) if header.is_plain else jpeg.open_jpeg(header)
         try:
             native_jpeg.check(header.decodable, header.width * header.height)
             return True
         except native_jpeg.UnsupportedJpeg:
             pass
         except native_jpeg.BadJpeg as error:
+            jpeg.open_jpeg(header)  # what Pillow says of the headers comes first
             raise _explain(error) from error
     jpeg.verify_by_pillow(header)
     return False
