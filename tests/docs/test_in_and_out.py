@@ -10,9 +10,11 @@ PAGE = DOCS / "howto" / "in-and-out.md"
 
 # The first cell of each row, and the tests: `tests/FILE.py::FUNCTION`.
 TESTS = {
-    "a folder of class folders": ["beam_jobs/inputs/test_class_folders.py::test_class_folders"],
-    "a folder of splits with class folders": ["beam_jobs/inputs/test_class_folders.py::test_split_folders_together"],
-    "a folder of images": ["beam_jobs/inputs/test_class_folders.py::test_unlabelled"],
+    "a folder of images, of class folders, or of splits with class folders": [
+        "beam_jobs/inputs/test_class_folders.py::test_unlabelled",
+        "beam_jobs/inputs/test_class_folders.py::test_class_folders",
+        "beam_jobs/inputs/test_class_folders.py::test_split_folders_together",
+    ],
     "[a table](tables.md): `.csv`, `.tsv`, `.jsonl` or `.parquet`, one file or many": [
         "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
         "beam_jobs/inputs/test_table.py::test_boxes_can_be_given_by_lists",
