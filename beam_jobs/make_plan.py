@@ -45,6 +45,7 @@ def plan_input(source: Input, readers: int = 0, observer: Observer | None = None
     config = source.config
     images, facts = source.list(observer)
     listing, has_splits = _resolve(source, images, facts)
+    del images  # whose columns the listing may have replaced
     if not has_splits:
         listing = give_splits(listing, config)
     counts = listing.images.count_values("split")

@@ -1,41 +1,42 @@
 """Lists the images of a folder or an archive as one tree of files, with masks such as `a.mask.png` beside `a.jpg`.
 
-An archive inside a folder counts as a folder. Only the columns of the table grow with the number of images: there is no
-set of paths and no dictionary of files.
+An archive inside a folder counts as a folder. The files of a folder are looked at many at once, in Arrow arrays: only a
+name that is not plainly an image's becomes an object. There is no set of paths and no dictionary of files.
 """
 
 import os
 import posixpath
 import re
-import stat
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-from typing import TypeVar
+from itertools import groupby, islice
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
+from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder, encode_texts, match_texts
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.images.errors import BadImage
 from tfpipe.images.skip_by_name import get_folder_reason, get_skip_reason
-from tfpipe.images.sniff import has_image_name, sniff_format
+from tfpipe.images.sniff import IMAGE_ENDINGS, has_image_name, sniff_format
+from tfpipe.native.names import NOT_REGULAR, read_sizes
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
 
 # A process takes longer to start than archives of fewer bytes take to be read.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
-# Folders are opened one below another until there are enough parts for many processes.
+_FILES_AT_ONCE = 1 << 14
 _FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of one ending in a folder, to know whether they are images
 _ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
 _SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
@@ -48,6 +49,23 @@ MASK_ENDING = ".mask.png"
 """The ending of a mask; what stands before it is the name of its image without the ending."""
 
 _FolderId = tuple[int, int]  # device and inode
+# Nearly all files of a folder of millions have such a path, so that no more is asked about them.
+_PLAIN = rf"(?is)(.*/)?[^./][^/]*\.({'|'.join(sorted(IMAGE_ENDINGS))})"
+_MASK = r"(?is).*\.mask\..*"
+
+
+class _Files(NamedTuple):
+    """Some files of a folder, one folder in it after the other."""
+
+    paths: Sequence[str]  # relative to the folder; an empty folder ends with a slash
+    sizes: NDArray[np.int64]  # in bytes, or `NO_FILE` or `NOT_REGULAR`
+    folders: Sequence[tuple[str, int]]  # that the files lie in, with their numbers
+
+    def get(self, index: int) -> ListedFile:
+        """Returns one of the files."""
+        path, size = self.paths[index], int(self.sizes[index])
+        reason = "" if size != NOT_REGULAR else "empty folder" if path.endswith("/") else "not a regular file"
+        return ListedFile(path, max(size, 0), skip=reason)  # a link to nothing: the worker that reads it says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +86,39 @@ class _TreeBuilder:
         self._has_other_names = False
         self._observer = observer or Observer()
 
-    def add(
-        self, files: Iterable[ListedFile], folder: str = "", set_aside: Callable[[ListedFile], None] | None = None
-    ) -> None:
-        """Adds the files that may be images; `folder` is put before their paths, and archives are set aside."""
-        images, count = self._images, len(self._images)
-        are_plain: dict[str, bool] = {}  # by ending: nearly all files of a folder of millions pass by it alone
+    def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
+        """Adds the files of a folder that may be images; archives are set aside."""
+        paths = encode_texts(files.paths)
+        counts = [count for _, count in files.folders]
+        is_plain = match_texts(paths, _PLAIN) & ~match_texts(paths, _MASK) & (files.sizes != NOT_REGULAR)
+        is_plain &= np.repeat([not get_folder_reason(folder) for folder, _ in files.folders], counts)
+        codes, rows = np.repeat(np.arange(len(counts)), counts), np.flatnonzero(is_plain)
+        folders = [folder for folder, _ in files.folders]
+        self._images.append_files(paths.take(rows), np.maximum(files.sizes, 0)[rows], codes[rows], folders)
+        for index in np.flatnonzero(~is_plain).tolist():
+            file = files.get(index)
+            if not file.skip and is_listed_archive(file.path):
+                set_aside(file)
+            else:
+                self._add_file(file, file.path)
+        self._observer.progress(Progress(len(self._images)))
+
+    def add_archive(self, files: Iterable[ListedFile], folder: str = "") -> None:
+        """Adds the members of an archive that may be images; `folder` is put before their paths."""
         for file in files:
-            path = folder + file.path
-            parent, _, name = path.rpartition("/")
-            stem, _, ending = name.rpartition(".")
-            is_plain = are_plain.get(ending)
-            if is_plain is None:
-                is_plain = are_plain[ending] = has_image_name(ending) and not get_skip_reason(f"x.{ending}")
-            is_plain &= not (file.skip or get_folder_reason(parent))
-            if not (is_plain and stem) or stem[0] == "." or stem[-5:].lower() == ".mask":
-                if set_aside is not None and not file.skip and is_listed_archive(file.path):
-                    set_aside(file)
-                    continue
-                reason = file.skip or get_skip_reason(path)
-                if reason:
-                    self._skipped[reason] += 1
-                    continue
-                if path.lower().endswith(MASK_ENDING):
-                    self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
-                    continue
-                self._has_other_names |= not has_image_name(path)
-            images.append_file(path, file.size, file.location, parent)
-            count += 1
-            if count % TELL_EVERY == 0:
-                self._observer.progress(Progress(count))
+            self._add_file(file, folder + file.path)
+            if len(self._images) % TELL_EVERY == 0:
+                self._observer.progress(Progress(len(self._images)))
+
+    def _add_file(self, file: ListedFile, path: str) -> None:
+        reason = file.skip or get_skip_reason(path)
+        if reason:
+            self._skipped[reason] += 1
+        elif path.lower().endswith(MASK_ENDING):
+            self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
+        else:
+            self._has_other_names |= not has_image_name(path)
+            self._images.append(ImageRef(path, file.size, file.location, label=posixpath.dirname(path)))
 
     def extend(self, tree: Tree) -> None:
         """Adds another tree, whose images have their masks."""
@@ -122,11 +143,12 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     """Lists the images of a folder, of archives in it, or of an archive: `workers` at once; 0: one per core."""
     builder = _TreeBuilder(observer)
     if is_archive(source):
-        builder.add(list_archive(source, posixpath.basename(source)))
+        builder.add_archive(list_archive(source, posixpath.basename(source)))
         return _drop_other_files(drop_equal_paths(builder.finish(), source), posixpath.dirname(source))
     archives: list[ListedFile] = []
     with file_io.explain_os_errors(f"read {source}"):
-        builder.add(list_folder(source), set_aside=archives.append)
+        for files in _list_files(source):
+            builder.add_folder(files, archives.append)
     processes = count_processes(sum(file.size for file in archives), workers)
     located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
     for tree in list_side_by_side(located, processes, _list_one_archive):
@@ -154,13 +176,33 @@ def is_listed_archive(path: str) -> bool:
 
 def list_folder(root: str) -> Iterator[ListedFile]:
     """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder."""
+    for files in _list_files(root):
+        yield from map(files.get, range(len(files.paths)))
+
+
+def _list_files(root: str) -> Iterator[_Files]:
+    """Yields the files of `list_folder`, many at once."""
     if file_io.is_url(root):
-        names = file_io.list_tree(root.rstrip("/") + "/")
-        yield from (ListedFile(name, size) for name, size in names if size >= 0)
+        names = ((name, size) for name, size in file_io.list_tree(root.rstrip("/") + "/") if size >= 0)
+        while some := list(islice(names, _FILES_AT_ONCE)):
+            paths = [name for name, _ in some]
+            folders = [(folder, len(list(inside))) for folder, inside in groupby(paths, posixpath.dirname)]
+            yield _Files(paths, np.array([size for _, size in some], np.int64), folders)
         return
     check_folder(root)
-    status = os.stat(root)
-    yield from _walk(root, "", ((status.st_dev, status.st_ino),))
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        status = os.fstat(descriptor)
+        paths, folders = [], []
+        for folder, names_in in _walk(root, "", ((status.st_dev, status.st_ino),)):
+            paths += [folder + name for name in names_in]
+            folders.append((folder[:-1], len(names_in)))
+            if len(paths) >= _FILES_AT_ONCE:
+                yield _Files(paths, read_sizes(descriptor, paths), folders)
+                paths, folders = [], []
+        yield _Files(paths, read_sizes(descriptor, paths), folders)
+    finally:
+        os.close(descriptor)
 
 
 Look = Callable[[str], list[str]]
@@ -186,26 +228,30 @@ def check_folder(root: str) -> None:
         raise DataError(f"The input must be {kinds}; {root} {fault}.")
 
 
-def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[ListedFile]:
+def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[tuple[str, list[str]]]:
+    """Yields names of files after the folder that they lie in, which ends with a slash; "" stands in an empty one."""
     folders: list[tuple[str, _FolderId]] = []
-    entry = None
+    names: list[str] = []
+    is_empty = True
     # Files come in the file system's order: to sort a folder of millions would take a kilobyte for each file.
     with os.scandir(os.path.join(root, prefix)) as entries:
         for entry in entries:
-            path = prefix + entry.name
+            is_empty = False
             try:
+                is_folder = entry.is_dir()
+            except OSError:  # a link to itself
+                is_folder = False
+            if is_folder:
                 status = entry.stat()
-            except OSError:  # a link to nothing: the worker that reads it will say so, with its path
-                yield ListedFile(path, 0)
+                folders.append((prefix + entry.name, (status.st_dev, status.st_ino)))
                 continue
-            if stat.S_ISDIR(status.st_mode):
-                folders.append((path, (status.st_dev, status.st_ino)))
-            elif not stat.S_ISREG(status.st_mode):
-                yield ListedFile(path, 0, skip="not a regular file")
-            else:
-                yield ListedFile(path, status.st_size)
-    if entry is None and prefix and not get_skip_reason(prefix + "x"):
-        yield ListedFile(prefix, 0, skip="empty folder")
+            names.append(entry.name)
+            if len(names) == _FILES_AT_ONCE:
+                yield prefix, names
+                names = []
+    if is_empty and prefix and not get_skip_reason(prefix + "x"):
+        names = [""]
+    yield prefix, names
     for path, folder_id in sorted(folders):
         _check_no_loop(root, path, folder_id, parents)
         yield from _walk(root, path + "/", (*parents, folder_id))
@@ -258,7 +304,7 @@ def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
     position, (path, location) = numbered
     builder = _TreeBuilder()
     with file_io.explain_os_errors(f"read {path}"):
-        builder.add(list_archive(path, location), strip_archive_suffix(location) + "/")
+        builder.add_archive(list_archive(path, location), strip_archive_suffix(location) + "/")
     return position, builder.finish()
 
 

@@ -8,15 +8,14 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage, encode_line
-from beam_jobs.plan.large_column import LargeColumn
+from tfpipe.native.names import hash_texts
 from tfpipe.system.extras import importing
 
 with importing("A plan", "pyarrow", "tfpipe[shard]"):
@@ -27,10 +26,12 @@ TELL_EVERY = 1000
 """The number of listed images between two calls of an observer."""
 
 _ROWS_AT_ONCE = 1 << 14
+_ARRAYS_LET_GO = 16  # before their memory is given back
 _Indices = NDArray[np.int64]
 
 
-def _encode_texts(texts: Sequence[str | None]) -> Any:
+def encode_texts(texts: Sequence[str | None]) -> Any:
+    """Returns Arrow's array of texts, as bytes."""
     try:
         return pa.array(texts, pa.large_string()).cast(pa.large_binary())
     except (UnicodeEncodeError, pa.ArrowInvalid):  # a file name that is not valid UTF-8
@@ -46,13 +47,19 @@ def _decode_texts(array: Any) -> list[str | None]:
     return texts
 
 
+def match_texts(array: Any, pattern: str) -> NDArray[np.bool_]:
+    """Returns which texts match a regular expression: as a whole, as `re.fullmatch` would."""
+    matches: NDArray[np.bool_] = pc.match_substring_regex(array, f"^(?:{pattern})$").to_numpy(zero_copy_only=False)
+    return matches
+
+
 def _to_list(array: Any) -> list[Any]:
     values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()  # five times as fast as `to_pylist`
     return values
 
 
 def _encode_few_texts(texts: Sequence[str | None]) -> Any:
-    return _encode_texts(texts).dictionary_encode()
+    return encode_texts(texts).dictionary_encode()
 
 
 def _decode_few_texts(array: Any) -> list[str | None]:
@@ -95,7 +102,7 @@ class _Column:
 
 # Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. In a column with few different
 # texts each text is stored once, and every row has a code of 4 bytes.
-_TEXT = _Column("", _encode_texts, _decode_texts)
+_TEXT = _Column("", encode_texts, _decode_texts)
 _FEW_TEXTS = _Column("", _encode_few_texts, _decode_few_texts)
 _LABELS = _Column(None, _encode_few_texts, _decode_few_texts)
 _OPTIONAL_NUMBER = _Column(-1, _encode_numbers, _to_list)
@@ -114,38 +121,57 @@ _COLUMNS = {
 }
 
 
-def _finish(column: LargeColumn) -> Any:
-    offsets, values = column.finish()
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-
-
 _USUAL = frozenset(("path", "size", "label", "split", "group", "num_images"))  # the last three are in no line
 _PLAIN = np.array([32 <= byte < 127 and byte not in b'"\\' for byte in range(256)])  # what JSON does not escape
 
 
-def _quote(texts: Any) -> Any:
-    """Returns texts as JSON, as `encode_line` writes them."""
-    _, offsets_buffer, values = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, 8 * texts.offset)
+def _get_buffers(texts: Any) -> tuple[Any, NDArray[np.int64]]:
+    """Returns the bytes of all texts, or None, and the offset of each text and of the end."""
+    _, offsets, values = texts.buffers()
+    return values, np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
+
+
+def _quote(texts: Any) -> tuple[Any, ...]:
+    """Returns texts as JSON, as `encode_line` writes them, in pieces for `_join`."""
+    values, offsets = _get_buffers(texts)
     if values is None or _PLAIN[np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]].all():
-        return _join(b'"', texts, b'"')
-    return pa.array([json.dumps(text).encode() for text in _decode_texts(texts)], pa.large_binary())
+        return b'"', texts, b'"'
+    return (pa.array([json.dumps(text).encode() for text in _decode_texts(texts)], pa.large_binary()),)
 
 
-def _spell(numbers: NDArray[np.int64]) -> Any:
+def _spell(numbers: NDArray[Any]) -> Any:
     """Returns numbers as texts."""
-    return pa.array(numbers, pa.int64()).cast(pa.large_string()).cast(pa.large_binary())
+    return pa.array(numbers).cast(pa.large_string()).cast(pa.large_binary())
 
 
-def _join(*parts: Any) -> Any:
+def _join(*pieces: Any) -> Any:
     """Returns the texts that the texts of each row make together."""
-    fields = [pa.scalar(part, pa.large_binary()) if isinstance(part, bytes) else part for part in parts]
+    fields: list[Any] = []
+    for kind, run in groupby(pieces, type):
+        some = list(run)
+        fields += [pa.scalar(b"".join(some), pa.large_binary())] if kind is bytes else some
     return pc.binary_join_element_wise(*fields, pa.scalar(b"", pa.large_binary()))
 
 
-def _concat(arrays: Sequence[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _concat(arrays: list[Any]) -> Any:
+    """Returns arrays as one. Each array of bytes goes as it is copied, so that no large column is in memory twice."""
+    if arrays[0].type != pa.large_binary():
+        return pa.concat_arrays(arrays)
+    offsets = np.zeros(1 + sum(map(len, arrays)), np.int64)
+    spans = [_get_buffers(array)[1][[0, -1]].tolist() for array in arrays]
+    values = np.empty(sum(end - begin for begin, end in spans), np.uint8)
+    row = offset = 0
+    for number, (begin, end) in enumerate(spans):
+        array, arrays[number] = arrays[number], None
+        data, begins = _get_buffers(array)
+        offsets[row + 1 : row + 1 + len(array)] = begins[1:] - begin + offset
+        if end > begin:
+            values[offset : offset + end - begin] = np.frombuffer(data, np.uint8)[begin:end]
+        row, offset = row + len(array), offset + end - begin
+        del array, data, begins
+        if number % _ARRAYS_LET_GO == 0:
+            pa.default_memory_pool().release_unused()  # otherwise it keeps their memory to itself
+    return pa.Array.from_buffers(pa.large_binary(), row, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
 class ImageTable:
@@ -251,13 +277,8 @@ class ImageTable:
 
     def hash_texts(self, name: str, key: bytes) -> NDArray[np.uint64]:
         """Returns a keyed BLAKE2b hash of each text in `path` or `group`: 8 bytes, read as a little-endian number."""
-        hashes = np.zeros(len(self), np.uint64)
         texts = self._columns[name] if name in self._columns else _COLUMNS[name].repeat_default(len(self))
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            data = _to_list(texts.slice(begin, _ROWS_AT_ONCE))
-            digests = b"".join([blake2b(text, digest_size=8, key=key).digest() for text in data])
-            hashes[begin : begin + _ROWS_AT_ONCE] = np.frombuffer(digests, "<u8")
-        return hashes
+        return hash_texts(*_get_buffers(texts), key)
 
     def get_codes(self, name: str) -> tuple[NDArray[np.int32], list[str | None]]:
         """Returns an index for each row into the texts of `file`, `split` or `label`, and these texts."""
@@ -288,18 +309,11 @@ class ImageTable:
     def take(self, indices: _Indices) -> "ImageTable":
         """Returns a table of the images at these indices, in this order."""
         rows = pa.array(indices, pa.int64())
-        columns = {name: column.take(rows) for name, column in self._columns.items() if name not in _DETAILS}
-        columns |= {name: self._take_details(name, rows) for name in self._columns if name in _DETAILS}
+        columns = {name: column.take(rows) for name, column in self._columns.items()}
         for name in columns.keys() & set(_DETAILS):
             if not pc.max(pc.binary_length(columns[name])).as_py():
                 del columns[name]
         return ImageTable(columns, len(indices))
-
-    def _take_details(self, name: str, rows: Any) -> Any:
-        column = LargeColumn()
-        for begin in range(0, len(rows), _ROWS_AT_ONCE):
-            column.append(self._columns[name].take(rows.slice(begin, _ROWS_AT_ONCE)))
-        return _finish(column)
 
     def replace_sizes(self, sizes: NDArray[np.int64]) -> "ImageTable":
         """Returns a table with other sizes. The other columns are shared, not copied."""
@@ -338,14 +352,16 @@ class ImageTable:
         return self._replace_details("mask", masks)
 
     def _replace_details(self, name: str, values: Iterable[tuple[Any, ...]]) -> "ImageTable":
-        rest, column = iter(values), LargeColumn()
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
-        return ImageTable({**self._columns, name: _finish(column)}, len(self))
+        rest = iter(values)
+        blocks = [_TUPLES.encode(block) for block in iter(lambda: list(islice(rest, _ROWS_AT_ONCE)), [])]
+        return ImageTable({**self._columns, name: _concat(blocks or [_TUPLES.encode([])])}, len(self))
 
-    def encode_lines(self, indices: _Indices, label_names: Sequence[str]) -> tuple[memoryview, NDArray[np.int64]]:
-        """Returns the plan's lines for these images, as `encode_line` makes them, and their offsets."""
-        labels = self._number_labels(indices, label_names)
+    def encode_lines(self, indices: _Indices, labels: NDArray[np.int32]) -> tuple[memoryview, NDArray[np.int64]]:
+        """Returns the plan's lines for these images, as `encode_line` makes them, and their offsets.
+
+        `labels` are those of all images, from `number_labels`.
+        """
+        labels = labels[indices]
         further = self._columns.keys() - _USUAL
         if further and (further != {"file", "offset"} or self._have_whole_files(indices)):
             columns = [self.get_paths(indices), self._decode("size", indices), labels.tolist()]
@@ -353,29 +369,21 @@ class ImageTable:
             lines = list(map(encode_line, map(PlannedImage, *columns)))
             return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
         rows = pa.array(indices, pa.int64())
-        parts = [b"[", _quote(self._take("path", rows)), b",", _spell(self._get_numbers("size")[indices])]
+        pieces = [b"[", *_quote(self._take("path", rows)), b",", _spell(self._get_numbers("size")[indices])]
+        end = pc.if_else(pa.array(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
         if further:
             offsets = self._get_numbers("offset")[indices]
-            is_inside = pa.array(offsets >= 0)
             file = self._take("file", rows).dictionary_decode()
-            place = _join(b",", _spell(labels), b",", _quote(file), b",", _spell(offsets))
-            parts.append(pc.if_else(is_inside, place, _spell_labels(labels)))
-        else:
-            parts.append(_spell_labels(labels))
-        _, offsets_buffer, values = _join(*parts, b"]\n").buffers()
-        ends = np.frombuffer(offsets_buffer, np.int64, len(indices) + 1)
+            location = _join(b",", _spell(labels), b",", *_quote(file), b",", _spell(offsets))
+            end = pc.if_else(pa.array(offsets >= 0), location, end)
+        values, ends = _get_buffers(_join(*pieces, end, b"]\n"))
         return memoryview(values or b"")[: int(ends[-1])], ends
 
-    def _number_labels(self, indices: _Indices, label_names: Sequence[str]) -> NDArray[np.int64]:
-        """Returns the position in `label_names` of the label of each of these images, -1 if it has none."""
-        if "label" not in self._columns:
-            return np.full(len(indices), -1, np.int64)
-        column = self._columns["label"].take(pa.array(indices, pa.int64()))
-        codes, inverse = np.unique(column.indices.fill_null(-1).to_numpy(), return_inverse=True)
-        texts = _decode_texts(column.dictionary.take(pa.array(codes[codes >= 0])))
-        names: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
-        labels = [-1] * (len(codes) - len(texts)) + [names.get(text, -1) for text in texts]
-        return np.array(labels, np.int64)[inverse]
+    def number_labels(self, label_names: Sequence[str]) -> NDArray[np.int32]:
+        """Returns the position in `label_names` of the label of each image, -1 if it has none."""
+        codes, texts = self.get_codes("label")
+        numbers: dict[str | None, int] = {name: number for number, name in enumerate(label_names)}
+        return np.array([numbers.get(text, -1) for text in texts], np.int32)[codes]
 
     def _have_whole_files(self, indices: _Indices) -> bool:
         """Returns whether some of these images is the whole of a file that has another name."""
@@ -386,23 +394,16 @@ class ImageTable:
         return self._columns[name].take(rows) if name in self._columns else _COLUMNS[name].repeat_default(len(rows))
 
 
-def _spell_labels(labels: NDArray[np.int64]) -> Any:
-    """Returns labels as the end of a line, where that of an unlabeled image is left out."""
-    return pc.if_else(pa.array(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
-
-
 class ImageTableBuilder:
     """The builder of a table. It keeps the last rows as tuples, and all others as parts of Arrow columns."""
 
     def __init__(self) -> None:
         self._rows: list[ImageRef] = []
-        self._files: list[tuple[str, int, ImageLocation, str]] = []  # of images that are nothing but these fields
         self._parts: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
-        self._details: dict[str, LargeColumn] = {}
         self._num_part_rows = 0
 
     def __len__(self) -> int:
-        return self._num_part_rows + len(self._rows) + len(self._files)
+        return self._num_part_rows + len(self._rows)
 
     def append(self, ref: ImageRef) -> None:
         """Adds an image."""
@@ -410,11 +411,11 @@ class ImageTableBuilder:
         if len(self._rows) == _ROWS_AT_ONCE:
             self._encode_rows()
 
-    def append_file(self, path: str, size: int, location: ImageLocation, label: str) -> None:
-        """Adds an image of which no more is known, in a quarter of the time. No other has been added by `append`."""
-        self._files.append((path, size, location, label))
-        if len(self._files) == _ROWS_AT_ONCE:
-            self._encode_rows()
+    def append_files(self, paths: Any, sizes: NDArray[np.int64], codes: _Indices, labels: Sequence[str]) -> None:
+        """Adds files of which no more is known: an array of paths, and `codes` that are indices of `labels`."""
+        self._encode_rows()
+        label = _LABELS.encode(labels).take(pa.array(codes, pa.int32()))
+        self._add_part({"path": paths, "size": pa.array(sizes, pa.int64()), "label": label}, len(paths))
 
     def extend(self, table: ImageTable) -> None:
         """Adds all images of a table."""
@@ -422,26 +423,18 @@ class ImageTableBuilder:
         self._add_part(dict(table._columns), len(table))
 
     def _encode_rows(self) -> None:
-        rows: Sequence[Any] = self._rows or self._files
-        if not rows:
+        if not self._rows:
             return
-        names = ImageRef._fields if self._rows else ("path", "size", "location", "label")
-        values: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        values: dict[str, Sequence[Any]] = dict(zip(ImageRef._fields, zip(*self._rows, strict=True), strict=True))
         locations = values.pop("location")
         if locations.count(WHOLE_FILE) < len(locations):
             values |= zip(ImageLocation._fields, zip(*locations, strict=True), strict=True)
         is_needed = {name: column.count(_COLUMNS[name].default) < len(column) for name, column in values.items()}
         columns = {name: _COLUMNS[name].encode(column) for name, column in values.items() if is_needed[name]}
-        self._add_part(columns, len(rows))
-        self._rows, self._files = [], []
+        self._add_part(columns, len(self._rows))
+        self._rows = []
 
     def _add_part(self, columns: dict[str, Any], num_rows: int) -> None:
-        for name in columns.keys() - self._details.keys():
-            if name in _DETAILS:
-                self._details[name] = LargeColumn()
-                self._details[name].append(_TUPLES.repeat_default(self._num_part_rows))
-        for name, column in self._details.items():
-            column.append(columns.pop(name) if name in columns else _TUPLES.repeat_default(num_rows))
         self._parts.append((columns, num_rows))
         self._num_part_rows += num_rows
 
@@ -450,7 +443,6 @@ class ImageTableBuilder:
         self._encode_rows()
         parts, num_rows = self._parts, self._num_part_rows
         self._parts, self._num_part_rows = [], 0
-        # Each part lets a column go as it is joined, so only one column is in memory twice.
         joined = {
             name: _concat(
                 [columns.pop(name) if name in columns else kind.repeat_default(count) for columns, count in parts]
@@ -458,7 +450,5 @@ class ImageTableBuilder:
             for name, kind in _COLUMNS.items()
             if any(name in columns for columns, _ in parts)
         }
-        joined |= {name: _finish(column) for name, column in self._details.items()}
-        self._details = {}
-        pa.default_memory_pool().release_unused()  # otherwise it keeps the memory of the parts to itself
+        pa.default_memory_pool().release_unused()
         return ImageTable(joined, num_rows)

@@ -14,7 +14,7 @@ from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.shards.work_dir import PlannedShard
 
-_ROWS_AT_ONCE = 1 << 15
+_ROWS_AT_ONCE = 1 << 13
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Plan:
     ) -> "Plan":
         """Returns the plan with these shards; the other arguments are as in `Plan`."""
         counts, ends = [shard[3] for shard in shards], list(accumulate(shard[3] for shard in shards))
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(images.sizes[order])])[[0, *ends]]
+        sums = np.append(0, np.cumsum(images.sizes[order])[np.array(ends, np.int64) - 1])
         planned: list[PlannedShard] = []
         digests, end = hashlib.sha256(), 0
         lines = _encode(images, order, counts, listing.label_names)
@@ -67,7 +67,8 @@ class Plan:
     def read_lines(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Returns the images of a shard, in order."""
         begin = sum(other.images for other in self.shards[: self.shards.index(shard)])
-        lines, _ = self.images.encode_lines(self.order[begin : begin + shard.images], self.listing.label_names)
+        labels = self.images.number_labels(self.listing.label_names)
+        lines, _ = self.images.encode_lines(self.order[begin : begin + shard.images], labels)
         return map(decode_line, bytes(lines).splitlines())
 
     def encode(self) -> Iterator[memoryview]:
@@ -85,9 +86,9 @@ def _encode(
 ) -> Iterator[tuple[int, memoryview]]:
     """Yields the number of each shard with some of its lines. Shards with few images are encoded together."""
     ends = list(accumulate(counts))
-    number = 0
+    labels, number = images.number_labels(label_names), 0
     for first in range(0, len(order), _ROWS_AT_ONCE):
-        lines, places = images.encode_lines(order[first : first + _ROWS_AT_ONCE], label_names)
+        lines, places = images.encode_lines(order[first : first + _ROWS_AT_ONCE], labels)
         begin, after = first, first + len(places) - 1
         while begin < after:
             end = min(ends[number], after)

@@ -37,45 +37,46 @@ def shard_images(
     images = listing.images
     if copies is not None and copies.any():
         images = images.take(np.flatnonzero(~copies))
+    order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out or Counter())
+    check_shards([count for *_, count in shards])
+    bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
+    return Plan.make(bare, images, order, shards, class_counts)
+
+
+def _cut_shards(
+    images: ImageTable, listing: Listing, splits: Sequence[str], config: ShardConfig, left_out: LeftOut
+) -> tuple[NDArray[np.int64], list[tuple[str, int, int, int]], dict[str, list[int]]]:
+    """Returns the rows of all images in the order of shards, these as `PlannedShard` has them, and class counts."""
     codes, names = images.get_codes("split")
     numbers = {split: number for number, split in enumerate(splits)}
     # A name that no image has may stand in the table, too.
-    of_split = np.array([numbers.get(str(name), 0) for name in names], np.int64)[codes]
+    of_split = np.array([numbers.get(str(name), 0) for name in names], np.int32)[codes]
     counts = np.bincount(of_split, minlength=len(splits)).tolist()
     remaining = {split for split, count in zip(splits, counts, strict=True) if count}
     check_splits_remain(set(splits), remaining, config.known_images)
+    order = _sort_images(images, listing, config)
+    if len(splits) > 1:
+        order = order[np.argsort(of_split[order], kind="stable")]
     shards: list[tuple[str, int, int, int]] = []
-    orders: list[NDArray[np.int64]] = []
     class_counts: dict[str, list[int]] = {}
-    sort = _choose_order(images, listing, config)
     label_codes, labels = images.get_codes("label")
-    for number, split in enumerate(splits):
-        rows = sort(np.flatnonzero(of_split == number))
+    for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
+        rows = order[begin:end]
         num_shards = count_shards(len(rows), int(images.sizes[rows].sum()), config)
         ends = list(cut_evenly(len(rows), num_shards))
         shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(ends)]
-        orders.append(rows)
         of_classes = np.bincount(label_codes[rows], minlength=len(labels)).tolist()
         by_label = {label: count for label, count in zip(labels, of_classes, strict=True) if count}
-        of_copies = {label: count for (name, label), count in (left_out or {}).items() if name == split}
+        of_copies = {label: count for (name, label), count in left_out.items() if name == split}
         class_counts[split] = listing.count_classes(split, by_label, of_copies)
-    check_shards([count for *_, count in shards])
-    bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
-    return Plan.make(bare, images, np.concatenate(orders), shards, class_counts)
+    return order, shards, class_counts
 
 
-def _choose_order(
-    images: ImageTable, listing: Listing, config: ShardConfig
-) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Returns the function that sorts rising row numbers of the images of one split."""
+def _sort_images(images: ImageTable, listing: Listing, config: ShardConfig) -> NDArray[np.int64]:
+    """Returns the rows of all images in the order in which they would be stored if they had one split."""
     if config.shuffle:
-        hashes = images.hash_texts("path", str(config.seed).encode())
-        return lambda rows: sort_by_hash(images, hashes, rows)
-    if listing.keeps_order:
-        return lambda rows: rows
-    ranks = np.empty(len(images), np.int64)
-    ranks[images.sort_by_path()] = np.arange(len(images))
-    return lambda rows: rows[np.argsort(ranks[rows])]
+        return sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
+    return np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
 
 
 def are_splits_named(
@@ -137,18 +138,18 @@ def list_splits(config: ShardConfig, found: Iterable[str | None]) -> list[str]:
     return list(config.splits) or sorted(map(str, found))
 
 
-def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns rows of a table in the order of their hashes.
+def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Returns the rows of a table in the order of their hashes, which are sorted in their place.
 
     Rows of one path (two rows of a manifest for one image) keep the order of the table. Two paths of one hash, which
     occur once in billions of images, come in the order of the paths.
     """
-    rows = rows[np.argsort(hashes[rows], kind="stable")]
-    keys = hashes[rows]
-    equals_next = keys[1:] == keys[:-1]
+    rows = np.argsort(hashes, kind="stable")
+    hashes.sort()
+    equals_next = hashes[1:] == hashes[:-1]
     if equals_next.any():
         tied = np.flatnonzero(np.append(False, equals_next) | np.append(equals_next, False))
-        names = list(zip(keys[tied].tolist(), table.get_paths(rows[tied]), strict=True))
+        names = list(zip(hashes[tied].tolist(), table.get_paths(rows[tied]), strict=True))
         rows[tied] = rows[tied][sorted(range(len(tied)), key=names.__getitem__)]
     return rows
 

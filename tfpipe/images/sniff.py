@@ -24,6 +24,9 @@ _EXTENSIONS = {
     **dict.fromkeys(("ico", "svg", "psd"), "other"),
 }
 
+IMAGE_ENDINGS = frozenset(_EXTENSIONS)
+"""The endings of the names of images, without the dot."""
+
 # JPEG and PNG come first: nearly every file of a training set is one of them.
 _MAGIC = (
     (b"\xff\xd8\xff", "jpeg"),

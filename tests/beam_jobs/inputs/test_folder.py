@@ -156,8 +156,12 @@ def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path:
 
 
 def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch) -> None:
-    files = [ListedFile(f"cat/{i}.jpg", 1) for i in range(2500)]
-    monkeypatch.setattr(folder_input, "list_folder", lambda *_: files)
+    monkeypatch.setattr(folder_input, "_FILES_AT_ONCE", 2)
+    monkeypatch.setattr(folder_input, "TELL_EVERY", 2)
+    write_files(tmp_path, {f"cat/{i}.jpg": b"1" for i in range(3)})
+    write_tar(tmp_path / "dog.tar", {f"{i}.jpg": b"1" for i in range(4)})
     observer = Recorder()
     list_tree(str(tmp_path), observer=observer)
-    assert observer.progresses == [Progress(1000), Progress(2000)]
+    assert observer.progresses == [Progress(2), Progress(3), Progress(7)]
+    list_tree(str(tmp_path / "dog.tar"), observer=observer)
+    assert observer.progresses[3:] == [Progress(2), Progress(4)]

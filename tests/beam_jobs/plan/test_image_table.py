@@ -145,7 +145,8 @@ def check_lines(refs: list[ImageRef]) -> None:
         )
         for ref in refs[::-1]
     ]
-    lines, ends = ImageTable.from_refs(refs).encode_lines(np.arange(len(refs))[::-1], labels)
+    table = ImageTable.from_refs(refs)
+    lines, ends = table.encode_lines(np.arange(len(refs))[::-1], table.number_labels(labels))
     assert [bytes(lines[begin:end]) for begin, end in pairwise(ends.tolist())] == list(map(encode_line, expected))
     assert len(lines) == ends[-1]
 

@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 11 };
+enum { TFPIPE_INTERFACE = 12 };
 
 /* What a function returns. */
 enum {
@@ -201,5 +201,20 @@ TFPIPE_EXPORT int tfpipe_parse_examples(const uint8_t *block, size_t block_size,
                                         size_t count, tfpipe_examples *out, int64_t *num_features);
 
 TFPIPE_EXPORT void tfpipe_free_examples(tfpipe_examples *examples);
+
+/* Hashes texts by BLAKE2b with a key of at most 64 bytes: of each digest its 8 bytes, the lowest first.
+
+   offsets  of each text, and of the end of the last one */
+TFPIPE_EXPORT void tfpipe_hash_texts(const uint8_t *texts, const int64_t *offsets, int64_t count, const uint8_t *key,
+                                     size_t key_bytes, uint64_t *hashes);
+
+/* What stands in the place of a file's size. */
+enum { TFPIPE_NO_FILE = -1, TFPIPE_NOT_REGULAR = -2 };
+
+/* Reads the sizes of files. Links are followed.
+
+   folder  the descriptor of the folder that paths begin in
+   paths   each with a zero byte behind it */
+TFPIPE_EXPORT void tfpipe_read_sizes(int folder, const char *paths, int64_t count, int64_t *sizes);
 
 #endif

@@ -1,0 +1,35 @@
+"""Hashes of millions of names, and sizes of files by their names, in calls that do not hold Python's lock."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.native import library
+
+NO_FILE, NOT_REGULAR = -1, -2
+"""What stands in the place of a size: nothing is there, or no regular file."""
+
+
+def hash_texts(texts: Any, offsets: NDArray[np.int64], key: bytes) -> NDArray[np.uint64]:
+    """Returns the keyed BLAKE2b hash of each text: 8 bytes, read as a little-endian number.
+
+    `texts` is a buffer, and `offsets` has the begin of each text in it and the end of the last one.
+    """
+    data = np.frombuffer(texts, np.uint8) if texts is not None and len(texts) else np.empty(0, np.uint8)
+    hashes = np.empty(len(offsets) - 1, np.uint64)
+    arrays = [ctypes.c_void_p(array.ctypes.data) for array in (data, offsets, hashes)]
+    library.load().tfpipe_hash_texts(
+        *arrays[:2], ctypes.c_int64(len(hashes)), key, ctypes.c_size_t(len(key)), arrays[2]
+    )
+    return hashes
+
+
+def read_sizes(folder: int, paths: Sequence[str]) -> NDArray[np.int64]:
+    """Returns the size of each file, `NO_FILE` or `NOT_REGULAR`; `folder` is the descriptor that paths begin in."""
+    sizes = np.empty(len(paths), np.int64)
+    names = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+    library.load().tfpipe_read_sizes(folder, names, ctypes.c_int64(len(paths)), ctypes.c_void_p(sizes.ctypes.data))
+    return sizes
