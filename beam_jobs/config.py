@@ -130,7 +130,8 @@ class ShardConfig:
             image is never stored. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
         overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
-        workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
+        workers: The number of processes that read, check and write. 0: one per core, or for up to 1,000 JPEGs and PNGs
+            of 40 MiB together a thread per core, which is there sooner. At least 0. Default: 0.
         datasets: The finished datasets whose records go in, united, instead of the images in `input`. They bring their
             own splits, labels and image form. `input` then is only their name in messages. Default: ().
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.

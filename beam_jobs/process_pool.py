@@ -4,13 +4,44 @@ Beam's own multi-process mode was slower in every trial: it distributes the work
 Beam. It also waits forever when a worker is killed. `concurrent.futures` reports a dead worker within seconds.
 """
 
+import os
+from collections.abc import Iterator
+
 from tfpipe.system.process_pool import Workers, kill_all
 
-__all__ = ["kill_all", "map_unordered", "start_early"]
+__all__ = ["holds_little", "is_small", "kill_all", "map_unordered", "start_early"]
 
+_SMALL_IMAGES, _SMALL_BYTES = 1000, 40 << 20
 _WORKERS = Workers(
-    preload=["beam_jobs.shards.job"],
+    preload=["beam_jobs.shards.job", "pyarrow.parquet"],
     death="A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
     "again to go on, with fewer --workers if memory was short.",
 )
 start_early, map_unordered = _WORKERS.start_early, _WORKERS.map_unordered
+
+
+def is_small(images: int, num_bytes: int) -> bool:
+    """Returns whether images are written before worker processes have imported what they need."""
+    return images <= _SMALL_IMAGES and num_bytes <= _SMALL_BYTES
+
+
+def holds_little(path: str) -> bool:
+    """Returns whether a path names a folder of this machine whose files are small together."""
+    files = num_bytes = 0
+    try:
+        for size in _iterate_sizes(path):
+            files, num_bytes = files + 1, num_bytes + size
+            if not is_small(files, num_bytes):
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _iterate_sizes(folder: str) -> Iterator[int]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _iterate_sizes(entry.path)
+            else:
+                yield entry.stat().st_size

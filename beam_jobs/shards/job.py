@@ -1,8 +1,10 @@
 """A job that writes the shards of a plan: which process may take part, the writing, and the end."""
 
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +32,7 @@ class Job:
     versions: Mapping[str, str]  # of packages that workers must have
     workers: int = 0  # processes that each process of the runner starts; 0: none
     file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
+    in_threads: bool = False  # whether threads of this process take the place of other processes
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "header"}
@@ -108,13 +111,36 @@ def write_one(job: Job, number: int, meter: Meter | None = None) -> WrittenShard
 def write_shards(job: Job, numbers: Sequence[int]) -> Iterator[WrittenShard]:
     """Yields the shards of these numbers as each is written. The job ends early if too many images are bad."""
     workers, bad_shards = min(job.workers, len(numbers)), list[WrittenShard]()
-    if workers:
+    if job.in_threads and workers > 1:
+        written = _write_in_threads(job, numbers, workers)
+    elif workers and not job.in_threads:
         written = map_unordered(write_one, numbers, workers, shared=(job,), set_up=job.configure)
     else:
         written = (write_one(job, number) for number in numbers)
     for shard in written:
         stop_if_bad(job, shard, bad_shards)
         yield shard
+
+
+class _Stopped(BaseException):
+    """The end of a thread whose shard nobody waits for."""
+
+
+def _write_in_threads(job: Job, numbers: Sequence[int], workers: int) -> Iterator[WrittenShard]:
+    """Yields the shards of these numbers. When the caller stops, each thread ends behind the image that it is at."""
+    stopped = threading.Event()
+
+    def stop_if_asked(*_: object) -> None:
+        if stopped.is_set():
+            raise _Stopped
+
+    with ThreadPoolExecutor(workers) as threads:
+        try:
+            for shard in as_completed([threads.submit(write_one, job, number, stop_if_asked) for number in numbers]):
+                yield shard.result()
+        finally:
+            stopped.set()
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def stop_if_bad(job: Job, shard: WrittenShard, bad_shards: list[WrittenShard]) -> None:

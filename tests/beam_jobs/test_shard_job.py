@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs import shard_job
+from beam_jobs import process_pool, shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import (
@@ -92,11 +92,59 @@ def test_the_dataset_holds_these_files(straight: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "workers"), [((), 2), (THREADS, 1), pytest.param(PROCESSES, 1, marks=pytest.mark.slow)]
+    ("beam_args", "workers"), [((), 2), ((), 0), (THREADS, 1), pytest.param(PROCESSES, 1, marks=pytest.mark.slow)]
 )
 def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_args, workers):
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
     assert read_tree(tmp_path / "out") == read_tree(straight)
+
+
+class PoolAsked(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "starts"),
+    [
+        ("x.JPG", make_jpeg(1), {}, False),
+        ("x.png", make_png(1), {}, False),
+        ("x.gif", make_jpeg(1), {}, True),
+        ("x.jpg", make_jpeg(1), {"workers": 2}, True),
+        ("x.jpg", make_jpeg(1) + bytes(40 << 20), {}, True),
+    ],
+)
+def test_few_images_start_no_process(tmp_path, monkeypatch, name, data, options, starts):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PoolAsked
+
+    source = write_files(tmp_path / "in", {f"a/{name}": data, "b/y.jpg": make_jpeg(2)})
+    monkeypatch.setattr("beam_jobs.shards.job.map_unordered", refuse)
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2, **options)
+    assert process_pool.holds_little(str(source)) == (len(data) < 40 << 20)
+    if starts:
+        with pytest.raises(PoolAsked):
+            shard_job.run(config)
+    else:
+        assert shard_job.run(config).manifest.splits["train"].records == 2
+
+
+def test_which_input_holds_little(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", {f"a/{k}": b"x" for k in range(1000)})
+    assert process_pool.holds_little(str(source))
+    write_files(source, {"b/c/one more": b"x"})
+    assert not process_pool.holds_little(str(source))
+    assert not process_pool.holds_little(str(tmp_path / "none"))
+    assert not process_pool.holds_little("gs://bucket/photos")
+
+
+def test_too_many_bad_images_end_other_threads_early(tmp_path, monkeypatch):
+    files = {f"a/{k:03}.jpg": b"bad" if k % 2 else make_jpeg(k) for k in range(200)}
+    source = write_files(tmp_path / "in", files)
+    monkeypatch.setattr("beam_jobs.runners.base.usable_cpus", lambda: 4)
+    with pytest.raises(DataError, match=r"At most 0 of 200 images may be bad, got [0-9]+, the first a/"):
+        shard_job.run(ShardConfig(str(source), str(tmp_path / "out"), num_shards=40, max_bad=0))
+    assert len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) < 40
+    assert not [*(tmp_path / "out").glob(".tfpipe/tmp/*")]
 
 
 def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path, tmp_path: Path) -> None:
@@ -264,6 +312,7 @@ def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straigh
     "mode",
     [
         ("--workers", 2),
+        (),  # few images: threads
         pytest.param(("--workers", 1, "--", *ONE_PROCESS), marks=pytest.mark.slow),
         pytest.param(("--", *THREADS), marks=pytest.mark.slow),
         pytest.param(("--", *PROCESSES), marks=pytest.mark.slow),

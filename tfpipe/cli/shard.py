@@ -69,7 +69,8 @@ def append(dataset: str, **options: Any) -> None:
     refuse_records("append", options["input"])
     from beam_jobs import process_pool
 
-    process_pool.start_early()  # before the next line imports the job
+    if options["workers"] or not process_pool.holds_little(options["input"]):
+        process_pool.start_early()  # before the next line imports the job
     from beam_jobs.append_job import open_append
 
     with open_append(dataset, ShardConfig(output=dataset, **drop_missing(options))) as job:

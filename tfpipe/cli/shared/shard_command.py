@@ -153,7 +153,8 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
         _check_part(config)
     from beam_jobs import process_pool
 
-    process_pool.start_early()  # before this process imports what it needs
+    if run is not _run_whole or run_args.beam_args or config.workers or not process_pool.holds_little(config.input):
+        process_pool.start_early()  # before this process imports what it needs
     with ShardDisplay() as display:
         facts, lines = run(config, run_args, append, display)
     show(facts, lines, run_args.as_json)
