@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import name_split
@@ -19,6 +19,7 @@ from tfpipe.system.options import (
     Shares,
     Unchecked,
     check_options,
+    get_options,
     option,
     show_options,
 )
@@ -27,21 +28,57 @@ DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10
 
 
-class TableColumns(NamedTuple):
-    """The columns of a table that the user names. None: the column of the field's own name."""
+_INPUT, _SPLITS, _RECORDS, _OUTPUT = "Input", "Splits", "Records", "Output"
 
-    image: str | None = None
-    label: str | None = None
-    split: str | None = None
-    caption: str | None = None
-    target: str | None = None
-    mask: str | None = None
-    box_label: str | None = None
+
+def _column(rare: bool = False) -> Any:
+    return option(Unchecked(), None, group=_INPUT, rare=rare, metavar="COLUMN")
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table that the user names.
+
+    Attributes:
+        image_column: The column of a table that holds the images: their paths or URLs, or the images themselves in
+            Parquet files. None: `image` or `images`, and in Parquet files with images the only column that has some.
+            Default: None.
+        label_column: The column of a table that holds the class. None: `label`, and in Parquet files with images the
+            only column of the type `ClassLabel`. Default: None.
+        split_column: The column of a table that holds the split. None: "split". Default: None.
+        caption_column: The column of a table that holds the caption. None: `caption`. Default: None.
+        target_column: The column of a table whose number is the target of a regression. It becomes the feature
+            `target`, a float. Default: None.
+        mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
+            the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
+            `segmentation_mask`, if their values are images. Default: None.
+        box_label_column: The column of a table that holds the classes of boxes: numbers, or names. Names are sorted,
+            unless `labels` gives their order. None: `box_label`. Default: None.
+
+    Raises:
+        ConfigError: Two options name one column.
+    """
+
+    image_column: str | None = _column()
+    label_column: str | None = _column()
+    split_column: str | None = _column()
+    caption_column: str | None = _column(rare=True)
+    target_column: str | None = _column(rare=True)
+    mask_column: str | None = _column(rare=True)
+    box_label_column: str | None = _column(rare=True)
+
+    __repr__ = show_options
+
+    def __post_init__(self) -> None:
+        column, count = Counter(self.named.values()).most_common(1)[0] if self.named else ("", 0)
+        if count > 1:
+            raise ConfigError(f"Each column must have one meaning, but two options name {column!r}.")
 
     @property
     def named(self) -> dict[str, str]:
-        """The columns that the user names, by what they hold."""
-        return {name: column for name, column in self._asdict().items() if column is not None}
+        """The columns that the user names, by what they hold: "image", "label" and so on."""
+        values = {name.removesuffix("_column"): getattr(self, name) for name in get_options(self)}
+        return {name: column for name, column in values.items() if column is not None}
 
     def check(self, path: str, found: Collection[str]) -> None:
         """Checks that a table has the columns."""
@@ -52,13 +89,6 @@ class TableColumns(NamedTuple):
 
 
 USUAL_COLUMNS = TableColumns()
-
-
-_INPUT, _SPLITS, _RECORDS, _OUTPUT = "Input", "Splits", "Records", "Output"
-
-
-def _column(rare: bool = False) -> Any:
-    return option(Unchecked(), None, group=_INPUT, rare=rare, metavar="COLUMN")
 
 
 @dataclass(frozen=True)
@@ -77,25 +107,12 @@ class ShardConfig:
         annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
             `annotations/instances_*.json` and `annotations/captions_*.json` in it count, or `_annotations.coco.json` in
             it or in its folders of splits. Default: ().
-        image_column: The column of a table that holds the images: their paths or URLs, or the images themselves in
-            Parquet files. None: `image` or `images`, and in Parquet files with images the only column that has some.
-            Default: None.
+        columns: The columns of a table by what they hold. Default: TableColumns().
         image_root: The folder, as a path or URL, from which the paths in a table start, and in which all its images and
             masks must lie. None: the folder of the table. Default: None.
-        label_column: The column of a table that holds the class. None: `label`, and in Parquet files with images the
-            only column of the type `ClassLabel`. Default: None.
         label_separator: The text between the classes of an image that has several in one cell, as in "red;round". The
             classes become the feature `labels`, a list that `multi_hot` takes. Lists in JSONL and Parquet become it
             without a separator too. None: a text is one class. Default: None.
-        split_column: The column of a table that holds the split. None: "split". Default: None.
-        caption_column: The column of a table that holds the caption. None: `caption`. Default: None.
-        target_column: The column of a table whose number is the target of a regression. It becomes the feature
-            `target`, a float. Default: None.
-        mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
-            the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
-            `segmentation_mask`, if their values are images. Default: None.
-        box_label_column: The column of a table that holds the classes of boxes: numbers, or names. Names are sorted,
-            unless `labels` gives their order. None: `box_label`. Default: None.
         tensors: The dtype and the shape of columns of Parquet files without images, such as "latents=float16[4,64,64]".
             `?` is a size that differs between records. Bytes need it, numbers are converted, and flat lists get the
             shape. Default: ().
@@ -150,15 +167,9 @@ class ShardConfig:
         Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto", group=_INPUT, rare=True
     )
     annotations: tuple[str, ...] = option(Unchecked(), (), group=_INPUT, rare=True, metavar="FILE")
-    image_column: str | None = _column()
+    columns: TableColumns = option(Nested(TableColumns), default_factory=TableColumns)
     image_root: str | None = option(Unchecked(), None, group=_INPUT, rare=True, metavar="FOLDER")
-    label_column: str | None = _column()
     label_separator: str | None = option(Unchecked(), None, group=_INPUT, rare=True)
-    split_column: str | None = _column()
-    caption_column: str | None = _column(rare=True)
-    target_column: str | None = _column(rare=True)
-    mask_column: str | None = _column(rare=True)
-    box_label_column: str | None = _column(rare=True)
     tensors: tuple[str, ...] = option(
         Unchecked(), (), group=_INPUT, rare=True, flag="--tensor", metavar="COLUMN=DTYPE[SHAPE]"
     )
@@ -191,11 +202,6 @@ class ShardConfig:
         return self.datasets or (self.input,)
 
     @property
-    def columns(self) -> TableColumns:
-        """The columns of a table that the user names."""
-        return TableColumns(*(getattr(self, f"{name}_column") for name in TableColumns._fields))
-
-    @property
     def tensor_types(self) -> dict[str, TensorType]:
         """The types of `tensors` by their columns."""
         types: dict[str, TensorType] = {}
@@ -223,10 +229,6 @@ class ShardConfig:
         if self.drop_features and not self.datasets:
             raise ConfigError("`drop_features` are features of `datasets`; leave columns out of the table instead.")
 
-        named = Counter(self.columns.named.values())
-        if named and max(named.values()) > 1:
-            column = named.most_common(1)[0][0]
-            raise ConfigError(f"Each column must have one meaning, but two options name {column!r}.")
         if self.label_separator == "":
             raise ConfigError("`label_separator` must be a text such as ';', got ''.")
 

@@ -68,15 +68,15 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     schema = table.schema_arrow
     names = list(schema.names)
     mask = _find_mask(schema, names, given)
-    image = _find_image(schema, names, mask, given.image)
+    image = _find_image(schema, names, mask, given.image_column)
     if len(set(names)) < len(names):
         return None
     mask = mask if image else ""
-    label, class_names = _find_label(schema, names, mask, given.label)
+    label, class_names = _find_label(schema, names, mask, given.label_column)
     named = {column: name for name, column in given.named.items() if column not in (image, mask, label)}
     tensors = find_tensor_columns(schema, has_images=bool(image))
     tensors = tuple(name for name in tensors if name not in (image, mask, label, *named, *keys.BOX_COLUMNS))
-    if not image and (not tensors or given.image in names or _OF_IMAGES.intersection(names)):
+    if not image and (not tensors or given.image_column in names or _OF_IMAGES.intersection(names)):
         return None
     kind: Any = schema.field(image).type if image else None
     has_lists = kind is not None and is_list(kind)
@@ -131,9 +131,9 @@ def _find_leaf(table: Any, column: str, field: str) -> str:
 
 def _find_mask(schema: Any, names: Sequence[str], given: TableColumns) -> str:
     """Returns the column of the masks; empty if there is none."""
-    sure = _MASK_COLUMNS if given.mask is None else (given.mask,)
-    likely = _LIKELY_MASK_COLUMNS if given.mask is None else ()
-    others = set(given._replace(mask=None).named.values())
+    sure = _MASK_COLUMNS if given.mask_column is None else (given.mask_column,)
+    likely = _LIKELY_MASK_COLUMNS if given.mask_column is None else ()
+    others = {column for name, column in given.named.items() if name != "mask"}
     candidates: list[str] = [name for name in (*sure, *likely) if name not in others]
     for name in candidates:
         kind = schema.field(name).type if names.count(name) == 1 else None

@@ -270,8 +270,8 @@ def _infer_columns(
         with faults:
             if classes is not None and name == LABEL:
                 yield classes
-            elif name == TARGET and config.target_column is not None:
-                yield column.infer_target(config.target_column, files)
+            elif name == TARGET and config.columns.target_column is not None:
+                yield column.infer_target(config.columns.target_column, files)
             elif name != LABEL:
                 is_text = facts.is_embedded or name == CAPTION
                 yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
@@ -289,9 +289,9 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TableFile) -> Tenso
 
 def explain_no_labels(config: ShardConfig) -> str | None:
     """Returns why a table gives no classes and which option names them; None if it has the targets of a regression."""
-    if config.target_column is not None:
+    if config.columns.target_column is not None:
         return None
-    column = config.label_column or LABEL
+    column = config.columns.label_column or LABEL
     rows = chain.from_iterable(map(read_rows, list_table_files(config.input, config.columns)))
     names = list(next((row for _, row in rows if isinstance(row, dict)), {}))
     if LABEL in names:
@@ -305,9 +305,9 @@ def explain_no_labels(config: ShardConfig) -> str | None:
 def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option is for tables, for another input."""
     check_no_tensors(config)
-    for name in (*(f"{name}_column" for name in config.columns.named), "label_separator", "image_root"):
-        if getattr(config, name):
-            raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
+    named = [f"{name}_column" for name in config.columns.named]
+    for name in (*named, *(name for name in ("label_separator", "image_root") if getattr(config, name))):
+        raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
     if config.allow_missing and not names_files:
         raise ConfigError(
             f"`allow_missing` is for tables and annotations, which name the files of images, got {config.input}."

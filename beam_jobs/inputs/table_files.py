@@ -112,7 +112,7 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
         found = find_columns(TableFile(min(files), columns=columns))
         # Beside images a file of numbers says something about them.
         has_images = found is not None and bool(found.image)
-        return has_images or (bool(found or columns.image) and all(map(_is_beside_tables, names)))
+        return has_images or (bool(found or columns.image_column) and all(map(_is_beside_tables, names)))
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
 
@@ -313,7 +313,7 @@ def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]
             rows = read_embedded_rows(table, file, source.path, columns, groups, source.columns, budget)
         else:
             names = table.schema_arrow.names
-            for field in table.schema_arrow if {source.columns.image or "image", "images"} & {*names} else ():
+            for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
                 check_type(field, source.path)
             batches = read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
             rows = chain.from_iterable(map(_list_rows, batches))

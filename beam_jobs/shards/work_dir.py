@@ -88,7 +88,7 @@ class PlanHeader:
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields |= {"form": self.form.to_json(), "schema": self.schema.to_json()}
+        fields |= {"form": self.form.to_json(), "schema": self.schema.to_json(), "columns": asdict(self.columns)}
         fields["shards"] = [asdict(shard) for shard in self.shards]
         fields["records"] = self.records and asdict(self.records)
         return json.dumps(fields).encode()
@@ -103,7 +103,7 @@ class PlanHeader:
             fields["label_names"] = tuple(fields["label_names"])
             fields["box_names"] = tuple(fields["box_names"])
             fields["inputs"] = tuple(fields["inputs"])
-            fields["columns"] = TableColumns(*fields["columns"])
+            fields["columns"] = TableColumns(**fields["columns"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
             fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
             return cls(**fields)

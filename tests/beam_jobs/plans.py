@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shards.output_dir import open_work_dir
@@ -131,10 +131,17 @@ CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "table with groups": (write_tables, {"splits": SPLITS, "group_by": "patient", "seed": 3}),
     "table without copies": (write_tables, {"splits": SPLITS, "drop_duplicates": True}),
     "table with boxes": (write_boxes, {"num_shards": 3, "allow_missing": True}),
-    "table with several classes": (write_boxes, {"num_shards": 3, "allow_missing": True, "label_column": "tags"}),
+    "table with several classes": (
+        write_boxes,
+        {"num_shards": 3, "allow_missing": True, "columns": TableColumns(label_column="tags")},
+    ),
     "table with other columns": (
         write_tables,
-        {"num_shards": 4, "label_column": "patient", "label_separator": ",", "caption_column": "label"},
+        {
+            "num_shards": 4,
+            "columns": TableColumns(label_column="patient", caption_column="label"),
+            "label_separator": ",",
+        },
     ),
     "images in Parquet": (write_embedded, {"num_shards": 2}),
     "images in Parquet without copies": (write_embedded, {"num_shards": 2, "drop_duplicates": True}),

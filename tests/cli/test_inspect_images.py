@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from beam_jobs.config import TableColumns
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.browser import needs_browser
@@ -41,7 +42,9 @@ def boxes(tmp_path: Path) -> Path:
     table = "".join(json.dumps(row) + "\n" for row in rows)
     images = {"a.png": make_image(40, 20), "b.png": make_image(20, 40), "c.png": make_image(30, 30)}
     write_files(tmp_path / "in", {**images, "t.jsonl": table.encode()})
-    make_dataset(tmp_path / "in" / "t.jsonl", tmp_path / "boxes", shuffle=False, caption_column="caption")
+    make_dataset(
+        tmp_path / "in" / "t.jsonl", tmp_path / "boxes", shuffle=False, columns=TableColumns(caption_column="caption")
+    )
     return tmp_path / "boxes"
 
 

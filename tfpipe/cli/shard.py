@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import ShardConfig, TableColumns
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options, drop_missing, take
 from tfpipe.cli.shared.help_groups import help_option
@@ -25,6 +25,7 @@ _beam_argument = click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, m
 @click.argument("input")
 @click.argument("output")
 @_beam_argument
+@config_options(TableColumns)
 @config_options(ShardConfig, "Input", "Splits")
 @config_options(ImageForm)
 @config_options(ShardConfig, "Records", "Output", without=("drop_features",))
@@ -45,14 +46,15 @@ def shard(**options: Any) -> None:
     run_args = RunArgs.take(options, beam_args)
     refuse_path(beam_args, "INPUT and OUTPUT must be two paths, got a third")
     refuse_records("shard", options["input"])
-    form = ImageForm(**take(ImageForm, options))
-    run_job(ShardConfig(form=form, **drop_missing(options)), run_args)
+    form, columns = ImageForm(**take(ImageForm, options)), TableColumns(**take(TableColumns, options))
+    run_job(ShardConfig(form=form, columns=columns, **drop_missing(options)), run_args)
 
 
 @command(example="tfpipe append flowers more-photos", epilog=_BEAM)
 @click.argument("dataset")
 @click.argument("input")
 @_beam_argument
+@config_options(TableColumns)
 @config_options(ShardConfig, "Input", "Splits", "Records", "Output", without=("drop_features", "overwrite"))
 @job_options
 def append(dataset: str, **options: Any) -> None:
@@ -73,7 +75,8 @@ def append(dataset: str, **options: Any) -> None:
         process_pool.start_early()  # before the next line imports the job
     from beam_jobs.append_job import open_append
 
-    with open_append(dataset, ShardConfig(output=dataset, **drop_missing(options))) as job:
+    columns = TableColumns(**take(TableColumns, options))
+    with open_append(dataset, ShardConfig(output=dataset, columns=columns, **drop_missing(options))) as job:
         run_job(job.config, run_args, job)
 
 

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.inputs.table import is_table_input
 from beam_jobs.plan.image_ref import FileRef, ImageLocation
 from beam_jobs.plan.listing import Listing
@@ -219,7 +219,12 @@ def test_masks_of_parquet_files_are_stored_with_their_images(tmp_path: Path) -> 
     table = pyarrow.parquet.read_table(path).rename_columns(["photo", "classes", "label"])
     pyarrow.parquet.write_table(table, tmp_path / "other.parquet")
     assert "must have a column 'image'" in refuse(tmp_path / "other.parquet")
-    make_dataset(tmp_path / "other.parquet", tmp_path / "again", mask_column="classes", drop_duplicates=True)
+    make_dataset(
+        tmp_path / "other.parquet",
+        tmp_path / "again",
+        columns=TableColumns(mask_column="classes"),
+        drop_duplicates=True,
+    )
     assert read_pairs(tmp_path / "again") == set(zip(JPEGS, MASKS, strict=True))
 
 
@@ -248,11 +253,17 @@ def test_a_row_without_a_mask_is_quarantined(tmp_path: Path) -> None:
 
 def test_a_missing_column_of_masks_is_named(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS[:1])
-    assert refuse(path, mask_column="x") == f"`mask_column` must name a column of {path} (image), got 'x'."
+    assert (
+        refuse(path, columns=TableColumns(mask_column="x"))
+        == f"`mask_column` must name a column of {path} (image), got 'x'."
+    )
     table = tmp_path / "t.csv"
     table.write_text("image,mask,seg\na.jpg,1,a.png\n")
-    assert refuse(table, mask_column="x") == f"`mask_column` must name a column of {table} (image, mask, seg), got 'x'."
-    (ref,) = list_parquet(table, mask_column="seg").images
+    assert (
+        refuse(table, columns=TableColumns(mask_column="x"))
+        == f"`mask_column` must name a column of {table} (image, mask, seg), got 'x'."
+    )
+    (ref,) = list_parquet(table, columns=TableColumns(mask_column="seg")).images
     assert (ref.mask[0], ref.extra) == ("a.png", (1,))
 
 

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.inputs.label_file import OF_PANDAS
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.make_plan import plan_shards
@@ -607,7 +607,7 @@ a.jpg,200,100,cat,0,50,100,75
 b.jpg,50,40,raccoon,5,4,25,20
 c.jpg,30,30,,,,,
 """
-RACCOON_COLUMNS = {"image_column": "filename", "box_label_column": "class"}
+RACCOON_COLUMNS = TableColumns(image_column="filename", box_label_column="class")
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -616,7 +616,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
-    listing = list_table(write_text(tmp_path / "t.csv", RACCOONS), **RACCOON_COLUMNS)
+    listing = list_table(write_text(tmp_path / "t.csv", RACCOONS), columns=RACCOON_COLUMNS)
     assert listing.box_names == ("cat", "dog", "raccoon")
     assert [spec.name for spec in listing.extra] == ["width", "height"]
     assert [(ref.path, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
@@ -625,7 +625,7 @@ def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
         ("c.jpg", (), (), (30, 30)),
     ]
     (tmp_path / "names.txt").write_text("raccoon\ncat\ndog\n")
-    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"), **RACCOON_COLUMNS)
+    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"), columns=RACCOON_COLUMNS)
     assert listing.box_names == ("raccoon", "cat", "dog")
     assert [ref.box_labels for ref in listing.images] == [(0, 1), (2, 0), ()]
 
@@ -636,14 +636,14 @@ def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
     write_text(tmp_path / "t.csv", RACCOONS)
     for options in ({}, {"drop_duplicates": True}):
         output = tmp_path / f"out{len(options)}"
-        make_dataset(tmp_path / "t.csv", output, shuffle=False, **RACCOON_COLUMNS, **options)
+        make_dataset(tmp_path / "t.csv", output, shuffle=False, columns=RACCOON_COLUMNS, **options)
         assert [list(map(bytes, record["image/object/class/text"])) for record in read_records(output)] == [
             [b"raccoon", b"cat"],
             [b"dog", b"raccoon"],
             [],
         ]
     write_files(tmp_path, {"b.jpg": make_jpeg(1, (40, 80))})
-    make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, **RACCOON_COLUMNS)
+    make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, columns=RACCOON_COLUMNS)
     line = json.loads((tmp_path / "other" / "quarantine" / "quarantined.jsonl").read_text())
     assert (line["path"], line["reason"]) == ("b.jpg", "its annotation is for 50 x 40 pixels, but it has 40 x 80")
 
@@ -665,47 +665,47 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "message"),
+    ("rows", "class_column", "message"),
     [
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,dog,1,1,2,2",
-            {"label_column": "class"},
+            "label_column",
             "{path}: the rows of a.jpg have a box each, so they must have the same 'label', got 'cat' and 'dog'. If it "
             "is the class of each box, name its column by `box_label_column`.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,,1,1,2,2",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: every box of a.jpg must have a class or none may.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,7,1,1,2,2",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: the classes of boxes must be all names or all numbers, got 'cat'.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 b.jpg,9,9,cat,0.5,0.5,1,1",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.jpg.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: boxes in pixels need the width and height of a.jpg.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,8,cat,1,1,2,2",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: the rows of a.jpg must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
         ),
         (
             "a.jpg,9,9,cat,0,0,1,1 a.jpg,,9,cat,0,0,1,1",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path}: every row of a.jpg must have a value in the same columns, or none may, got ['9', None].",
         ),
         (
             "a.jpg,9,9,cat,1,1,10,2 b.jpg,,9,cat,1,1,2,2",
-            {"box_label_column": "class"},
+            "box_label_column",
             "{path} has 2 faults:\n- {path}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, "
             "got xmin, ymin, xmax, ymax = 1, 1, 10, 2.\n- {path}, row 2: a box must be fractions of width and height, "
             "0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = 1, 1, 2, 2. Pixels need "
@@ -713,9 +713,10 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
         ),
     ],
 )
-def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, options: dict[str, Any], message: str):
+def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, class_column: str, message: str):
     path = write_text(tmp_path / "t.csv", "\n".join([RACCOONS.splitlines()[0], *rows.split()]))
-    assert refused(path, image_column="filename", **options) == message.format(path=path)
+    columns = TableColumns(image_column="filename", **{class_column: "class"})
+    assert refused(path, columns=columns) == message.format(path=path)
 
 
 def test_some_images_may_have_boxes_without_a_class(write_jsonl: WriteRows) -> None:

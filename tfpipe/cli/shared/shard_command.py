@@ -21,7 +21,6 @@ from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
-from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.options import Nested, get_default, get_options
 from tfpipe.system.units import human_bytes, human_count
@@ -266,8 +265,7 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", di
 
 def _check_part(config: ShardConfig) -> None:
     """Checks that no option is given that the plan decides."""
-    flags = [get_flag(ShardConfig, name) for name in _changed_options(config) if name != "workers"]
-    flags += [get_flag(ImageForm, name) for name in _changed_options(config.form) | dict(config.form_changes)]
+    flags = [flag for flag in _list_given(config) if flag != "--workers"]
     if flags:
         raise ConfigError(f"The plan in OUTPUT decides {flags[0]}. Leave it out; it goes with --plan-only.")
 
@@ -293,15 +291,22 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         words = ["reshard", *config.datasets, config.output]
     else:
         words = ["shard", config.input, config.output]
-    given = {get_flag(ShardConfig, name): value for name, value in _changed_options(config).items()}
-    form = _changed_options(config.form) | dict(config.form_changes)
-    given |= {get_flag(ImageForm, name): value for name, value in form.items()}
+    given = _list_given(config)
     options = [
         _format_option(flag, one)
         for flag, value in given.items()
         for one in (value if isinstance(value, tuple) else (value,))
     ]
     return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
+
+
+def _list_given(config: ShardConfig) -> dict[str, Any]:
+    """Returns the options of a job that do not have their default, by their flags."""
+    given = {get_flag(ShardConfig, name): value for name, value in _changed_options(config).items()}
+    for part, changes in ((config.columns, {}), (config.form, config.form_changes)):
+        values = _changed_options(part) | dict(changes)
+        given |= {get_flag(type(part), name): value for name, value in values.items()}
+    return given
 
 
 def _changed_options(config: Any) -> dict[str, Any]:
