@@ -12,14 +12,18 @@ scratch/00017        the gzip members of the records of a file that was a single
 rows/NAME            the bytes of a finished shard
 data/                the output, which gets its final name when it is complete
 ```
+
+In the output, opaque.json has the result, by which the same command run again knows that nothing is left to do.
 """
 
+import contextlib
 import glob
+import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import BinaryIO
 
@@ -52,6 +56,7 @@ _HEAD = 2  # numbers before the ends of the records
 _LEVEL = 6  # zlib's default, which TensorFlow's writer uses too
 _AT_ONCE = 4096  # records that are looked up at once
 _BLOCK_BYTES = 16 << 20  # of records that are held at once
+_RESULT = "opaque.json"
 
 
 class OpaqueFolder(WorkingFolder):
@@ -132,11 +137,15 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
     started = time.monotonic()
     files = _find_files(config.input)
     split = file_names.check_split_name(config.split or "train")
-    folder = OpaqueFolder(check_output(config.output, files))
     key = key_of(config.seed) if config.shuffle else None
-    job = _Job(folder, tuple(files), bool(compression), key, split)
     options = [__version__, compression, key, split, config.num_shards, config.shard_size_bytes]
     identity = json.dumps([*options, *zip(files, file_io.get_versions(files), strict=True)])
+    digest, target = hashlib.sha256(identity.encode()).hexdigest(), file_io.resolve_links(config.output)
+    if (finished := _find_finished(target, digest)) is not None:
+        OpaqueFolder(target).remove()  # a run that was killed just before its end left it
+        return replace(finished, seconds=time.monotonic() - started)
+    folder = OpaqueFolder(check_output(config.output, files))
+    job = _Job(folder, tuple(files), bool(compression), key, split)
     workers = config.workers or usable_cpus()
     with folder.open(identity, f"writes to {config.output}"):
         try:
@@ -148,11 +157,24 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
         _run_all(_write_shard, job, shards, workers)
         unindexed = _describe(config, job, describe)
         num_bytes = sum(file_io.get_sizes([folder.result(shard.file) for shard in shards]))
+        names = tuple(shard.file for shard in shards)
+        result = OpaqueResult(records, len(files), names, num_bytes, unindexed, 0)
+        file_io.write_file(folder.result(_RESULT), json.dumps({"job": digest, "result": asdict(result)}).encode())
         for part in ("sizes", "scratch"):
             file_io.remove_tree(folder.path(part))
         folder.publish()
-    names = tuple(shard.file for shard in shards)
-    return OpaqueResult(records, len(files), names, num_bytes, unindexed, time.monotonic() - started)
+    return replace(result, seconds=time.monotonic() - started)
+
+
+def _find_finished(output: str, job: str) -> OpaqueResult | None:
+    """Returns the result of this job if an earlier run has finished it."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # of what this job never wrote
+        saved = json.loads(file_io.read_whole(os.path.join(output, _RESULT)))
+        result = OpaqueResult(**{**saved["result"], "shards": tuple(saved["result"]["shards"])})
+        sizes = file_io.get_sizes([os.path.join(output, name) for name in result.shards])
+        if saved["job"] == job and sum(sizes) == result.bytes:
+            return result
+    return None
 
 
 def _find_files(pattern: str) -> list[str]:
@@ -316,7 +338,7 @@ def _describe(config: ShardConfig, job: _Job, describe: Callable[[str], Manifest
     try:
         manifest = describe(data)
     except (ConfigError, FormatError, DataError) as error:
-        return str(error).replace(data, config.output)
+        return str(error).replace(f"{data}/", "")
     manifest = replace(manifest, name=os.path.basename(job.folder.output), seed=config.seed)
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(manifest).encode())
     return None

@@ -1,5 +1,6 @@
 """`tfpipe reshard --opaque`: all records and nothing else, byte for byte, in an order that the seed alone decides."""
 
+import dataclasses
 import gzip
 import os
 import random
@@ -92,7 +93,7 @@ def test_all_records_in_another_order(payloads, expected: Path) -> None:
     assert Counter(found) == Counter(stored)
     moved = [abs(stored.index(payload) - place) for place, payload in enumerate(found)]
     assert np.mean(moved) == pytest.approx(len(stored) / 3, rel=0.1)  # as in a random order
-    assert sorted(os.listdir(expected)) == [f"train-{k:05d}-of-00003.tfrecord.gz" for k in range(3)]
+    assert sorted(os.listdir(expected)) == ["opaque.json", *(f"train-{k:05d}-of-00003.tfrecord.gz" for k in range(3))]
     assert os.listdir(expected.parent) == ["out"]
 
 
@@ -162,7 +163,23 @@ def test_examples_get_a_manifest_and_an_exact_order(tmp_path: Path, compression)
 def test_other_payloads_say_that_they_have_no_manifest(inputs: Path, tmp_path: Path) -> None:
     reason = run(inputs, "plain", tmp_path / "out").unindexed
     assert reason is not None
-    assert reason.startswith(f"{tmp_path}/out/train-00000-of-00003.tfrecord.gz cannot be indexed: record 0 is not a")
+    assert reason.startswith("train-00000-of-00003.tfrecord.gz cannot be indexed: record 0 is not a tf.train.Example: ")
+    assert reason.endswith(". `tfpipe reshard --opaque` shuffles records of any content.")
+
+
+def test_the_same_run_again_finds_everything_finished(inputs: Path, tmp_path: Path) -> None:
+    first, before = run(inputs, "plain", tmp_path / "out"), read_all(tmp_path / "out")
+    left = tmp_path / "out.tfpipe-opaque"
+    left.mkdir()
+    (left / "plan.json").write_text("of a run that was killed just before its end")
+    again = run(inputs, "plain", tmp_path / "out", workers=2)
+    assert dataclasses.replace(again, seconds=0) == dataclasses.replace(first, seconds=0)
+    assert read_all(tmp_path / "out") == before
+    assert os.listdir(tmp_path) == ["out"]
+    for changed in ("train-00001-of-00003.tfrecord.gz", "opaque.json"):
+        (tmp_path / "out" / changed).write_bytes(b"{}")
+        with pytest.raises(ConfigError, match="must be empty or not exist yet, and holds "):
+            run(inputs, "plain", tmp_path / "out")
 
 
 def test_a_run_that_was_killed_goes_on(inputs: Path, expected: Path, tmp_path: Path) -> None:
@@ -213,8 +230,8 @@ def test_what_is_damaged_is_named_and_nothing_is_written(tmp_path: Path, data: b
 
 
 def test_refusals(inputs: Path, expected: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be empty or not exist yet, and holds train-0"):
-        run(inputs, "gzip", expected)
+    with pytest.raises(ConfigError, match="must be empty or not exist yet, and holds "):
+        run(inputs, "gzip", expected, seed=1)
     with pytest.raises(DataError, match=f"No TFRecord file fits {tmp_path}/none.tfrecord"):
         run(tmp_path, "none", tmp_path / "out")
     with pytest.raises(ConfigError, match="reads files of this machine, got gs://"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
@@ -104,6 +105,20 @@ def test_antialiasing_gives_the_pixels_of_tensorflows(manifest: Manifest, image_
         difference = np.abs(ours["image"].astype(float) - theirs["image"])
         assert difference.max() <= 1.01 * level
         assert difference.mean() < 0.3 * level
+
+
+def test_evaluation_has_the_pixels_that_weights_of_timm_saw(tmp_path: Path) -> None:
+    """Pillow's resizing of the short side, then a center crop, where that begins at a whole pixel of the original."""
+    pixels = np.random.default_rng(3).integers(0, 256, (64, 96, 3), np.uint8)
+    encoded = tf.io.encode_png(pixels).numpy()
+    folder = write_dataset(
+        tmp_path / "made", {"train": [payload(0, encoded=encoded, format="PNG", height=64, width=96)]}
+    )
+    config = {"batch_size": 1, "image_size": 28, "training": False, "augment_options": AugmentOptions(antialias=True)}
+    found = tfpipe.NumpyBatches(str(folder), "train", **config).read(0)["image"][0]
+    expected = np.asarray(Image.fromarray(pixels).resize((48, 32), Image.Resampling.BILINEAR))[2:30, 10:38]
+    difference = np.abs(found.astype(int) - expected)[1:-1, 1:-1]  # at the crop's edge it knows nothing beyond
+    assert difference.max() <= 1
 
 
 def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:

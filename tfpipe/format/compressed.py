@@ -120,7 +120,7 @@ class _Unpacked:
         self._packed = b""
         self._taken = 0  # bytes of the file
         self._buffer, self._at = b"", 0
-        self.members = 1  # that were begun since somebody set it
+        self.members = 0  # that were begun since somebody set it
 
     @property
     def done(self) -> int:
@@ -145,7 +145,7 @@ class _Unpacked:
         """Unpacks the next piece into the buffer. Returns False at the end."""
         self._buffer, self._at = b"", 0
         while not self._buffer:
-            if self._inflate.eof:
+            if self._inflate.eof or not self._taken:  # an empty file has no records, as in TensorFlow
                 if not self._load():
                     return False
                 self._inflate = zlib.decompressobj(self._bits)  # another gzip file follows

@@ -150,13 +150,11 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 
 def read_start(path: str, num_bytes: int) -> bytes:
     """Reads the first `num_bytes` of a file, or all of a shorter one. Raises the errors of `read_bytes`."""
-    try:
+    with explain_reading(path):
         if is_url(path):
             return get_store(path).read(path, 0, num_bytes)
         with local.open_file(path) as file, io.BufferedReader(cast(io.RawIOBase, file)) as buffered:
             return buffered.read(num_bytes)
-    except OSError as error:
-        raise _explain_reading(path, error) from error
 
 
 def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
@@ -373,6 +371,15 @@ def explain_os_errors(
         where = f" ({error.filename})" if error.filename and str(error.filename) not in action else ""
         advice = if_full if error.errno in _DISK_FULL else otherwise
         raise DataError(f"Could not {action}: {reason}{where}. {advice}".rstrip()) from error
+
+
+@contextlib.contextmanager
+def explain_reading(path: str) -> Iterator[None]:
+    """Turns errors of the system while a file is read into a `DataError`."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain_reading(path, error) from error
 
 
 def _explain_reading(path: str, error: OSError) -> DataError:

@@ -335,9 +335,20 @@ def test_what_is_no_tfrecord_is_refused(foreign, tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
     refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 of the unpacked data cannot be unpacked")
 
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(b"\xff\xff no example")
-    refuse(tmp_path, f"{path} cannot be indexed: ")
+    other, example = b"\xff\xff no example", foreign.example({"id": 1})
+    for payloads, advice in (
+        ([other, example], "`tfpipe reshard --opaque` shuffles records of any content."),
+        ([example, other], "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest."),
+    ):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for payload in payloads:
+                writer.write(payload)
+        with pytest.raises(FormatError) as caught:
+            run(tmp_path)
+        number = payloads.index(other)
+        assert str(caught.value).startswith(f"{path} cannot be indexed: record {number} at byte ")
+        assert " is not a tf.train.Example: " in str(caught.value)
+        assert str(caught.value).endswith(f". {advice}")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -226,6 +226,21 @@ def test_one_record_without_a_member_of_its_own_leaves_throughput_order(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["manifest.json", "train.tfrecord.gz"]
 
 
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"")], ids=["no byte", "an empty member"])
+def test_an_empty_file_has_no_records_and_keeps_the_exact_order(tmp_path: Path, data: bytes) -> None:
+    tf = pytest.importorskip("tensorflow")
+    examples = [encode_example({"image": [make_png(number)], "id": [number]}) for number in range(8)]
+    (tmp_path / "train-0-of-2.gz").write_bytes(data)
+    (tmp_path / "train-1-of-2.gz").write_bytes(pack(examples))
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    assert list(tf.data.TFRecordDataset(files, "GZIP").as_numpy_iterator()) == examples
+    manifest = index(IndexConfig(str(tmp_path))).manifest
+    assert (manifest.random_access, [shard.records for shard in manifest.splits["train"].shards]) == (True, [0, 8])
+    assert verify(str(tmp_path), VerifyConfig(workers=0)).damaged == []
+    batch = NumpyBatches(manifest, "train", CONFIG).read(0)
+    assert sorted(batch["id"].tolist()) == list(range(8))
+
+
 def test_a_manifest_cannot_claim_members_of_other_files(packed: Manifest, plain: Manifest) -> None:
     text = manifest_json.dumps(packed)
     assert manifest_json.loads(text) == dataclasses.replace(packed, directory="")

@@ -28,9 +28,7 @@ from tfpipe.integrity.foreign.named_tensors import SIZES_FILE, find_tensors, lac
 from tfpipe.integrity.foreign.scan_file import (
     FileScan,
     Keys,
-    decode_foreign,
-    describe_failure,
-    iterate_payloads,
+    read_records,
     scan_file,
 )
 from tfpipe.integrity.progress import run_on_files
@@ -191,26 +189,19 @@ def _first_record(
 
     Tensors that the user named and that are empty in it are taken from one of the next records.
     """
-    for name in names:
-        path = files.path(name)
-        try:
-            with file_io.open_file(path) as file:
-                first: dict[str, Feature] = {}
-                widths: dict[str, int] = {}
-                has_value: set[str] | None = None
-                for name, payload in itertools.islice(iterate_payloads(HashedReader(file), compression), _PROBED):
-                    features, found = decode_foreign(payload, name)
-                    has_value = {key for key, value in first.items() if value is not None and len(value)}
-                    first |= {key: value for key, value in features.items() if key not in has_value}
-                    widths |= found
-                    if not lacks_values(tensors, first):
-                        break
-                if has_value is not None:
-                    return first, widths
-        except FormatError as error:
-            raise FormatError(describe_failure(path, str(error))) from None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    for path in map(files.path, names):
+        with file_io.explain_reading(path), file_io.open_file(path) as file:
+            first: dict[str, Feature] = {}
+            widths: dict[str, int] = {}
+            has_value: set[str] | None = None
+            for record in itertools.islice(read_records(path, HashedReader(file), compression), _PROBED):
+                has_value = {key for key, value in first.items() if value is not None and len(value)}
+                first |= {key: value for key, value in record.features.items() if key not in has_value}
+                widths |= record.widths
+                if not lacks_values(tensors, first):
+                    break
+            if has_value is not None:
+                return first, widths
     more = len(files.names) - 1
     raise DataError(f"There is no record in {files.path(files.names[0])}{f' and {more:,} more files' if more else ''}.")
 

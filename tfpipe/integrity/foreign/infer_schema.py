@@ -98,6 +98,11 @@ def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
         if stats.width == -1 and name not in keys.images:
             notes.append(f"Left out: the steps of {name!r} have different numbers of values.")
             continue
+        if stats.holds_texts:
+            notes.append(
+                f"{name!r} holds serialized tensors of text, which stay bytes: `tf.io.parse_tensor(value, tf.string)` "
+                "reads them."
+            )
         try:
             specs.append(_spec(name, stats, scan.records))
         except ConfigError as error:

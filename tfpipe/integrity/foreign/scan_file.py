@@ -16,7 +16,7 @@ from tfpipe.format.recovery.resync import Search
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
+from tfpipe.format.tensors.tensor_type import TensorType, holds_texts, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
@@ -53,6 +53,7 @@ class FeatureStats:
     max_values: int = 0
     width: int | None = None  # the values of each step of lists of steps, -1 if these differ; None for no such list
     holds_tensors: bool = True  # whether every value is one of one dtype and rank
+    holds_texts: bool = False  # whether the first value that is no such tensor is one of text
     tensor: TensorType | None = None  # with unknown sizes only, or with steps of one width; None before the first
     tensor_stats: TensorStats = field(default_factory=TensorStats)
 
@@ -86,6 +87,7 @@ class FeatureStats:
         if proto is not None and self.tensor is None:
             self.tensor = TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
         self.holds_tensors = proto is not None and self.tensor is not None and self.tensor.admits(proto)
+        self.holds_texts = proto is None and holds_texts(data)
         if self.holds_tensors and self.tensor is not None:
             self.tensor_stats.add(self.tensor, self.tensor.read_bits(data))
 
@@ -95,6 +97,7 @@ class FeatureStats:
         self.holds_tensors &= other.holds_tensors and other.tensor in (None, self.tensor)
         if self.holds_tensors:
             self.tensor_stats.merge(other.tensor_stats)
+        self.holds_texts |= other.holds_texts
         self._add_width(other.width)
         self.records += other.records
         self.kinds |= other.kinds
@@ -102,11 +105,21 @@ class FeatureStats:
         self.max_values = max(self.max_values, other.max_values)
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignRecord:
+    """A record of a file."""
+
+    name: str  # for messages, with the file's
+    features: dict[str, Feature]
+    widths: dict[str, int]  # the values of each step of its lists of steps
+    unpacked_bytes: int  # framing included
+    size: int  # its bytes in the file; 0 for one that cannot be unpacked on its own
+
+
 @dataclass(slots=True)
 class FileScan:
     """The content of a file, or after `merge` of several files."""
 
-    path: str = ""  # for messages
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""  # without meaning after `merge`
@@ -128,7 +141,7 @@ class FileScan:
                 feature_stats = self.features[key] = FeatureStats(holds_tensors=not is_named)
                 if len(self.features) > _MAX_FEATURES:
                     raise FormatError(
-                        f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
+                        f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names."
                     )
             feature_stats.add(value, None if widths is None else widths.get(key))
         for spec in keys.tensors:
@@ -136,12 +149,12 @@ class FileScan:
             try:
                 bits = spec.check_stored(features)
             except FormatError as error:
-                raise DataError(f"{self.path}, {name}: {error} Give the type with `tensors` anew.") from None
+                raise DataError(f"{name}: {error} Give the type with `tensors` anew.") from None
             self.stats.tensors.setdefault(spec.name, TensorStats()).add(spec.tensor, bits)
         if keys.images:
             _add_images(self.stats, list_images(features, keys.images))
             if self.records == _PROBED_RECORDS:
-                check_formats(self.stats, keys, self.path)
+                check_formats(self.stats, keys, name)
         if keys.label is not None:
             _add_label(self, features.get(keys.label), features.get(keys.text or ""))
 
@@ -164,45 +177,44 @@ class FileScan:
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     """Reads one file."""
-    scan, progress = FileScan(job.path), Progress(counters)
-    try:
-        with file_io.open_file(job.path) as file:
-            reader, sizes = HashedReader(file, hashed=True), []
-            scan.file_bytes = reader.size
-            for name, payload, size in _iterate_records(reader, job.compression):
-                features, widths = decode_foreign(payload, name)
-                scan.add(keys, features, name, widths)
-                scan.unpacked_bytes += len(payload) + FRAME_BYTES
-                sizes.append(size)
-                if len(sizes) > MAX_RECORDS and not job.compression:
-                    raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
-                progress.step(reader.done, scan.records, 0)
-            scan.sha256 = reader.sha256()
-            is_seekable_file = len(sizes) <= MAX_RECORDS and sum(sizes) == reader.size
-            scan.index = encode_index(sizes) if is_seekable_file else None
-    except FormatError as error:
-        raise FormatError(describe_failure(job.path, str(error))) from None
-    except OSError as error:
-        raise DataError(f"{job.path} cannot be read: {error.strerror or error}.") from None
+    scan, progress = FileScan(), Progress(counters)
+    with file_io.explain_reading(job.path), file_io.open_file(job.path) as file:
+        reader, sizes = HashedReader(file, hashed=True), []
+        scan.file_bytes = reader.size
+        for record in read_records(job.path, reader, job.compression):
+            scan.add(keys, record.features, record.name, record.widths)
+            scan.unpacked_bytes += record.unpacked_bytes
+            sizes.append(record.size)
+            if len(sizes) > MAX_RECORDS and not job.compression:
+                raise FormatError(f"{job.path} must have at most {MAX_RECORDS:,} records for its index to be read.")
+            progress.step(reader.done, scan.records, 0)
+        scan.sha256 = reader.sha256()
+        is_seekable_file = len(sizes) <= MAX_RECORDS and (sum(sizes) == reader.size or not sizes)
+        scan.index = encode_index(sizes) if is_seekable_file else None
     progress.done(FileReport(job, scan.records, scan.file_bytes))
     return scan
 
 
-def describe_failure(path: str, reason: str) -> str:
-    """Returns the message about a file that cannot be indexed."""
-    reason = reason.removeprefix(f"{path} ").rstrip(".")
-    reason = reason[:1].lower() + reason[1:]
-    advice = "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest."
-    return f"{path} cannot be indexed: {reason}. {advice}"
-
-
-def iterate_payloads(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes]]:
-    """Yields the name of every record for messages, and its payload, after a check of its checksums."""
-    return ((name, payload) for name, payload, _ in _iterate_records(reader, compression))
+def read_records(path: str, reader: HashedReader, compression: Compression) -> Iterator[ForeignRecord]:
+    """Reads and decodes the records of a file, and checks their checksums."""
+    number, advice = -1, "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest."
+    try:
+        for number, (name, payload, size) in enumerate(_iterate_records(reader, compression)):
+            widths: dict[str, int] = {}
+            try:
+                features = decode_example(payload, widths)
+            except FormatError as error:
+                if not number:
+                    advice = "`tfpipe reshard --opaque` shuffles records of any content."
+                raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
+            yield ForeignRecord(f"{path}, {name}", features, widths, len(payload) + FRAME_BYTES, size)
+    except FormatError as error:
+        reason = str(error).removeprefix(f"{path} ").rstrip(".")
+        raise FormatError(f"{path} cannot be indexed: {reason[:1].lower()}{reason[1:]}. {advice}") from None
 
 
 def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes, int]]:
-    """Yields the same, and the bytes of each record in the file; 0 for one that cannot be unpacked on its own."""
+    """Yields the name of every record, its payload, and its bytes in the file; 0 if it cannot be unpacked alone."""
     if compression == "GZIP":
         for number, (payload, size) in enumerate(scan_members(reader.as_file())):
             yield f"record {number}", payload, size or 0
@@ -230,15 +242,6 @@ def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
         what = "it holds no TFRecords, or" if not number and length is None else ""
         raise FormatError(f"{what} {name} is damaged: {detail}.".strip())
     return size
-
-
-def decode_foreign(payload: bytes, name: str) -> tuple[dict[str, Feature], dict[str, int]]:
-    """Decodes a record: its features, and the number of values of each step of its lists of steps."""
-    widths: dict[str, int] = {}
-    try:
-        return decode_example(payload, widths), widths
-    except FormatError as error:
-        raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
 
 
 def check_formats(stats: ShardStats, keys: Keys, place: str) -> None:
