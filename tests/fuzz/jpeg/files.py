@@ -2,16 +2,14 @@
 
 import io
 import random
-from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from tests.conftest import ROOT
 from tests.fuzz.jpeg import mutate
-from tests.fuzz.jpeg.native import ROOT
 from tests.native.jpeg_writer import draw_jpeg
 
 _NOT_SOUND = ("square-cut-in-half", "square-no-end-marker", "circle-png-inside")  # of sample_data/
@@ -26,16 +24,13 @@ class File(NamedTuple):
     sound: bool
 
 
-def draw_file(seed: int, given: Sequence[Path]) -> File:
+def draw_file(seed: int) -> File:
     rng = random.Random(seed)
     kind = rng.random()
-    if given and kind < 0.5:
-        path = rng.choice(given)
-        file = File(path.read_bytes(), "given", str(path), True)
-    elif kind < 0.75:
+    if kind < 0.5:
         drawn = draw_jpeg(rng.getrandbits(48), wild=rng.random() < 0.15)
         file = File(drawn.data, drawn.family, drawn.description, drawn.sound)
-    elif kind < 0.9:
+    elif kind < 0.8:
         file = _draw_by_pillow(rng)
     else:
         name, data = rng.choice(_read_samples())

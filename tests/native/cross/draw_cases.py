@@ -42,7 +42,7 @@ def draw_cases(seed: int, count: int) -> bytes:
 
 def _draw_files(rng: random.Random, count: int) -> Iterator[bytes]:
     for k in range(count):
-        yield draw_file(rng.getrandbits(48), ()).data
+        yield draw_file(rng.getrandbits(48)).data
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], extreme=True).data
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], wild=True).data
         yield mutate.change(draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3]).data, rng)[0]
