@@ -12,7 +12,7 @@ import pytest
 
 from beam_jobs import part_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.part_job import Part, PartResult, plan_parts, run_part
+from beam_jobs.part_job import Part, plan_parts, run_part
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.commands import list_processes, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
@@ -170,10 +170,6 @@ def test_a_part_that_comes_as_another_ends_leaves_nothing(photos: Path, tmp_path
     assert part_job._finish_last(job, Part(1, 2)) == (6, True)
     assert read_tree(tmp_path / "out") == before
     assert not (tmp_path / "out" / ".tfpipe").exists()
-
-
-def test_a_result_is_a_value() -> None:
-    assert PartResult(1, 2, 3, False, 0.5) == PartResult(1, 2, 3, False, 0.5)
 
 
 def kill_at_random(source: Path, output: Path, parts: int, rng: random.Random, most: int) -> int:

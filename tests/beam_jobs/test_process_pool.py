@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.commands import ROOT, list_processes, wait_for
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
@@ -55,17 +54,6 @@ def test_workers_get_shared_arguments_and_a_set_up() -> None:
     paths = map_unordered(os.path.join, ["x", "y"], 1, shared=("a", "b"))
     assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
     assert list(map_unordered(os.path.abspath, ["x"], 1, set_up=functools.partial(os.chdir, "/"))) == ["/x"]
-
-
-def test_workers_load_neither_beam_nor_tensorflow() -> None:
-    """Beam costs each of them a second and 100 MB."""
-    (modules,) = map_unordered(_loaded_modules, [write_shard], 1)
-    assert not any(name.split(".")[0] in ("apache_beam", "tensorflow") for name in modules)
-    assert "beam_jobs.shards.write_shard" in modules
-
-
-def _loaded_modules(_: Any) -> list[str]:
-    return list(sys.modules)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -347,18 +347,6 @@ def refused(kind: type[TfpipeError], dataset: Path, output: Path, **options: Any
     return str(caught.value)
 
 
-def test_no_dataset(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    assert refused(DataError, tmp_path / "none", output) == f"{tmp_path}/none does not exist."
-    write_files(tmp_path / "in", {"a.txt": b""})
-    assert refused(DataError, tmp_path / "in", output).startswith(
-        f"{tmp_path}/in holds no manifest.json: it is not a finished tfpipe dataset."
-    )
-    assert refused(DataError, tmp_path / "in" / "a.txt", output).startswith(
-        f"{tmp_path}/in/a.txt must be the directory of a dataset"
-    )
-
-
 def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
     index, output = broken / index_name(SHARD), tmp_path / "out"
     mend = f"Copy the dataset again, or save the undamaged records: tfpipe repair {broken} OUTPUT"
@@ -381,15 +369,6 @@ def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
     )
     (broken / SHARD).unlink()
     assert refused(FormatError, broken, output) == f"{broken / SHARD} is missing. {mend}"
-
-
-def test_a_damaged_manifest(broken: Path, tmp_path: Path) -> None:
-    (broken / "manifest.json").write_text("{")
-    assert refused(FormatError, broken, tmp_path / "out").startswith(f"{broken}/manifest.json")
-    (broken / "manifest.json").write_bytes(b"\xff")
-    assert refused(FormatError, broken, tmp_path / "out") == (
-        f"{broken}/manifest.json is not UTF-8: the byte at 0 does not belong there."
-    )
 
 
 def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
 from tfpipe.cli.shared.checks import Check
-from tfpipe.errors import ConfigError
 
 HERE, LOCAL_TPU, REMOTE_TPU = TargetConfig(), TargetConfig(tpu="local"), TargetConfig(tpu="my-tpu")
 PLAIN = {"tensorflow": "2.20.0", "keras": "3.10.0"}
@@ -120,9 +119,3 @@ def test_jax(installed: dict[str, str], status: str, found: str) -> None:
 )
 def test_a_tpu_with_a_name_is_elsewhere(tpu: str | None, elsewhere: bool) -> None:
     assert TargetConfig(tpu=tpu).tpu_elsewhere == elsewhere
-
-
-@pytest.mark.parametrize(("name", "value"), [("num_replicas", 0), ("num_hosts", -1)])
-def test_numbers_are_above_0(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"`{name}` must be at least 1, got {value}."):
-        TargetConfig(**{name: value})

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import tfpipe as library
-from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
@@ -68,13 +68,6 @@ def test_a_damaged_record_is_left_out_and_the_counts_follow(made: Path, tmp_path
     stats = library.load_manifest(str(tmp_path / "repaired")).splits["train"].masks[MASK_NAME]
     assert stats.records == 11
     assert stats.pixels == np.bincount([c for mask in kept.values() for row in mask for c in row]).tolist()
-
-
-def test_merged_datasets_keep_all_masks(made: Path, tmp_path: Path) -> None:
-    other = make_dataset(write_files(tmp_path / "in", make_masked_images(15)), tmp_path / "other")
-    merged = join_datasets([made, tmp_path / "other"], tmp_path / "merged", drop_duplicates=True)
-    assert read_masks(tmp_path / "merged") == read_masks(tmp_path / "other")
-    assert merged.splits["train"].masks == other.splits["train"].masks
 
 
 def test_parquet_holds_masks_as_images(made: Path, tmp_path: Path) -> None:

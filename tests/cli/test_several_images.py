@@ -13,7 +13,6 @@ from PIL import Image
 import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
-from tests.flipped_bit import copy_with_flipped_bit
 from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
@@ -102,20 +101,6 @@ def test_too_many_tiles_are_refused(made: Path, number: Number, tmp_path: Path, 
         result.err.split()
     )
     assert result.code == 2
-
-
-def test_a_flipped_bit_is_found_and_repaired(made: Path, number: Number, tmp_path: Path) -> None:
-    assert verify(str(made), VerifyConfig(workers=0)).damaged == []
-    damaged = copy_with_flipped_bit(made, tmp_path / "damaged", "train-00001-of-00003.tfrecord")
-    assert len(verify(str(damaged), VerifyConfig(workers=0)).damaged) == 1
-    repair(str(damaged), str(tmp_path / "repaired"), workers=0)
-    kept, whole = read_records(tmp_path / "repaired"), read_records(made)
-    assert len(kept) == 11
-    assert all(kept[name]["image/encoded"] == whole[name]["image/encoded"] for name in kept)
-    assert verify(str(tmp_path / "repaired"), VerifyConfig(workers=0)).damaged == []
-    split = library.load_manifest(str(tmp_path / "repaired")).splits["train"]
-    counts = [len(record["image/encoded"]) for record in kept.values()]
-    assert split.images_per_record == ImagesPerRecord(sum(counts), min(counts), max(counts))
 
 
 def test_every_image_is_checked(made: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images
-from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
+from tests.beam_jobs.images import write_files, write_tar, write_zip
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 MakeTree = Callable[..., Path]
@@ -47,14 +47,6 @@ def test_class_folders(make_tree: MakeTree) -> None:
     assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
     assert listing.label_names == ("cat", "dog")
     assert (listing.name, listing.skipped, listing.unpack) == ("photos", Counter(), ())
-
-
-def test_deeper_folders_belong_to_the_class(make_tree: MakeTree) -> None:
-    assert get_meanings(list_source(make_tree("cat/old/a/1.jpg", "cat/2.jpg", "dog/new/3.jpg"))) == {
-        "cat/2.jpg": ("", "cat"),
-        "cat/old/a/1.jpg": ("", "cat"),
-        "dog/new/3.jpg": ("", "dog"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -116,12 +108,6 @@ def test_loose_images_beside_classes(make_tree: MakeTree) -> None:
     assert list_source(source).label_names == ("cat", "dog")
 
 
-def test_unlabelled(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("1.jpg", "2.jpg"))
-    assert get_meanings(listing) == {"1.jpg": ("", None), "2.jpg": ("", None)}
-    assert listing.label_names == ()
-
-
 def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
     """Checks that the user of a folder has to name the one inside it. Archives have no such names."""
     source = make_tree("all/cat/1.jpg", "all/dog/2.jpg")
@@ -157,37 +143,6 @@ def test_an_archive_that_holds_all_folders_is_named(tmp_path: Path) -> None:
         "All images lie in flowers, so they have one class. If the 2 folders in it (rose, tulip) are the classes, name "
         "the archive that holds them as the input."
     )
-
-
-def test_files_that_are_no_images(make_tree: MakeTree, tmp_path: Path) -> None:
-    source = make_tree(
-        "cat/1.jpg",
-        "cat/noending",
-        "cat/odd.ending",
-        "cat/.hidden.jpg",
-        ".git/cat/1.jpg",
-        "cat/Thumbs.db",
-        "desktop.ini",
-        "LICENSE",
-        "__MACOSX/cat/1.jpg",
-        "notes.txt",
-        "cat/NOTES.TXT",
-        "labels.json",
-        "cat/x.xml",
-        "a.csv",
-    )
-    os.mkfifo(source / "cat" / "pipe.jpg")
-    listing = list_source(source)
-    assert sorted(ref.path for ref in listing.images) == ["cat/1.jpg", "cat/noending", "cat/odd.ending"]
-    assert listing.skipped == {
-        "hidden": 2,
-        "no image by name": 4,
-        "*.txt": 2,
-        "*.json": 1,
-        "*.xml": 1,
-        "*.csv": 1,
-        "not a regular file": 1,
-    }
 
 
 JPEG, OTHER = b"\xff\xd8\xff of an image", b"\x80\2 of another file"
@@ -286,14 +241,6 @@ def test_a_folder_of_tars(tmp_path: Path) -> None:
     listing = list_source(tmp_path / "in")
     assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.jpg": ("", "cat"), "dog/3.jpg": ("", "dog")}
     assert listing.unpack == ("dog.tar.gz",)
-
-
-def test_a_tar_of_tars(tmp_path: Path) -> None:
-    inner = {f"{name}.tar": make_tar({f"{name}_1.jpg": b"x"}) for name in ("n01", "n02")}
-    assert get_meanings(list_source(write_tar(tmp_path / "train.tar", inner))) == {
-        "n01/n01_1.jpg": ("", "n01"),
-        "n02/n02_1.jpg": ("", "n02"),
-    }
 
 
 def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:

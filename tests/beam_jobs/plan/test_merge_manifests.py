@@ -41,13 +41,6 @@ def make_form(**options: Any) -> dict[str, Any]:
     return ImageForm(**options).to_json()
 
 
-def test_labels_keep_the_order_of_the_first_dataset() -> None:
-    merged = merge(make_manifest("/a", "dog cat"), make_manifest("/b", "ape cat dog"))
-    assert merged.label_names == ("dog", "cat", "ape")
-    assert [source.labels for source in merged.datasets.sources.values()] == [(0, 1), (2, 1, 0)]
-    assert (merged.class_counts, merged.name) == ({"train": [4, 4, 2]}, "pets")
-
-
 def test_classes_with_numbers_alone_are_not_merged_with_others() -> None:
     assert merge(make_manifest("/a", "0 1 2"), make_manifest("/b", "0 1 2")).label_names == ("0", "1", "2")
     for pair in (["0 1 2", "0 1"], ["0 1", "0 1 2"]):
@@ -133,15 +126,6 @@ def test_a_change_of_the_form_is_recorded(before, changes, after, made_from):
     assert merged.datasets.image == make_form(**after) | ({"made_from": made_from} if made_from else {})
     assert merged.datasets.reformed
     assert merged.datasets.noticed == {"name_differs": 2}
-
-
-def test_seekable_is_the_form_of_all_or_of_none() -> None:
-    seekable, other = make_manifest("/a", image=make_form(seekable=True)), make_manifest("/b")
-    assert merge(seekable, seekable).form == ImageForm(seekable=True)
-    assert merge(seekable, seekable).datasets.image == make_form(seekable=True)
-    for pair in ((seekable, other), (other, seekable)):
-        assert merge(*pair).form == ImageForm()
-        assert merge(*pair).datasets.image == make_form()
 
 
 def test_jpegs_are_looked_at_if_a_manifest_counts_seekable_ones() -> None:

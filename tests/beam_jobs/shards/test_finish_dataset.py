@@ -138,18 +138,12 @@ def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_p
     assert [*read_images(output)] == ["a/001.jpg", "a/003.jpg", "a/004.jpg"]
 
 
-def test_a_renumbered_dataset_stays_as_it_is_when_run_again(sparse: Path, tmp_path: Path) -> None:
+def test_a_renumbered_dataset_stays_as_it_is_and_its_shards_are_mended(sparse: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     first = make_dataset(sparse, output, **SPARSE)
     before = read_tree(output)
     assert make_dataset(sparse, output, **SPARSE) == first
     assert read_tree(output) == before
-
-
-def test_a_shard_of_a_renumbered_dataset_is_mended(sparse: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    make_dataset(sparse, output, **SPARSE)
-    before = read_tree(output)
     (output / "train-00001-of-00003.tfrecord").write_bytes(b"damaged")
     make_dataset(sparse, output, **SPARSE)
     assert read_tree(output) == before

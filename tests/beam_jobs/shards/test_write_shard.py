@@ -17,9 +17,8 @@ from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
-from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files, write_zip
+from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files
 from tests.flipped_bit import flip_bit
-from tfpipe.errors import DataError
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.shard_stats import ShardStats, SideStats
 from tfpipe.writer.written_shard import WrittenShard
@@ -194,18 +193,6 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert json.loads(line)["path"] == f"{name}/bad.jpg"
 
 
-def test_a_finished_shard_is_kept(tmp_path: Path) -> None:
-    source = write_files(tmp_path / "in", make_photos({"cat": 6}))
-    _, first = write_shards(source, tmp_path / "out", num_shards=2)
-    assert [shard.kept for shard in first] == [False, False]
-    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tfrecord")}
-    _, second = write_shards(source, tmp_path / "out", num_shards=2)
-    assert [shard.kept for shard in second] == [True, True]
-    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    _, third = write_shards(source, tmp_path / "out", num_shards=2)
-    assert [shard.kept for shard in third] == [True, True]
-
-
 def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in tree.items() if "/progress/" not in name and not name.endswith("/lock")}
 
@@ -236,30 +223,3 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     _, second = write_shards(source, tmp_path / "out", num_shards=2)
     assert [shard.kept for shard in second] == [True, False]
     assert lasting(read_tree(tmp_path / "out")) == before
-
-
-def test_an_unreadable_image_is_tried_again(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", {"cat/1.jpg": make_jpeg(1), "cat/2.jpg": make_jpeg(2)}, 0)
-    whole = path.read_bytes()
-    at = whole.index(make_jpeg(2)) + 100
-    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.info.records, shard.kept) == (1, False)
-    assert [line["reason"] for line in shard.left_out] == ["cannot be read: the archive is damaged here (wrong CRC-32)"]
-    _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.info.records, shard.kept) == (1, False)
-    path.write_bytes(whole)
-    _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.info.records, shard.kept, shard.left_out) == (2, False, [])
-    _, (shard,) = write_shards(path, tmp_path / "out")
-    assert shard.kept
-
-
-def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
-    source = write_files(tmp_path / "in", make_photos({"cat": 2}))
-    shard = tmp_path / "out" / "train-00000-of-00001.tfrecord"
-    shard.mkdir(parents=True)
-    monkeypatch.setattr("beam_jobs.shards.output_dir._is_free_for", lambda *_: True)
-    with pytest.raises(DataError) as caught:
-        write_shards(source, tmp_path / "out")
-    assert str(caught.value).startswith(f"Could not write {shard}: Is a directory (")
