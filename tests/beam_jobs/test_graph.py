@@ -32,8 +32,8 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def work(tmp_path: Path, source: Path, request) -> Iterator[WorkDir]:
-    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3, max_bad=getattr(request, "param", 10))
+def work(tmp_path: Path, source: Path) -> Iterator[WorkDir]:
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3, max_bad=10)
     with open_work_dir(config, plan_shards(config)) as work:
         yield work
 
@@ -91,13 +91,6 @@ def test_kept_shards_are_counted(work: WorkDir, workers: int) -> None:
     write_all(work)
     counters = run(make_job(work, workers))
     assert (counters["kept"], counters["shards"], counters["images"], counters["bad"]) == (3, 3, 9, 1)
-
-
-@pytest.mark.parametrize("work", [0], indirect=True)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_too_many_bad_images_end_it_early(work: WorkDir, workers: int) -> None:
-    with pytest.raises(DataError, match=r"^At most 0 of 9 images may be bad, got 1, the first cat/bad\.jpg: "):
-        run(make_job(work, workers))
 
 
 def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: Path) -> None:

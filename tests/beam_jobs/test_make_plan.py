@@ -2,16 +2,11 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan import image_table, plan
-from tests.beam_jobs.images import write_files
-from tests.beam_jobs.plans import CASES, SPLITS, make_plan, write_tables
-from tfpipe.errors import TfpipeError
+from tests.beam_jobs.plans import CASES, make_plan
 
 # Of the lines of each plan. They are written down, so that no version changes a plan unseen.
 DIGESTS = {
@@ -43,26 +38,3 @@ def test_a_plan_stays_what_it_is(case: str, tmp_path: Path, monkeypatch) -> None
     monkeypatch.setattr(image_table, "_ROWS_AT_ONCE", 7)
     monkeypatch.setattr(plan, "_ROWS_AT_ONCE", 5)
     assert make_plan(source, tmp_path / "out", **options) == expected
-
-
-def refuse(source: Path, tmp_path: Path, **options: Any) -> str:
-    with pytest.raises(TfpipeError) as caught:
-        plan_shards(ShardConfig(str(source), str(tmp_path / "out"), **options))
-    assert not (tmp_path / "out").exists()
-    return str(caught.value)
-
-
-def test_faults_of_an_input(tmp_path: Path) -> None:
-    table = write_tables(tmp_path / "t")
-    assert refuse(table, tmp_path, splits={"train": 0.99999, "test": 0.00001}).startswith("Split 'test' would get none")
-    assert "`group_by` must name a column" in refuse(table, tmp_path, splits=SPLITS, group_by="nobody")
-    with (tmp_path / "t" / "t-2.csv").open("a") as file:
-        file.write("last.jpg,,p,x\n")
-    assert "every row must have a 'label' or none may, but 1 of 126 have none" in refuse(table, tmp_path)
-    write_files(tmp_path / "loose", {"a/1.jpg": b"1", "2.jpg": b"2", "1.jpg": b"3"})
-    assert "2 of 3 images in" in refuse(tmp_path / "loose", tmp_path)
-    write_files(tmp_path / "none", {"a/1.txt": b"1"})
-    assert refuse(tmp_path / "none", tmp_path).endswith("/none. Skipped by name: 1 *.txt.")
-    write_files(tmp_path / "named", {"train/a/1.jpg": b"1", "val/a/2.jpg": b"2"})
-    assert refuse(tmp_path / "named", tmp_path, split="x").startswith("The input names its own splits")
-    assert refuse(tmp_path / "nowhere", tmp_path).endswith("/nowhere does not exist.")

@@ -1,29 +1,16 @@
 """`tfpipe doctor` as a user runs it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Ran, Tfpipe
+from tests.conftest import Tfpipe
 from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.cli.shared.checks import Check
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*args: object) -> Ran:
-    command = [sys.executable, "-m", "tfpipe", "doctor", *map(str, args)]
-    env = {**os.environ, "COLUMNS": "100"}
-    env.pop("TPU_NAME", None)
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -144,11 +131,9 @@ def test_the_default_split(small_dataset: Path, monkeypatch) -> None:
         inputs.open_data(str(small_dataset), None)
 
 
-@pytest.mark.parametrize("in_own_process", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch, in_own_process: bool) -> None:
+def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
-    args = (small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json")
-    done = run(*args) if in_own_process else tfpipe("doctor", *args)
+    done = tfpipe("doctor", small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json")
     assert done.code == 0
     document = done.json
     checks = {check["name"]: check for check in document["checks"]}

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tfpipe.profiler.measure import clocks, simulated_accelerator, textbook
-
 
 @pytest.fixture(scope="module")
 def made(foreign, tmp_path_factory) -> Path:
@@ -99,29 +97,3 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
     code, out, _ = tfpipe("verify", imagenet)
     assert code == 1
     assert "train-00001-of-00004, record 15 at byte" in out
-
-
-@pytest.mark.slow  # test_doctor_run.py checks files of another program
-@pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_doctor_runs_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
-    folder = foreign.imagenet(tmp_path / "data", compression)
-    tfpipe("index", folder)
-    code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--image-size", 32, "--json")
-    checks = {check["name"]: check for check in json.loads(out)["checks"]}
-    assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
-    assert checks["xla"]["status"] == "ok"
-    assert code == 0
-
-
-@pytest.mark.slow  # `test_read_costs.py` measures such files, and `test_profile.py` profiles such a pipeline
-@pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_profile_runs_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
-    folder = foreign.imagenet(tmp_path / "data", compression)
-    tfpipe("index", folder)
-    monkeypatch.setattr(clocks, "_SECONDS", 0.01)
-    monkeypatch.setattr(textbook, "SECONDS", 0.01)
-    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
-    options = ("--batch-size", 8, "--image-size", 32, "--step-ms", 5, "--seconds", 0.5, "--json")
-    code, out, err = tfpipe("profile", folder, *options)
-    assert code == 0, err
-    assert json.loads(out)

@@ -94,12 +94,6 @@ def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, p
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
 
 
-def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
-    done = predict(tmp_path / "none", photos)
-    sentence = f"{tmp_path}/none must be the folder of a finished run of `tfpipe train`, or a model from one."
-    assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
-
-
 def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch) -> None:
     (tmp_path / "saved_model.pb").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tensorflow" else object())

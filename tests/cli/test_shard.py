@@ -171,11 +171,6 @@ def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_seekable_is_in_the_command_of_a_job(shard) -> None:
-    done = shard("in", "out", "--seekable", "--print-command")
-    assert (done.code, done.out) == (0, "python -m beam_jobs shard in out --seekable\n")
-
-
 def test_the_command_of_a_job(shard) -> None:
     more = ["--max-workers", 9, "--square", 64, "--encoding", "raw", "--splits", "a=0.9,b=0.1", "--print-command"]
     done = shard("gs://in/my photos", "gs://out", *DATAFLOW, *more, "--", "--label=team=vision")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.beam_jobs.datasets import make_dataset, make_seekable_dataset, make_seekable_photos
+from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
@@ -115,12 +115,6 @@ def test_jpegs_without_their_restart_markers(tmp_path: Path, verify) -> None:
         "the manifest says that all JPEGs have restart markers that divide a row, but this one has not"
     )
     assert verify(dataset, "--quick").code == 0
-
-
-def test_seekable_jpegs_are_intact(tmp_path: Path, verify) -> None:
-    make_seekable_dataset(make_seekable_photos(4), tmp_path / "pets")
-    assert load_manifest(str(tmp_path / "pets")).splits["train"].seekable
-    assert verify(tmp_path / "pets").code == 0
 
 
 def test_schema(made: Path, verify) -> None:

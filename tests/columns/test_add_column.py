@@ -162,14 +162,6 @@ def test_the_order_and_the_images_are_those_without_columns(pets: str) -> None:
         np.testing.assert_array_equal([batch["image"] for batch in after], [batch["image"] for batch in plain])
 
 
-def test_hosts_share_the_same_batches(pets: str) -> None:
-    add(pets)
-    whole = NumpyBatches(pets, "train", CONFIG)
-    parts = [NumpyBatches(pets, "train", CONFIG, rank=(rank, 3)) for rank in range(3)]
-    shared = [[number for part in parts for number in get_numbers(part.read(step))] for step in (0, 1, 5)]
-    assert shared == [get_numbers(whole.read(step)) for step in (0, 1, 5)]
-
-
 def test_frameworks_read_the_same_and_go_on_in_the_middle(pets: str) -> None:
     add(pets)
     batches = NumpyBatches(pets, "train", CONFIG)

@@ -19,7 +19,7 @@ from tfpipe.engine.record_reader import RecordReader
 BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch
 LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed
 EVALUATED, STEPS_OF_EVALUATION = 250, 4
-QUICK, ALL = 1, 20  # places to resume at
+STARTS = 5  # places to resume at
 
 pytest.importorskip("tensorflow")
 
@@ -60,7 +60,7 @@ def joined(parts: list[list]) -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, shades, cpus, workers):
-    starts = resume_steps(QUICK)
+    starts = resume_steps(STARTS)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
     processes = train(cpus, *tasks, *["mesh"] * (cpus == 4), workers=workers)
     steps = joined([process[tasks[0]] for process in processes])
@@ -91,16 +91,6 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cpus", [1, 4])
-def test_a_run_can_be_resumed_at_any_step(train: Train, shades: Path, cpus: int) -> None:
-    starts = resume_steps(ALL)
-    order, resume = f"order:{STEPS}", "resume:" + ",".join(map(str, starts))
-    (results,) = train(cpus, order, resume)
-    for start, steps in zip(starts, results[resume], strict=True):
-        assert steps == results[order][start : start + 4], start
-
-
-@pytest.mark.slow
 def test_replicas_learn_the_same_and_keras_counts_each_image_once(train: Train, shades: Path) -> None:
     tasks = ["loop:5", "keras_evaluate"]
     (one,), (four,) = train(1, *tasks, "fit:device"), train(4, *tasks)
@@ -123,13 +113,6 @@ def test_keras_fits_the_same_on_replicas(train: Train, where: str) -> None:
         # On replicas it counts padding.
         filled = -(-EVALUATED // BATCH) * BATCH / EVALUATED if name == "val_loss" else 1.0
         assert values == pytest.approx(np.multiply(four[task][name], filled), rel=1e-3), name
-
-
-@pytest.mark.slow
-def test_workers_learn_the_same(train: Train) -> None:
-    (one,) = train(1, "loop:5")
-    for worker in train(1, "loop:5", workers=2):
-        assert worker["loop:5"] == pytest.approx(one["loop:5"], rel=1e-4)
 
 
 def check_history(history: dict) -> None:

@@ -106,8 +106,9 @@ def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
     return maker._maker.place_crops(position[0], numbers, sizes, (20, 26)).boxes.tolist()
 
 
-@pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch) -> None:
+@pytest.fixture
+def read(monkeypatch) -> list[int]:
+    """Gets the numbers of all records that are read."""
     read: list[int] = []
     read_block = RecordReader.read_block
 
@@ -116,6 +117,11 @@ def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch) 
         return read_block(self, numbers, *memory)
 
     monkeypatch.setattr(RecordReader, "read_block", count)
+    return read
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, read: list[int]) -> None:
     batches = open_batches(jpegs, cache=cache)
     for _ in range(5):
         assert len(list(batches)) == 4
@@ -127,15 +133,7 @@ def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch) 
     assert len(known) >= 32
 
 
-def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch) -> None:
-    read: list[int] = []
-    read_block = RecordReader.read_block
-
-    def count(self: RecordReader, numbers: Any, *memory: Any) -> Any:
-        read.extend(numbers.tolist())
-        return read_block(self, numbers, *memory)
-
-    monkeypatch.setattr(RecordReader, "read_block", count)
+def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, read: list[int]) -> None:
     batches = open_batches(jpegs, training=False, cache="decoded", cache_bytes=9 * (12 * 12 * 3 + 200))
     list(batches)
     assert sorted(read) == list(range(35))

@@ -51,17 +51,14 @@ def say(call: Callable[[], object]) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-@pytest.mark.parametrize("numbers", [CHOSEN, np.array(CHOSEN, np.int32), range(30), [5], np.array([3, 1], np.uint64)])
+@pytest.mark.parametrize(
+    "numbers",
+    [CHOSEN, np.array(CHOSEN, np.int32), range(30), np.array([3, 1], np.uint64), []],
+)
 def test_payloads_come_in_the_order_of_the_numbers(folder: Path, numbers: list[int]) -> None:
     with open_reader(folder) as reader:
         assert reader.read_payloads(numbers) == [PAYLOADS[k] for k in numbers]
-
-
-@pytest.mark.parametrize("numbers", [[], np.empty(0, np.int64), range(0)])
-def test_no_numbers_give_no_records(folder: Path, numbers: list[int]) -> None:
-    with open_reader(folder) as reader:
-        assert reader.read_payloads(numbers) == []
-        assert reader.read_examples(numbers) == []
+        assert len(reader.read_examples(numbers)) == len(numbers)
 
 
 def test_examples_are_those_of_one_at_a_time(folder: Path) -> None:
@@ -95,6 +92,7 @@ def test_damage_is_told_as_for_one_record(folder: Path, at: int) -> None:
             assert "is damaged: the checksum of its " in expected
             assert say(lambda chosen=numbers: reader.read_payloads(chosen)) == expected
             assert say(lambda chosen=numbers: reader.read_examples(chosen)) == expected
+            assert say(lambda chosen=numbers: reader.read_columns(chosen, ["image/encoded"])) == expected
 
 
 def test_a_file_that_shrinks_while_it_is_open_is_named(folder: Path) -> None:
@@ -313,16 +311,6 @@ def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
             with pytest.raises(FormatError) as caught:
                 reader.read_columns([0, number], [name])
             assert str(caught.value) == f"Record {number} of 'train': it must have {must}."
-
-
-def test_damage_is_told_for_columns_as_for_one_record(folder: Path) -> None:
-    flip_bit(folder, 12, 40)
-    with open_reader(folder) as reader:
-        message = say(lambda: reader.read_payload(12))
-        assert say(lambda: reader.read_columns([3, 12, 5], ["image/encoded"])) == message
-    (folder / SHARDS[0]).unlink()
-    with open_reader(folder) as reader:
-        assert say(lambda: reader.read_columns([0, 12], ["image/encoded"])) == say(lambda: reader.read_payload(0))
 
 
 @pytest.mark.parametrize(

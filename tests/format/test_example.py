@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format import example
 from tfpipe.format.example import decode_example, encode_example
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -280,31 +279,6 @@ def test_any_bytes_are_read_as_protobuf_does_or_refused(source):
     # Python's protobuf keeps a map entry with a field it does not know as unknown; C++ and tfpipe read it.
     assume(all(field.field_number != 1 for field in UnknownFieldSet(example.features)))
     assert comparable(decoded) == comparable(from_tensorflow(source))
-
-
-def outcome(data):
-    try:
-        return comparable(decode_example(data))
-    except FormatError as error:
-        return str(error)
-
-
-def test_usual_entries_are_read_as_all_others_are(monkeypatch):
-    rng = np.random.default_rng(7)
-    record = {
-        **{"image/encoded": bytes(300), "image/größe": [7, -1, 300], "none": None, "empty": np.empty(0, np.int64)},
-        **{"label": 3, "text": b"daisy", "texts": [b"a", b"b"], "float": 0.5, "floats": [1.0] * 40, "high": 2**40},
-    }
-    cases = [encode_example(record), encode_example({"image/encoded": bytes(70_000)})]
-    for _ in range(1000):
-        data = bytearray(cases[0])
-        for _ in range(rng.integers(1, 4)):
-            data[rng.integers(len(data))] = rng.choice([0, 1, 2, 10, 18, 26, 127, 128, 255, rng.integers(256)])
-        cases.append(bytes(data[: rng.integers(len(data))] if rng.random() < 0.1 else data))
-    usual = [outcome(data) for data in cases]
-    monkeypatch.setattr(example, "_read_usual_entry", lambda *_: None)
-    assert usual == [outcome(data) for data in cases]
-    assert sum(isinstance(result, dict) for result in usual) > 25
 
 
 def test_hostile_bytes_take_linear_time():

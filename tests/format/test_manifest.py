@@ -41,11 +41,6 @@ MANIFEST = Manifest(
 DOCUMENT = json.loads(dumps(MANIFEST))
 
 
-def test_sums():
-    train = MANIFEST.splits["train"]
-    assert (train.num_shards, train.records, train.bytes) == (2, 7, 7000)
-
-
 def test_round_trip():
     text = dumps(MANIFEST)
     assert loads(text) == MANIFEST
@@ -191,11 +186,9 @@ def test_missing_fields_are_named(key):
     [
         ("", "manifest.json is not JSON: Expecting value: line 1 column 1 (char 0)."),
         ("[]", "manifest.json: the document must be an object, got []."),
-        ('{"format_version": 1e999}', "manifest.json: format_version must be a whole number of at least 1, got inf."),
-        ('{"format_version": ' + "9" * 4000 + "}", "manifest.json has format version 9"),
     ],
 )
 def test_text_that_is_no_manifest(text, message):
     with pytest.raises(FormatError) as error:
         loads(text)
-    assert str(error.value).startswith(message) or "must be a whole number of at least 1" in str(error.value)
+    assert str(error.value) == message

@@ -107,13 +107,6 @@ def test_no_file_is_two_shards() -> None:
         loads(json.dumps(document))
 
 
-def test_shards_of_our_own_have_no_foreign_names() -> None:
-    document = json.loads(dumps(MANIFEST))
-    del document["foreign"]
-    with pytest.raises(FormatError, match=r"file must be 'train-00000-of-00002\.tfrecord'"):
-        loads(json.dumps(document))
-
-
 def test_a_foreign_name_may_lie_in_folders() -> None:
     assert file_names.check_foreign_name("images/2024/part 7.tfrecord") == "images/2024/part 7.tfrecord"
     assert file_names.index_name("images/part-7") == "index/images/part-7.idx"

@@ -32,14 +32,6 @@ GOOD = {
 }
 
 
-def test_lookups():
-    assert SMALL["count"] == FeatureSpec("count", "int64", ())
-    assert "count" in SMALL
-    assert "other" not in SMALL
-    assert SMALL.names == tuple(GOOD)
-    assert Schema(SMALL.features) == SMALL
-
-
 def test_encode():
     same = {**GOOD, "ids": np.empty(0, np.int64), "xs": np.empty(0, np.float32)}
     assert encode_example(SMALL.check(GOOD)) == encode_example(same)
@@ -98,11 +90,6 @@ def test_missing_features_are_refused():
 )
 def test_specs_that_cannot_be(arguments, message):
     assert refusal(ConfigError, FeatureSpec, *arguments) == message
-
-
-def test_a_feature_is_named_once():
-    with pytest.raises(ConfigError, match=r"A schema must name each feature once, got 'b' twice\."):
-        Schema((FeatureSpec("a", "bytes", ()), FeatureSpec("b", "bytes", ()), FeatureSpec("b", "int64", ())))
 
 
 def test_json_round_trip():

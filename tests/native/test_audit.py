@@ -187,13 +187,6 @@ def test_a_flat_image_is_seekable(mode: str, size: tuple[int, int]) -> None:
     assert seekable.has_chosen_interval(made)
 
 
-def test_every_flat_gray_image_is_seekable() -> None:
-    for width in range(24, 1200, 56):
-        buffer = io.BytesIO()
-        PillowImage.new("L", (width, 512), 128).save(buffer, "JPEG")
-        assert seekable.is_seekable(make_seekable(buffer.getvalue())), width
-
-
 # Sums of DC differences that 32 bits cannot hold.
 
 

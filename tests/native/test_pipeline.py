@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -121,14 +120,6 @@ def test_evaluation_has_the_pixels_that_weights_of_timm_saw(tmp_path: Path) -> N
     assert difference.max() <= 1
 
 
-def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:
-    text = str(build_stages(manifest, "train", make_config()))
-    assert "decoder=native" in text
-    assert "one call reads the records of a batch, each from its place" in text
-    assert "one call crops, resizes and converts the images of a batch" in text
-    assert "decoder=tensorflow" in str(build_stages(manifest, "train", make_config(order="throughput")))
-
-
 def test_a_damaged_image_has_one_sentence(tmp_path: Path, draw_jpeg: Draw) -> None:
     good = draw_jpeg(60, 50)
     payloads = [payload(k, encoded=good[:-300], format="JPEG", height=60, width=50) for k in range(8)]
@@ -145,19 +136,6 @@ def test_a_damaged_image_has_one_sentence(tmp_path: Path, draw_jpeg: Draw) -> No
         sentences += [str(tfpipe.errors.explain_pipeline_error(error.value)), str(refusal.value)]
     assert re.match(r"Record \d of 'train': its image cannot be used, ", sentences[0])
     assert sentences == [sentences[0]] * 4
-
-
-@pytest.mark.parametrize("cache", ["none", "decoded"])
-def test_a_damaged_record_is_named(folder: Path, tmp_path: Path, cache: str) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "train-00000-of-00002.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-    with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        list_batches(tfpipe.load_manifest(str(copy)), cache=cache)
-    sentence = str(tfpipe.errors.explain_pipeline_error(error.value))
-    assert re.match(rf"{shard}: Record at byte \d+ is damaged: the checksum of its ", sentence)
 
 
 def test_what_the_library_does_not_do_is_left_to_pillow(manifest: Manifest) -> None:

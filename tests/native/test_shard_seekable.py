@@ -11,9 +11,8 @@ from PIL import Image
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from tests.beam_jobs.commands import kill_at_random_moments
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_records, read_tree
-from tests.beam_jobs.images import make_photos, write_files
+from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
 from tests.native.conftest import Draw
 from tests.native.test_make_seekable import read_pixels
@@ -96,17 +95,6 @@ def test_the_same_bytes_again(photos: Path, dataset: Path, tmp_path: Path) -> No
     assert read_tree(tmp_path / "again") == read_tree(dataset)
     again = shard_job.run(ShardConfig(str(photos), str(dataset), num_shards=3, workers=1, form=SEEKABLE))
     assert again.kept_shards == 3
-
-
-@pytest.mark.slow  # as without `--seekable`
-def test_a_job_killed_at_random_moments_can_go_on(tmp_path: Path, tfpipe: Tfpipe) -> None:
-    source = write_files(tmp_path / "in", make_photos({"cat": 500, "dog": 400}))
-    args = [source, tmp_path / "out", "--num-shards", 30, "--workers", 2, "--seekable"]
-    kill_at_random_moments(args, tmp_path / "out", 2, 2.2, "shard")
-    again = tfpipe("shard", *args)
-    assert again.code == 0, again.err
-    make_dataset(source, tmp_path / "straight", num_shards=30, form=SEEKABLE)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 def test_a_finished_dataset_becomes_seekable(photos: Path, dataset: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:

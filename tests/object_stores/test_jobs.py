@@ -96,7 +96,6 @@ def test_tars_of_pairs_are_read_in_place(cloud: Cloud, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
     join_datasets([write_files(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
     source, output = cloud.put(f"{cloud.new()}/in", local), f"{cloud.new()}/out"

@@ -163,12 +163,6 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     assert left == {find_part(bucket, "column"), f"{find_part(bucket, 'column')}/index"}
 
 
-def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
-    for options in ({}, {"cache": "bytes"}):
-        config = replace(CONFIG, training=False, augment="host", batch_size=2, **options)
-        assert_equal(read("gs://data/photos", config, 9, "train"), read(copy, config, 9, "train"))
-
-
 def test_the_stage_says_what_reads(store: FolderStore) -> None:
     stages = build_stages(load_manifest("gs://data/photos"), "train", CONFIG)
     assert "reader=obstore" in str(stages)
@@ -217,12 +211,6 @@ def test_a_cache_in_files(bucket: str, store: FolderStore, small_dataset: Path, 
             assert_equal(read(place, cached, 5 - begin, begin=begin), read(small_dataset, CONFIG, 5)[begin:])
     decoded = replace(CONFIG, cache="decoded", cache_dir=str(tmp_path / "decoded"))
     assert_equal(read(bucket, decoded, 5), read(bucket, decoded, 5))
-
-
-def test_amazons_store(bucket: str, small_dataset: Path) -> None:
-    assert_equal(read(bucket, CONFIG, 5), read(small_dataset, CONFIG, 5))
-    remote, local = data_source(bucket, "train"), data_source(str(small_dataset), "train")
-    assert [record.encoded for record in remote] == [record.encoded for record in local]
 
 
 def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monkeypatch, tmp_path: Path) -> None:

@@ -77,13 +77,6 @@ def test_tensorflow_reads_the_dataset(google: Google, posing: dict[str, str], tm
     assert len(names) == 16
 
 
-@pytest.mark.slow
-def test_inspect_reads_the_dataset(google: Google) -> None:
-    output = f"{google.new()}/out"
-    make_dataset(google.put(f"{google.new()}/photos", make_photos({"cat": 3})), output)
-    assert "cat" in google.run("inspect", output).stdout
-
-
 def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch) -> None:
     """TensorFlow has no client for s3://."""
     stores.configure()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
-from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
@@ -133,16 +132,6 @@ def test_a_path_is_as_good_as_a_manifest(few: Manifest) -> None:
     assert build_stages(few.directory, "train", config).names == build_stages(few, "train", config).names
     with pytest.raises(DataError, match=r"^nowhere does not exist\.$"):
         build_dataset("nowhere", "train", config)
-
-
-def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
-    manifest = load_manifest(f"file://{few.directory}")
-    config = config_of(augment="none", extra_features=("id",))
-    remote, local = (
-        [batch["id"].tolist() for batch in build_dataset(one, "train", config).take(6).as_numpy_iterator()]
-        for one in (manifest, few)
-    )
-    assert remote == local
 
 
 @pytest.mark.parametrize("kind", ["throughput", "evaluation"])

@@ -17,7 +17,7 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages, get_host
-from tfpipe.pipeline.stages.parse import caches_whole, keeps_order
+from tfpipe.pipeline.stages.parse import keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine, is_exact
 
@@ -163,10 +163,3 @@ def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
 def test_what_tf_distribute_says(context) -> None:
     assert get_host(context(2, 1, 4), 5) == Host(index=1, num_hosts=2, num_replicas=4, start_step=5)
     assert get_host(None, 5) == Host(start_step=5)
-
-
-def test_sizes_of_whole_images(plan: Plan) -> None:
-    assert plan(image_size=14).decoded_size == (16, 16)
-    assert plan(decoded_size=(20, 10)).decoded_size == (20, 10)
-    assert caches_whole(plan(cache="decoded").config)
-    assert not caches_whole(plan(cache="decoded", training=False).config)

@@ -90,18 +90,6 @@ def make_slowly(record: int, place: int, seed: np.ndarray) -> np.ndarray:
     return image[:, ::-1] if sample_flip(own) else image
 
 
-def test_training_equals_a_slow_reference(three: tfpipe.Manifest) -> None:
-    config = make_config(images="all")
-    batches = read(three, config)
-    assert batches[0]["image"].shape == (6, 3, *SIZE, 3)
-    rows = list_rows(three, config)
-    for batch in batches:
-        assert batch.keys() == {"image", "label", "caption"}
-        for image, number, row in zip(batch["image"], get_numbers(batch), rows, strict=False):
-            assert number == row.record
-            np.testing.assert_array_equal(image, [make_slowly(number, place, row.seed) for place in range(3)])
-
-
 def test_images_are_drawn_among_as_many_as_a_record_has(some: tfpipe.Manifest) -> None:
     config, drawn = make_config(images=2), set()
     rows = list_rows(some, config)
@@ -134,17 +122,6 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
         np.testing.assert_array_equal(batch["image"][:, 0], images)
         for image, number in zip(batch["image"][:, 1], get_numbers(batch)[: batch["mask"].sum()], strict=False):
             assert (image[..., :2] == [10 * number, 60]).all()
-
-
-@pytest.mark.slow
-def test_caches_of_bytes_change_no_image(some: tfpipe.Manifest, tmp_path: Path) -> None:
-    expected = read(some, make_config(images=2))
-    check_equal(read(some, make_config(images=2, cache="bytes")), expected)
-    config = make_config(images=2, cache="bytes", cache_dir=str(tmp_path / "cache"))
-    for _ in range(2):
-        check_equal(read(some, config), expected)
-    first = make_config(images="first", cache="decoded", decoded_size=20)
-    assert read(some, first)[0]["image"].shape == (6, *SIZE, 3)
 
 
 def test_whole_images_are_resized(three: tfpipe.Manifest) -> None:

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import pickle
-import subprocess
-import sys
 import time
 from itertools import chain, islice
 from pathlib import Path
@@ -282,17 +280,6 @@ def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
     assert refusal(MissingDependencyError, xla_loader, data_loader(of(manifest), num_workers=0)) == (
         "`xla_loader` needs the `torch_xla` package. Install it with: pip install 'torch_xla[tpu]'."
     )
-
-
-@pytest.mark.slow  # importing PyTorch anew takes seconds; test_architecture.py reads the imports
-def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
-    code = (
-        "import sys, tfpipe; from tfpipe.readers.torch import *\n"
-        "images = TorchBatches(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(batch_size=4))\n"
-        "next(iter(images)); print(sorted({'tensorflow', 'jax', 'apache_beam', 'rich', 'keras'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_torchs_own_loader_reads_a_data_source_in_batches(manifest: Manifest, monkeypatch) -> None:

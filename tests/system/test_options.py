@@ -115,23 +115,6 @@ def test_the_limits_are_allowed(kind: Kind, values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        (Flag(), ""),
-        (Count(1), "At least 1."),
-        (Count(1, 100), "From 1 to 100."),
-        (Number(above=0), "Above 0."),
-        (Number(at_least=0, below=1), "At least 0 and below 1."),
-        (Number(below=1, word="auto"), 'Below 1, or "auto".'),
-        (Choice(("a", "b", "c")), '"a", "b" or "c".'),
-    ],
-    ids=repr,
-)
-def test_a_kind_says_what_it_allows(kind: Kind, sentence: str) -> None:
-    assert kind.allowed == sentence
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"name": ""}, "`name` must be text in Unicode and not empty, got ''."),
@@ -144,11 +127,6 @@ def test_a_kind_says_what_it_allows(kind: Kind, sentence: str) -> None:
 def test_each_option_is_checked_and_none_only_where_it_is_the_default(options: dict[str, Any], message: str) -> None:
     check_options(Config("a"))
     assert refusal(ConfigError, check_options, Config(**{"name": "a", **options})) == message
-
-
-def test_an_option_without_a_default_must_be_given() -> None:
-    with pytest.raises(TypeError, match="name"):
-        Config()
 
 
 def test_options_are_found_by_what_they_affect() -> None:

@@ -74,12 +74,6 @@ def test_a_record_is_shown_by_its_number_in_the_view(owls: str, tfpipe: Tfpipe) 
     assert {name: split["records"] for name, split in summary["splits"].items()} == {"train": 8, "validation": 2}
 
 
-def test_doctor_reads_the_view(owls: str, tfpipe: Tfpipe) -> None:
-    ran = tfpipe("doctor", owls, "--batch-size", 4, "--json")
-    assert ran.code == 0, ran.out
-    assert {check["status"] for check in json.loads(ran.out)["checks"]} <= {"ok", "skipped", "warning"}
-
-
 def test_a_profile_samples_the_view(owls: str) -> None:
     source = Source.from_manifest(library.load_manifest(owls), "train")
     assert source.shard_records == library.load_manifest(owls).splits["train"].records_per_shard

@@ -66,23 +66,6 @@ def test_split_folders(make_tree: MakeTree, folder: str, split: str) -> None:
     assert get_meanings(list_source(make_tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
 
 
-def test_split_folders_together(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("train/cat/1.jpg", "train/dog/x/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg"))
-    assert get_meanings(listing) == {
-        "test/dog/4.jpg": ("test", "dog"),
-        "train/cat/1.jpg": ("train", "cat"),
-        "train/dog/x/2.jpg": ("train", "dog"),
-        "val/cat/3.jpg": ("validation", "cat"),
-    }
-    assert listing.label_names == ("cat", "dog")
-
-
-def test_split_folders_without_classes(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("train/1.jpg", "val/2.jpg"))
-    assert get_meanings(listing) == {"train/1.jpg": ("train", None), "val/2.jpg": ("validation", None)}
-    assert listing.label_names == ()
-
-
 def test_a_class_may_be_called_train(make_tree: MakeTree) -> None:
     listing = list_source(make_tree("train/1.jpg", "bus/2.jpg", "test/3.jpg"))
     assert listing.label_names == ("bus", "test", "train")
@@ -225,14 +208,19 @@ def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
     [
         (["a/b/cat/1.jpg", "a/b/dog/2.jpg"], [("", "cat"), ("", "dog")]),
         (["a/train/cat/1.jpg", "a/val/cat/2.jpg"], [("train", "cat"), ("validation", "cat")]),
-        (["train/cat/1.jpg", "train/dog/2.jpg"], [("train", "cat"), ("train", "dog")]),
+        (["train/cat/1.jpg", "train/dog/x/2.jpg"], [("train", "cat"), ("train", "dog")]),
+        (["train/1.jpg", "val/2.jpg"], [("train", None), ("validation", None)]),
         (["cat/1.jpg", "cat/2.jpg"], [("", "cat"), ("", "cat")]),
         (["1.jpg", "2.jpg"], [("", None), ("", None)]),
     ],
 )
-def test_layouts_of_an_archive(tmp_path: Path, names: list[str], meanings: list[Any]) -> None:
-    path = write_tar(tmp_path / "a.tar", dict.fromkeys(names, b"x"))
-    assert get_meanings(list_source(path)) == dict(zip(names, meanings, strict=True))
+def test_layouts_of_an_archive_and_of_a_folder(tmp_path: Path, names: list[str], meanings: list[Any]) -> None:
+    files = dict.fromkeys(names, b"x")
+    sources = [write_tar(tmp_path / "a.tar", files)]
+    if not names[0].startswith("a/"):  # folders above all others are stripped from an archive alone
+        sources.append(write_files(tmp_path / "a", files))
+    for source in sources:
+        assert get_meanings(list_source(source)) == dict(zip(names, meanings, strict=True))
 
 
 def test_a_folder_of_tars(tmp_path: Path) -> None:

@@ -67,12 +67,6 @@ def test_trailing_defaults_are_dropped() -> None:
     assert decode_line(b'["cat/1.jpg",5,3]\n') == PlannedImage("cat/1.jpg", 5, 3)
 
 
-def test_a_name_that_is_not_utf8_is_kept() -> None:
-    line = encode_line(PlannedImage(b"caf\xe9.jpg".decode("utf-8", "surrogateescape"), 1))
-    assert line == b'["caf\\udce9.jpg",1]\n'
-    assert decode_line(line).path.encode("utf-8", "surrogateescape") == b"caf\xe9.jpg"
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [

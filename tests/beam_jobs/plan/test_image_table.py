@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Iterator
-from hashlib import blake2b
 from itertools import pairwise
 
 import numpy as np
@@ -41,11 +40,6 @@ def small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(image_table, "_ROWS_AT_ONCE", 3)
         yield
-
-
-def hash_text(text: str, key: bytes) -> int:
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=key).digest()
-    return int.from_bytes(digest, "little")
 
 
 @few
@@ -112,14 +106,6 @@ def test_columns_hold_what_the_images_hold(refs: list[ImageRef]) -> None:
         assert len(different) == len(set(different))
 
 
-@few
-@given(st.lists(ANY, max_size=10))
-def test_hashes_are_those_of_single_texts(refs: list[ImageRef]) -> None:
-    table = ImageTable.from_refs(refs)
-    assert table.hash_texts("path", b"k").tolist() == [hash_text(ref.path, b"k") for ref in refs]
-    assert table.hash_for_splits().tolist() == [hash_text(ref.group or ref.path, b"split") for ref in refs]
-
-
 IN_TARS = st.tuples(
     PATHS, SIZES, st.tuples(NAMES, OFFSETS).map(lambda place: ImageLocation(*place)), NAMES, LABELS
 ).map(lambda fields: ImageRef(*fields))
@@ -149,21 +135,6 @@ def check_lines(refs: list[ImageRef]) -> None:
     lines, ends = table.encode_lines(np.arange(len(refs))[::-1], table.number_labels(labels))
     assert [bytes(lines[begin:end]) for begin, end in pairwise(ends.tolist())] == list(map(encode_line, expected))
     assert len(lines) == ends[-1]
-
-
-@few
-@given(st.lists(FILES, max_size=9))
-def test_images_are_sorted_by_path(refs: list[ImageRef]) -> None:
-    expected = sorted(range(len(refs)), key=lambda index: refs[index].path)
-    assert ImageTable.from_refs(refs).sort_by_path().tolist() == expected
-
-
-@few
-@given(st.lists(ANY, max_size=9))
-def test_images_without_a_text_are_found(refs: list[ImageRef]) -> None:
-    table = ImageTable.from_refs(refs)
-    assert table.find_empty("split").tolist() == [index for index, ref in enumerate(refs) if not ref.split]
-    assert table.find_empty("label").tolist() == [index for index, ref in enumerate(refs) if not ref.label]
 
 
 def test_files_of_their_own_share_one_location() -> None:

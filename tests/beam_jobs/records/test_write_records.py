@@ -11,7 +11,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-import beam_jobs
 import tfpipe
 from beam_jobs.records.job import RecordsJob
 from beam_jobs.records.write_records import _PlaceFn, find_file_options
@@ -171,11 +170,6 @@ def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch)
         message + "others. Run it again with another runner, or without worker processes."
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'beam_jobs' has no attribute 'AddColumn'"):
-        _ = beam_jobs.AddColumn
 
 
 @pytest.mark.slow

@@ -149,27 +149,6 @@ def test_a_renumbered_dataset_stays_as_it_is_and_its_shards_are_mended(sparse: P
     assert read_tree(output) == before
 
 
-def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch) -> None:
-    from tfpipe.storage import file_io
-
-    output = tmp_path / "out"
-    rename, calls = file_io.rename, []
-
-    def crash(source: str, target: str) -> None:
-        calls.append(target)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(file_io, "rename", crash)
-        with pytest.raises(KeyboardInterrupt):
-            make_dataset(sparse, output, **SPARSE)
-    make_dataset(sparse, output, **SPARSE)
-    make_dataset(sparse, tmp_path / "straight", **SPARSE)
-    assert read_tree(output) == read_tree(tmp_path / "straight")
-
-
 def test_a_split_without_a_good_image(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "test/2.jpg": b"bad", "test/3.jpg": b"bad"})
     output = tmp_path / "out"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -106,40 +105,6 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
     digests = Path(work.digests_path(shard.info.file)).read_bytes()
     good = [data for name, data in files.items() if name != "bad.jpg"]
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
-
-
-def test_a_damaged_image_says_so(tmp_path: Path) -> None:
-    jpeg, png = make_jpeg(1, (64, 64)), bytearray(make_png(1, (64, 64)))
-    png[len(png) // 2] ^= 1
-    files = {"cut.jpg": jpeg[: len(jpeg) // 2], "flip.png": bytes(png), "ok.jpg": jpeg}
-    _, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
-    cut, flip = shard.left_out
-    assert (cut["path"], cut["kind"], cut["reason"], cut["exception"]) == (
-        *("cut.jpg", "bad", "truncated JPEG", "OSError: no end marker"),
-    )
-    assert (flip["path"], flip["kind"]) == ("flip.png", "bad")
-    assert re.fullmatch(r"\w+: .+", flip["exception"])
-
-
-def test_kinds_of_unreadable(tmp_path: Path) -> None:
-    source = write_files(tmp_path / "in", {"ok.jpg": make_jpeg(1)})
-    (source / "gone.jpg").symlink_to("nowhere")
-    (source / "loop.jpg").symlink_to("loop.jpg")
-    _, (shard,) = write_shards(source, tmp_path / "out", shuffle=False)
-    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in shard.left_out] == [
-        (
-            "gone.jpg",
-            "unreadable",
-            "cannot be read: No such file or directory",
-            f"FileNotFoundError: [Errno 2] No such file or directory: '{source}/gone.jpg'",
-        ),
-        (
-            "loop.jpg",
-            "unreadable",
-            "cannot be read: Too many levels of symbolic links",
-            f"OSError: [Errno 40] Too many levels of symbolic links: '{source}/loop.jpg'",
-        ),
-    ]
 
 
 def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch) -> None:
