@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tfpipe
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.cli.doctor_checks import TargetConfig
@@ -21,6 +21,7 @@ from tfpipe.training.config import TrainConfig
 
 CONFIGS = (
     *(tfpipe.PipelineConfig, tfpipe.AugmentOptions, tfpipe.ServiceOptions, tfpipe.TfDataOptions, ShardConfig),
+    TableColumns,
     *(RunnerConfig, ImageForm, IndexConfig, VerifyConfig, TrainConfig, ServiceConfig, TargetConfig, ExportConfig),
 )
 
