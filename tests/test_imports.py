@@ -187,3 +187,19 @@ def test_public_names_load_and_are_listed() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Manifesto'"):
         _ = tfpipe.Manifesto
+
+
+def test_a_small_job_loads_no_masked_arrays_and_starts_no_process(tmp_path: Path) -> None:
+    """NumPy's masked arrays cost a twentieth of the command, and a fork server more than half of it."""
+    result = run_python(
+        """
+import sys
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+shard_job.run(ShardConfig("sample_data", sys.argv[1]))
+from multiprocessing import forkserver
+print("numpy.ma" in sys.modules, forkserver._forkserver._forkserver_pid)
+""",
+        str(tmp_path / "out"),
+    )
+    assert (result.stdout, result.stderr) == ("False None\n", "")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder, encode_texts, match_texts
+from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
@@ -94,7 +94,7 @@ class _TreeBuilder:
         is_plain &= np.repeat([not get_folder_reason(folder) for folder, _ in files.folders], counts)
         codes, rows = np.repeat(np.arange(len(counts)), counts), np.flatnonzero(is_plain)
         folders = [folder for folder, _ in files.folders]
-        self._images.append_files(paths.take(rows), np.maximum(files.sizes, 0)[rows], codes[rows], folders)
+        self._images.append_files(paths.take(wrap(rows)), np.maximum(files.sizes, 0)[rows], codes[rows], folders)
         for index in np.flatnonzero(~is_plain).tolist():
             file = files.get(index)
             if not file.skip and is_listed_archive(file.path):

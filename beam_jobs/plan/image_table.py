@@ -84,6 +84,12 @@ def _decode_tuples(array: Any) -> list[Any]:
     return list(map(_decode_tuple, _to_list(array)))
 
 
+def wrap(values: NDArray[Any]) -> Any:
+    """Returns numbers or booleans as an Arrow array; `pa.array` would first import NumPy's masked arrays."""
+    packed = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(packed)])
+
+
 def _encode_numbers(values: Sequence[int]) -> Any:
     return pa.array(values, pa.int64())
 
@@ -97,7 +103,7 @@ class _Column:
     decode: Callable[[Any], list[Any]]
 
     def repeat_default(self, count: int) -> Any:
-        return self.encode([self.default]).take(pa.array(np.zeros(count, np.int64)))
+        return self.encode([self.default]).take(wrap(np.zeros(count, np.int64)))
 
 
 # Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. In a column with few different
@@ -141,7 +147,7 @@ def _quote(texts: Any) -> tuple[Any, ...]:
 
 def _spell(numbers: NDArray[Any]) -> Any:
     """Returns numbers as texts."""
-    return pa.array(numbers).cast(pa.large_string()).cast(pa.large_binary())
+    return wrap(numbers).cast(pa.large_string()).cast(pa.large_binary())
 
 
 def _join(*pieces: Any) -> Any:
@@ -209,7 +215,7 @@ class ImageTable:
         column = _COLUMNS[name]
         if name not in self._columns:
             return [column.default] * len(indices)
-        return column.decode(self._columns[name].take(pa.array(indices, pa.int64())))
+        return column.decode(self._columns[name].take(wrap(indices)))
 
     def _decode_all(self, name: str) -> Iterator[list[Any]]:
         """Yields the values of a column in parts."""
@@ -308,7 +314,7 @@ class ImageTable:
 
     def take(self, indices: _Indices) -> "ImageTable":
         """Returns a table of the images at these indices, in this order."""
-        rows = pa.array(indices, pa.int64())
+        rows = wrap(indices)
         columns = {name: column.take(rows) for name, column in self._columns.items()}
         for name in columns.keys() & set(_DETAILS):
             if not pc.max(pc.binary_length(columns[name])).as_py():
@@ -317,11 +323,11 @@ class ImageTable:
 
     def replace_sizes(self, sizes: NDArray[np.int64]) -> "ImageTable":
         """Returns a table with other sizes. The other columns are shared, not copied."""
-        return ImageTable({**self._columns, "size": pa.array(sizes, pa.int64())}, len(self))
+        return ImageTable({**self._columns, "size": wrap(sizes)}, len(self))
 
     def replace_texts(self, name: str, codes: NDArray[Any], texts: Sequence[str | None]) -> "ImageTable":
         """Returns a table with another `split` or `label`, where `codes` are indices into `texts`."""
-        column = _COLUMNS[name].encode(texts).take(pa.array(codes, pa.int32()))
+        column = _COLUMNS[name].encode(texts).take(wrap(codes))
         return ImageTable({**self._columns, name: column}, len(self))
 
     def get_extras(self, position: int) -> Iterator[Any]:
@@ -368,14 +374,14 @@ class ImageTable:
             columns += [self._decode_locations(indices), *(self._decode(name, indices) for name in _DETAILS)]
             lines = list(map(encode_line, map(PlannedImage, *columns)))
             return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
-        rows = pa.array(indices, pa.int64())
+        rows = wrap(indices)
         pieces = [b"[", *_quote(self._take("path", rows)), b",", _spell(self._get_numbers("size")[indices])]
-        end = pc.if_else(pa.array(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
+        end = pc.if_else(wrap(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
         if further:
             offsets = self._get_numbers("offset")[indices]
             file = self._take("file", rows).dictionary_decode()
             location = _join(b",", _spell(labels), b",", *_quote(file), b",", _spell(offsets))
-            end = pc.if_else(pa.array(offsets >= 0), location, end)
+            end = pc.if_else(wrap(offsets >= 0), location, end)
         values, ends = _get_buffers(_join(*pieces, end, b"]\n"))
         return memoryview(values or b"")[: int(ends[-1])], ends
 
@@ -414,8 +420,8 @@ class ImageTableBuilder:
     def append_files(self, paths: Any, sizes: NDArray[np.int64], codes: _Indices, labels: Sequence[str]) -> None:
         """Adds files of which no more is known: an array of paths, and `codes` that are indices of `labels`."""
         self._encode_rows()
-        label = _LABELS.encode(labels).take(pa.array(codes, pa.int32()))
-        self._add_part({"path": paths, "size": pa.array(sizes, pa.int64()), "label": label}, len(paths))
+        label = _LABELS.encode(labels).take(wrap(codes))
+        self._add_part({"path": paths, "size": wrap(sizes), "label": label}, len(paths))
 
     def extend(self, table: ImageTable) -> None:
         """Adds all images of a table."""

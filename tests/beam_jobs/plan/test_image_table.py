@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,3 +169,9 @@ def test_further_columns_are_converted() -> None:
 def test_an_index_beyond_the_end_is_an_error() -> None:
     with pytest.raises(IndexError):
         ImageTable.from_refs([])[0]
+
+
+def test_numbers_become_arrow_arrays() -> None:
+    for values in (np.arange(10)[::3], np.arange(5, dtype=np.int32), np.arange(11) % 3 == 0, np.zeros(0, np.int64)):
+        assert image_table.wrap(values).to_pylist() == values.tolist()
+        assert image_table.wrap(values).equals(pa.array(values))
