@@ -25,7 +25,7 @@ from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.profiler.measure.samples import sample_records
+from tfpipe.profiler.measure.option_costs import sample_records
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.writer.changes import open_change

@@ -25,7 +25,7 @@ def make_spread(value: float) -> Spread:
 
 def make_stage(name: str, us: float, **changes: Any) -> StageTiming:
     """Returns a stage that costs `us` microseconds of a core for each image."""
-    return StageTiming(name, make_spread(us), **changes)
+    return StageTiming(name, us, **changes)
 
 
 def make_step(images_per_second: float = 1000.0, required: float = 4000.0) -> StepTiming:
@@ -63,7 +63,6 @@ PROFILE = PipelineProfile(
     dataset=DatasetFacts(
         name="'train' of /data/flowers",
         records=1_000_000,
-        files=64,
         record_bytes=100e3,
         formats=("JPEG",),
         stored_size=None,
@@ -71,7 +70,6 @@ PROFILE = PipelineProfile(
         short_side=256,
         decoded_size=(256, 256),
         cycle_length=8,
-        exact=True,
         by_engine=True,
         shuffled_records=8192,
         address="/data/flowers",

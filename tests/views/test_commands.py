@@ -19,7 +19,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.profiler.measure.samples import sample_records
+from tfpipe.profiler.measure.option_costs import sample_records
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.views.choose import make_view, write_view

@@ -31,15 +31,14 @@ def make_report(args: SimpleNamespace) -> "Report":
     customize = load_stages(args.stages)
     with quiet_start():
         from tfpipe.profiler.diagnose import diagnosis
-        from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
-        from tfpipe.profiler.measure.engine import Functions
         from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, profile_pipeline
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+        from tfpipe.profiler.model import NO_IDLE
         from tfpipe.profiler.trials import try_fixes
-    functions = Functions(
-        None if args.transform is None else load_function(args.transform, "--transform"),
-        None if args.batch_transform is None else load_function(args.batch_transform, "--batch-transform"),
-    )
+    given_functions = {"transform": args.transform, "batch_transform": args.batch_transform}
+    functions = {
+        name: load_function(path, f"--{name.replace('_', '-')}") for name, path in given_functions.items() if path
+    }
     accelerator = Accelerator(step_s, batch, args.trainer if step_s else "none")
     with status_line("Building the pipeline") as observer:
         run_config = ProfileConfig(args.seconds)
@@ -65,8 +64,7 @@ def make_loader_report(args: SimpleNamespace) -> "Report":
     strangers = threading.enumerate()
     make = load_function(args.loader or "", "--loader")
     with status_line("Making the loader") as observer:
-        from tfpipe.profiler.loader.loaders import LoaderSource
-        from tfpipe.profiler.loader.measure import Trainer, profile_loader
+        from tfpipe.profiler.loader.measure import LoaderSource, Trainer, profile_loader
 
         train = None if args.train is None else load_function(args.train, "--train")
         trainer = Trainer(None if args.step_ms is None else args.step_ms / 1e3, args.images_per_second, train)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+SATURATED = 0.85  # of a resource's time, from which on it is the bottleneck: work queues behind one that is as busy
+NO_IDLE = 0.01  # the idle share up to which an accelerator counts as busy: measurements are right to within a point
+
 
 @dataclass(frozen=True)
 class Demand:

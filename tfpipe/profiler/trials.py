@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,51 +30,30 @@ class Trial:
         """The median of the gains."""
         return statistics.median(self.gains)
 
-    @property
-    def kept(self) -> bool:
-        """Whether the gain is above the noise."""
-        return self.gain >= MIN_GAIN
-
 
 def try_fixes(
     report: Report, run: Run, observer: Observer, enough: float = float("inf")
 ) -> tuple[Report, dict[str, Any]]:
-    """Tries the fixes that change options up to a rate that is enough, and returns the changes that were kept."""
-    is_enough = report.profile.images_per_second >= enough
-    candidates = [(fix.name, {} if is_enough else fix.changes) for fix in report.fixes]
-    trials, kept = try_changes(run, candidates, observer, enough)
-    fixes = [_add_trial(fix, trial) for fix, trial in zip(report.fixes, trials, strict=True)]
-    rates = [trial.rate for trial in trials if trial is not None and trial.kept]
-    after = rates[-1] if rates else report.profile.images_per_second
-    return replace(report, fixes=tuple(fixes), after_images_per_second=after), kept
+    """Tries the fixes that change options up to a rate that is enough, and returns the changes that were kept.
 
-
-def _add_trial(fix: Fix, trial: Trial | None) -> Fix:
-    if trial is None:
-        return fix
-    gain = Spread.from_values(trial.gains)
-    return replace(fix, measured_images_per_second=trial.rate, measured_gain=gain, kept=trial.kept)
-
-
-def try_changes(
-    run: Run, candidates: Iterable[tuple[str, Changes]], observer: Observer, enough: float = float("inf")
-) -> tuple[list[Trial | None], dict[str, Any]]:
-    """Tries named changes on top of those kept, if these left its options alone; None stands for one not tried."""
-    kept: dict[str, Any] = {}
-    rate = 0.0
-    trials: list[Trial | None] = []
-    for name, changes in candidates:
-        trial = None
-        if changes and rate < enough and not any(option in kept for option in changes):
-            observer.phase(f"Trying {name}")
-            try:
-                trial = compare(run, kept, {**kept, **changes})
-            except DataError as error:
-                observer.note(f"Not tried: {name}. {error}")
-        if trial is not None and trial.kept:
-            kept, rate = {**kept, **changes}, trial.rate
-        trials.append(trial)
-    return trials, kept
+    Each is tried on top of those kept before, if these left its options alone.
+    """
+    rate, kept, fixes = report.profile.images_per_second, dict[str, Any](), list[Fix]()
+    for fix in report.fixes:
+        fixes.append(fix)
+        if not fix.changes or rate >= enough or any(option in kept for option in fix.changes):
+            continue
+        observer.phase(f"Trying {fix.name}")
+        try:
+            trial = compare(run, kept, {**kept, **fix.changes})
+        except DataError as error:
+            observer.note(f"Not tried: {fix.name}. {error}")
+            continue
+        gain, is_kept = Spread.from_values(trial.gains), trial.gain >= MIN_GAIN
+        fixes[-1] = replace(fix, measured_images_per_second=trial.rate, measured_gain=gain, kept=is_kept)
+        if is_kept:
+            kept, rate = {**kept, **fix.changes}, trial.rate
+    return replace(report, fixes=tuple(fixes), after_images_per_second=rate), kept
 
 
 def compare(run: Run, best: Changes, changed: Changes) -> Trial:

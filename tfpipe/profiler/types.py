@@ -7,6 +7,7 @@ on, which is shorter if steps are dispatched ahead of the device.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -16,13 +17,10 @@ from typing import Any, Literal, TypeAlias
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.model import Demand
 
-Trainer = Literal["loop", "fit", "none", "train"]
-"""A plain loop, `fit`, which takes the next batch while the device computes, no steps, or the user's own steps."""
 IdleMethod = Literal["loop", "fit", "none", "train", "monitor"]
-"""With a simulated accelerator, by a step of the user's own behind each batch, or live in a training."""
+"""A loop, `fit`, which takes the next batch while the device computes, no steps, the user's own, or a live training."""
 SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit", "train")
 _CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
-_LOADER_CROWDED = 0.25  # the share from which on other programs change what a loader gives
 _MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
 FixAction = Literal[
     "set_option",
@@ -56,16 +54,9 @@ class Spread:
     @classmethod
     def from_values(cls, values: Sequence[float], whole: float | None = None) -> Spread:
         """Computes the median, which `whole` replaces, and the percentiles of values, by linear interpolation."""
-        ordered = sorted(values)
-
-        def percentile(share: float) -> float:
-            position = share * (len(ordered) - 1)
-            low = int(position)
-            high = min(low + 1, len(ordered) - 1)
-            return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-        figure = percentile(0.5) if whole is None else whole
-        return cls(figure, min(percentile(0.1), figure), max(percentile(0.9), figure))
+        deciles = statistics.quantiles(values, n=10, method="inclusive") if len(values) > 1 else [values[0]]
+        figure = statistics.median(values) if whole is None else whole
+        return cls(figure, min(deciles[0], figure), max(deciles[-1], figure))
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class StageTiming:
     """One named stage."""
 
     name: str
-    cpu_us_per_image: Spread  # in this stage alone, for an image that leaves the pipeline
+    cpu_us_per_image: float  # in this stage alone, for an image that leaves the pipeline
     wait_us_per_image: float = 0.0  # in which a call neither runs nor waits for a core
     parallelism: int = 1  # the most calls that work at once
     bytes_in_per_image: float = 0.0
@@ -85,7 +76,7 @@ class StageTiming:
     @property
     def waits(self) -> bool:
         """Whether it waits for most of its time."""
-        return self.wait_us_per_image > self.cpu_us_per_image.median
+        return self.wait_us_per_image > self.cpu_us_per_image
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,6 @@ class Held:
     what: str  # such as "records"
     number: int
     num_bytes: float
-    fill_s: float = 0.0  # of work on them before the first batch can come
 
 
 @dataclass(frozen=True)
@@ -151,7 +141,7 @@ class StepTiming:
 class HostUse:
     """The machine while the pipeline ran."""
 
-    cores: int  # that this process may use
+    cores: int  # that this process may use, or that `cpu_budget` leaves the pipeline
     cpu_fraction: float  # of all cores' time, by this process
     peak_memory_bytes: int  # of this process while the pipeline ran
     memory_limit_bytes: int
@@ -159,22 +149,11 @@ class HostUse:
     storage_limit_bytes_per_second: float | None = None  # while nothing else ran; None if not measured
     trainer_us_per_step: float = 0.0  # processor time of the thread that takes the batches: the price of a batch
     other_cpu_fraction: float = 0.0  # by other processes; 0 if unknown, as in a container
-    budget_cores: int | None = None  # that `cpu_budget` leaves the pipeline
 
     @property
     def is_crowded(self) -> bool:
         """Whether other programs take a notable part of the cores."""
         return self.other_cpu_fraction >= _CROWDED
-
-    @property
-    def pipeline_cores(self) -> int:
-        """The number of cores that the pipeline may take."""
-        return self.cores if self.budget_cores is None else self.budget_cores
-
-    @property
-    def budget_fraction(self) -> float:
-        """The processor time of this process, as a share of the cores that the pipeline may take."""
-        return self.cpu_fraction * self.cores / self.pipeline_cores
 
 
 @dataclass(frozen=True)
@@ -190,8 +169,7 @@ class DatasetFacts:
     """The facts about the data and its stages that the diagnosis needs."""
 
     name: str  # as messages show it
-    records: int | None  # None if nobody counted them
-    files: int
+    records: int | None  # counted for the profile in files without a manifest; None if that failed
     record_bytes: float  # the mean size in its file
     formats: tuple[str, ...]  # sorted; empty if unknown
     stored_size: tuple[int, int] | None  # height and width of every image; None if they differ
@@ -199,7 +177,6 @@ class DatasetFacts:
     short_side: int | None  # that images could be stored with; None if they are hardly larger
     decoded_size: tuple[int, int]  # height and width of whole decoded images
     cycle_length: int  # files that are read side by side; of batches, if the engine reads them
-    exact: bool  # whether training reads in the order of `tfpipe.engine.order`
     by_engine: bool  # not by stages of TensorFlow's operations
     shuffled_records: int  # held in memory to be shuffled
     own_stages: tuple[str, ...] = ()
@@ -207,10 +184,8 @@ class DatasetFacts:
     filters: tuple[str, ...] = ()  # own stages that can drop single images
     unread_features: tuple[str, ...] = ()  # those that `tfpipe reshard --drop-feature` can leave out, largest first
     unread_share: float = 0.0  # of the bytes read
-    foreign: bool = False  # whether another program wrote the files
     described: bool = True  # whether there is a manifest
     compression: str = ""  # of every file, if it is unpacked from its beginning; else empty
-    counted_records: int | None = None  # in files without a manifest, counted for the profile
     unpacked_record_bytes: float = 0.0  # the mean size in memory
     declared: Mapping[str, OwnStage] = field(default_factory=dict)  # by the name of the user's stage
     unit: str = "images"  # or "records" where records have no image
@@ -225,15 +200,12 @@ TriedChange: TypeAlias = str
     now              the config as it is; the engine parses what it reads at once, so there parsing is a part of `read`
     uint8, device    images handed over as bytes; augmentation on the device
     dct_scaling      decoding at a lower scale where a crop allows it
-    cached           decoded images that are fetched from memory; `cached_device` with augmentation on the device
-    smaller          images stored with a short side of `DatasetFacts.short_side`, and as `smaller_bytes` the share of a
+    cached           decoded images that are fetched from memory
+    smaller          images stored with a short side of `DatasetFacts.short_side`; `smaller_bytes` is the share of a
                      record's bytes that is left
-    engine_share     the engine in place of the textbook pipeline: the share that is left of all from `read` to `batch`
-    seekable         JPEGs with restart markers: the native library decodes no more of them than a crop
-    read             reading a record from a local file in memory, which `now` has not; `read_without_unread` leaves out
-                     `DatasetFacts.unread_features`, `read_unpacked` reads a file that is not compressed
-    batch            small batches from the last full cache on, and taking them; `large_batch` are those of
-                     `LARGE_BATCH` images
+    engine_share     the share of all from `read` to `batch` that the engine needs in place of the textbook pipeline
+    seekable         JPEGs with restart markers: no more of them is decoded than a crop
+    batch            small batches from the last full cache on; `large_batch` are those of `LARGE_BATCH` images
 """
 
 MOST_THREADS = 64  # the threads that a fix lets wait at once, at most: with as many the storage is measured
@@ -252,14 +224,9 @@ class Profile:
     held: tuple[Held, ...] = ()  # the most bytes first
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether other programs take a notable part of the cores."""
-        return self.host.is_crowded
-
-    @property
     def cpu_limit(self) -> float:
         """The images per second that the cores which the pipeline may take would give if they did nothing else."""
-        busy = self.host.budget_fraction
+        busy = self.host.cpu_fraction
         return self.images_per_second / busy if busy > 0 else float("inf")
 
     @property
@@ -287,7 +254,7 @@ class PipelineProfile(Profile):
     def demand(self) -> Demand:
         """The time that an image needs at each station."""
         host = self.host
-        cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in self.stages}
+        cpu_s = {stage.name: stage.cpu_us_per_image / 1e6 for stage in self.stages}
         # The kernel counts all threads. The stages' sum leaves out threads that hand over, and the trainer's own.
         other_s = max(host.cpu_fraction * host.cores / self.images_per_second - sum(cpu_s.values()), 0.0)
         cpu_s["other"] = other_s
@@ -297,7 +264,7 @@ class PipelineProfile(Profile):
         handover_s = other_s if self.handover_us is None else min(self.handover_us / 1e6, other_s)
         holds = {stage.name: stage.hold_us_per_image for stage in self.stages if stage.hold_us_per_image is not None}
         wait_s = {
-            stage.name: max(stage.wait_us_per_image, holds.get(stage.name, 0.0) - stage.cpu_us_per_image.median) / 1e6
+            stage.name: max(stage.wait_us_per_image, holds.get(stage.name, 0.0) - stage.cpu_us_per_image) / 1e6
             for stage in self.stages
         }
         # The engine decodes an image and calls the function with it in the same thread.
@@ -308,7 +275,7 @@ class PipelineProfile(Profile):
             waiting = [stage for stage in self.stages if stage.waits and stage.name in self.dataset.own_stages]
             passes = {stage.name: decoding for stage in waiting if stage.parallelism > 1}
         return Demand(
-            cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
+            cores=max(host.cores * (1 - host.other_cpu_fraction), _MIN_CORES),
             cpu_s=cpu_s,
             wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
             threads={
@@ -328,7 +295,7 @@ class PipelineProfile(Profile):
         """Whether handing over small batches outweighs all else."""
         all_s = self.host.cpu_fraction * self.host.cores / self.images_per_second
         if self.dataset.by_engine:
-            stages_s = sum(stage.cpu_us_per_image.median for stage in self.stages) / 1e6
+            stages_s = sum(stage.cpu_us_per_image for stage in self.stages) / 1e6
             return bool(self.stages) and all_s > 2 * stages_s
         saved_us = self.option_costs.get("batch", 0.0) - self.option_costs.get("large_batch", 0.0)
         return all_s < 2 * saved_us / 1e6
@@ -413,23 +380,14 @@ class LoaderProfile(Profile):
     restart_s: float  # to start the workers at the beginning of an epoch, if they do not stay
     steps_per_epoch: int | None = None
     cores: float = 1.0  # that threads get, measured: 1.3 where two threads share one core
-    copy_s: float = 0.0  # to copy a batch once
     hop_s: float = 0.0  # processor time to hand a batch of arrays from process to process
     draft_s: float | None = None  # to decode an image in the smallest size that is enough; None if none is smaller
-    records: int | None = None  # in the dataset
-    free_memory_bytes: int = 0
     torch_threads: int = 1  # where this process makes the batches; else 1
-    has_cuda: bool = False
 
     @property
     def makers(self) -> tuple[ProcessUse, ...]:
         """The processes that make batches: the workers, or this one."""
         return self.workers or (self.main,)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether other programs take so many of the cores that no gain can be predicted."""
-        return self.host.other_cpu_fraction > _LOADER_CROWDED
 
     @property
     def cpu_limit(self) -> float:
@@ -477,7 +435,7 @@ class LoaderProfile(Profile):
 class Bottleneck:
     """The part of the pipeline, or of the machine, that limits the rate."""
 
-    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", "service" or "wire"; or of a loader
+    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", or "service"; or of a loader
     reason: str  # the numbers that prove it
     limit_images_per_second: float = float("inf")
     where: str = ""  # in a loader: the user's line, the activity, or the record that it comes from

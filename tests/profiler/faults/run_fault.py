@@ -26,7 +26,6 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.measure.engine import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
@@ -81,7 +80,7 @@ def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Pipelin
     profiles = []
     for _ in range(TRIES):
         _wait_for_calm()
-        functions = Functions(fault.transform, fault.batch_transform)
+        functions = list_functions(fault)
         accelerator = make_accelerator(fault, config)
         profiles.append(profile_pipeline(data, split, config, accelerator, run_config, None, fault.own, functions))
         if _get_disturbance(profiles[-1]) < QUIET:
@@ -99,11 +98,16 @@ def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fi
 def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig) -> float:
     """Returns the images per second of the pipeline of a fault."""
     functions, reader = (
-        Functions(fault.transform, fault.batch_transform),
-        "tfpipe.profiler.measure.engine.NumpyBatches",
+        list_functions(fault),
+        "tfpipe.profiler.measure.profile.NumpyBatches",
     )
     with patch(reader, partial(NumpyBatches, num_threads=fault.num_threads)):
         return measure_rate(data, split, config, make_accelerator(fault, config), TURN, fault.own, functions)[0]
+
+
+def list_functions(fault: Fault) -> dict[str, Any]:
+    given = {"transform": fault.transform, "batch_transform": fault.batch_transform}
+    return {name: function for name, function in given.items() if function is not None}
 
 
 def make_data(fault: Fault, folder: Path) -> tuple[Any, str | None]:

@@ -14,8 +14,7 @@ from typing import Any
 
 from tests.profiler.faults.loader_cases import FAULTS
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.loader.loaders import LoaderSource
-from tfpipe.profiler.loader.measure import Trainer, measure_loader, run_turn
+from tfpipe.profiler.loader.measure import LoaderSource, Trainer, measure_loader, run_turn
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.trials import compare
 

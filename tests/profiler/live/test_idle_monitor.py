@@ -16,7 +16,7 @@ import torch
 import tfpipe
 from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.live import devices
+from tfpipe.profiler.live import idle_monitor
 from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
@@ -220,17 +220,17 @@ def test_a_probe_is_made_five_times_and_then_in_every_fiftieth_step(loop: Loop, 
     ],
 )
 def test_a_result_says_whether_a_step_ends_with_its_call(result: Any, framework: str, ends: bool) -> None:
-    assert devices.find_framework(result) == framework
-    assert devices.is_synchronous(framework, result) is ends
+    assert idle_monitor.find_framework(result) == framework
+    assert idle_monitor.is_synchronous(framework, result) is ends
     if framework and ends:
-        devices.block_until_done(framework, result)
+        idle_monitor.block_until_done(framework, result)
 
 
 def test_images_of_a_batch_are_counted_in_every_framework() -> None:
     for image in (np.ones([3, 2]), tf.ones([3, 2]), torch.ones([3, 2]), jnp.ones([3, 2])):
-        assert devices.count_images({"text": [b"a"], "image": image, "label": np.ones(7)}) == 3
-    assert devices.count_images((np.float32(1),)) == 1
-    assert devices.count_images([]) == 0
+        assert idle_monitor.count_images({"text": [b"a"], "image": image, "label": np.ones(7)}) == 3
+    assert idle_monitor.count_images((np.float32(1),)) == 1
+    assert idle_monitor.count_images([]) == 0
 
 
 def make_watched(*deliveries: tuple[float, float, int]) -> IdleMonitor:

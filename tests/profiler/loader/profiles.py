@@ -7,7 +7,7 @@ from tests.profiler.profiles import make_spread
 from tfpipe.profiler.types import BatchFacts, Drive, HostUse, LoaderProfile, ProcessUse, StepTiming
 
 BATCH = BatchFacts(10, 10 * 150_528, "uint8", (10, 224, 224, 3))
-OPTIONS = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True, "pin_memory": False, "in_order": True}
+OPTIONS = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True, "in_order": True}
 
 
 def make_use(pid: int = 1, **facts: Any) -> ProcessUse:
@@ -50,8 +50,5 @@ def make_profile(*workers: ProcessUse, **facts: Any) -> LoaderProfile:
         restart_s=0.0,
         steps_per_epoch=100,
         cores=2.0,
-        copy_s=0.001,
-        records=1000,
-        free_memory_bytes=10**10,
     )
     return replace(profile, **facts)

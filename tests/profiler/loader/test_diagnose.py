@@ -1,7 +1,6 @@
 """The wall that holds a loader, and its fixes, from figures written by hand."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -167,12 +166,6 @@ def test_a_faster_way_of_pillow(draft_s: float | None, gain: float | None) -> No
     fixes = make_report(profile).fixes
     drafts = [fix for fix in fixes if "image.draft" in fix.instruction]
     assert [get_gain(profile, fix) for fix in drafts] == ([] if gain is None else [pytest.approx(gain, rel=0.01)])
-
-
-def test_pinned_memory_is_for_a_gpu() -> None:
-    profile: Any = make_profile(step_s=0.9, copy_s=0.5, has_cuda=True)
-    pins = [dict(fix.changes) for fix in make_report(profile).fixes]
-    assert ({"pin_memory": True} in pins, find_loader_bottleneck(profile).stage) == (False, "cores")
 
 
 def test_objects_cost_the_process_that_unpacks_them_too() -> None:

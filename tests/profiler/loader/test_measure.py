@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.loader.loaders import LoaderSource, describe_batch
-from tfpipe.profiler.loader.measure import Trainer, measure_draft_s, measure_loader
+from tfpipe.profiler.loader.measure import LoaderSource, Trainer, describe_batch, measure_draft_s, measure_loader
 from tfpipe.profiler.types import BatchFacts
 
 torch_data = pytest.importorskip("torch.utils.data")

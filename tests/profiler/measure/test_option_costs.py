@@ -1,6 +1,5 @@
-"""The costs of other options, of smaller images and of reading less: real pipelines over a few real records."""
+"""A few real records, and what an image costs with other options and with smaller images."""
 
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,25 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.columns import images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import Source, get_source, tfrecord_files
-from tfpipe.errors import ConfigError
+from tfpipe.engine.source import Source, tfrecord_files
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.profiler.measure import option_costs
-from tfpipe.profiler.measure.facts import get_dataset_facts
-from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
-from tfpipe.profiler.measure.samples import RECORDS, sample_records
+from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
+from tfpipe.profiler.measure.option_costs import (
+    RECORDS,
+    count_records,
+    leave_out,
+    list_sizes,
+    make_batches,
+    make_decoder,
+    measure_option_costs,
+    measure_unread,
+    sample_records,
+    write_file,
+)
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
@@ -65,8 +73,8 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
 @pytest.mark.usefixtures("_guessed")
 def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
     config = replace(CONFIG, image_dtype="float32", augment_options=AugmentOptions(dct_scaling=False))
-    tried = ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
-    assert set(measure_option_costs(source, config, None, late_cache=True)) == set(tried)
+    tried = ["now", "uint8", "device", "dct_scaling", "cached"]
+    assert set(measure_option_costs(source, config, None)) == set(tried)
 
 
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
@@ -84,7 +92,7 @@ def _guessed(monkeypatch) -> None:
 @pytest.mark.usefixtures("_guessed")
 def test_the_textbook_pipeline_has_no_other_option_that_could_be_tried(source: Source) -> None:
     options = replace(CONFIG, order="throughput", augment_options=AugmentOptions(dct_scaling=False))
-    assert set(measure_option_costs(source, options, None, late_cache=True)) == {"now", "cached", "engine_share"}
+    assert set(measure_option_costs(source, options, None)) == {"now", "cached", "engine_share"}
 
 
 def test_what_reading_costs_is_that_of_the_records_which_are_read(source: Source, monkeypatch):
@@ -179,45 +187,106 @@ def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path
     assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == {}
 
 
-def open_files(foreign: Any, folder: Path, compression: str, described: bool) -> tuple[Manifest | Source, str | None]:
-    drawn = random.Random(3).randbytes(60_000 if compression else 250_000).hex().encode()  # slow to unpack
-    records = [{**record, "blob": drawn, "more": b"y" * 50_000} for record in foreign.records(0, 16)]
-    foreign.write(folder / "train-0.tfrecord", records, compression)
-    if not described:
-        return tfrecord_files(str(folder / "train-*")), None
-    index(IndexConfig(str(folder)))
-    return load_manifest(str(folder)), "train"
+@pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
+def files(request, foreign: Any, tmp_path_factory) -> Source:
+    folder = foreign.imagenet(tmp_path_factory.mktemp("files"), request.param)
+    return tfrecord_files(f"{folder}/train-*")
 
 
-@pytest.mark.parametrize(
-    ("compression", "described", "order"),
-    [
-        ("GZIP", True, "auto"),
-        ("", True, "auto"),
-        ("", False, "auto"),
-        pytest.param("", True, "throughput", marks=pytest.mark.slow),  # reads as the one before it
-    ],
-)
-def test_reading_less_is_measured_with_the_records(foreign, tmp_path: Path, compression: str, described: bool, order):
-    """Half a megabyte that nobody reads costs the engine's thread hundreds of microseconds."""
-    config = replace(CONFIG, order=order)
-    data, split = open_files(foreign, tmp_path, compression, described)
-    facts = get_dataset_facts(data, split, config, [])
-    assert facts.unread_features == ("blob", "more")
-    assert facts.by_engine is (described and not compression and order == "auto")
-    costs = measure_read_costs(get_source(data, split), config, facts)
-    assert list(costs) == ["read", "read_without_unread", *(["read_unpacked"] if compression else [])]
-    assert min(costs.values()) > 0
-    assert not compression or costs["read_unpacked"] < costs["read"]
-    assert not facts.by_engine or costs["read_without_unread"] < costs["read"] / 2
+def test_a_sample_has_records_of_several_files(files: Source, foreign: Any) -> None:
+    payloads = sample_records(files)
+    assert len(payloads) == RECORDS
+    known = {foreign.example(record) for record in foreign.records(0, 40, base=1)}
+    assert set(payloads) <= known
+    numbers = {int(decode_example(payload)["id"][0]) for payload in payloads}  # type: ignore[index]
+    assert min(numbers) < 14 <= max(numbers)
 
 
-def test_no_other_cost_is_measured_where_nothing_could_be_saved(foreign, small_dataset, tmp_path, monkeypatch):
-    own = load_manifest(str(small_dataset))
-    facts = get_dataset_facts(own, "train", CONFIG, [])
-    assert list(measure_read_costs(get_source(own, "train"), CONFIG, facts)) == ["read"]
-    data, split = open_files(foreign, tmp_path, "", True)
-    facts, source = get_dataset_facts(data, split, CONFIG, []), get_source(data, split)
-    assert measure_read_costs(source, replace(CONFIG, cache="bytes"), facts) == {}
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    assert measure_read_costs(source, CONFIG, facts) == {}
+def test_a_damaged_file_gives_no_sample(foreign: Any, tmp_path: Path) -> None:
+    path = foreign.write(tmp_path / "part-0", foreign.records(0, 3))
+    files = tfrecord_files(str(path))
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert sample_records(files) == []
+    path.write_bytes(bytes(12) + data[12:])
+    assert count_records(files) is None
+
+
+def test_every_record_is_counted(files: Source, foreign: Any) -> None:
+    sizes = [len(foreign.example(record)) for record in foreign.records(0, 40, base=1)]
+    assert count_records(files) == (40, sum(sizes) / 40)
+
+
+def test_the_rest_is_taken_from_the_bytes_where_time_is_short(foreign: Any, tmp_path: Path) -> None:
+    for k in range(4):
+        foreign.write(tmp_path / f"part-{k}", [{"image": foreign.image(3), "id": k}] * 10)
+    one = len(foreign.example({"image": foreign.image(3), "id": 3}))
+    count = count_records(tfrecord_files(f"{tmp_path}/part-*"), max_s=0.0)
+    assert count == (40, one)  # from the first one of them
+
+
+def test_shares_of_what_is_not_read() -> None:
+    payloads = [encode_example({"image": b"x" * 584, "blob": b"y" * 300, "id": 3, "tag": b"z" * 80})] * 2
+    shares = measure_unread(payloads, {"image"})
+    size = len(payloads[0]) + 16
+    assert list(shares) == ["blob", "tag", "id"]
+    assert shares["blob"] == pytest.approx(300 / size, abs=0.03)
+    assert sum(shares.values()) == pytest.approx(1 - 584 / size, abs=0.06)
+    assert leave_out(payloads, ("blob", "id")) == [encode_example({"image": b"x" * 584, "tag": b"z" * 80})] * 2
+
+
+def get_labels(payloads: list[bytes], base: int = 0) -> list[int]:
+    return [int(decode_example(payload)["image/class/label"][0]) - base for payload in payloads]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("cache", ["none", "decoded"])
+def test_each_batch_has_all_records_and_other_crops(source: Source, cache: Any) -> None:
+    payloads = sample_records(source)[:12]
+    decode = make_decoder(source, replace(CONFIG, cache=cache), payloads)
+    batches = [decode(), decode()]
+    assert all(batch["label"].tolist() == get_labels(payloads) for batch in batches)
+    assert [batch["image"].shape for batch in batches] == [(12, 16, 16, 3)] * 2
+    assert (batches[0]["image"] != batches[1]["image"]).any(axis=(1, 2, 3)).sum() > 6
+
+
+def test_damaged_images_are_an_error(source: Source) -> None:
+    features: dict[str, Any] = dict(decode_example(sample_records(source)[0]))
+    decode = make_decoder(source, CONFIG, [encode_example({**features, "image/encoded": [b"no image"]})] * 2)
+    with pytest.raises(FormatError, match=r"^Record 0 of 'train': its image cannot be used, "):
+        decode()
+
+
+TEXTBOOK = PipelineConfig(batch_size=4, image_size=16, order="throughput")
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_all_that_is_read_is_what_was_written(source: Source, tmp_path: Path, compression: Any) -> None:
+    payloads = [b"a" * 100, b"b" * 200, b"c" * 300, b"d" * 400] * (RECORDS // 4)
+    file = write_file(str(tmp_path / "few"), replace(source, compression=compression), payloads)
+    assert file.record_bytes == pytest.approx(266 if not compression else 10, rel=0.5)
+    sizes = [*list_sizes(file, TEXTBOOK).unbatch().take(64 * RECORDS).as_numpy_iterator()]
+    counts = {size: sizes.count(size) for size in set(sizes)}
+    # Files are read side by side, so those of the next epoch may come before the last ones of this.
+    assert counts == pytest.approx(dict.fromkeys((100, 200, 300, 400), 16 * RECORDS), rel=0.2)
+
+
+@pytest.mark.parametrize("cache", ["none", "decoded"])
+def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path, cache: Any, caplog):
+    payloads = sample_records(source)
+    file = write_file(str(tmp_path / "few"), source, payloads)
+    batches = [*make_batches(file, replace(TEXTBOOK, cache=cache)).take(64).as_numpy_iterator()]
+    assert {batch["image"].shape for batch in batches} == {(RECORDS, 16, 16, 3)}
+    labels = [int(decode_example(payload)["image/class/label"][0]) for payload in payloads]  # type: ignore[index]
+    given = [int(label) for batch in batches for label in batch["label"]]
+    counts = {label: given.count(label) for label in set(given)}
+    assert counts == pytest.approx({label: 64 * labels.count(label) for label in set(labels)}, rel=0.2)
+    assert len({image.tobytes() for batch in batches for image in batch["image"]}) > 200
+    assert caplog.records == []
+
+
+def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path) -> None:
+    file = write_file(str(tmp_path / "few"), source, sample_records(source))
+    datasets = {"read": list_sizes(file, TEXTBOOK), "made": make_batches(file, TEXTBOOK)}
+    batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
+    costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
+    assert 0 < costs_us["read"] < costs_us["made"] < 100_000

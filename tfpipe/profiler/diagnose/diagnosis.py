@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, SLOW_FIRST_BATCH_S, count_needed_workers, find_bottleneck
 from tfpipe.profiler.diagnose.proposals import propose
 from tfpipe.profiler.loader.diagnose import find_loader_bottleneck, list_loader_fixes
-from tfpipe.profiler.types import Bottleneck, Effort, Fix, LoaderProfile, OptionValue, PipelineProfile, Profile, Report
+from tfpipe.profiler.model import NO_IDLE, SATURATED
+from tfpipe.profiler.types import (
+    Bottleneck,
+    Effort,
+    Fix,
+    HostUse,
+    LoaderProfile,
+    OptionValue,
+    PipelineProfile,
+    Profile,
+    Report,
+)
 from tfpipe.system.units import human_bytes, human_rate
 
+SLOW_FIRST_BATCH_S = 5.0
+_FULL_MEMORY = 0.9
+_PART = 0.5  # the share of its own limit that a stage must give at least, if it allows clearly less than the cores
+REACHED = 0.7  # of a stage's own limit, measured alone: less than `SATURATED`, since it also hands elements over
 MIN_GAIN = 0.02  # the gain below which a change is not worth its line in a report, nor its place in a config
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
-_LITTLE = 1 / 5  # a fix is listed last if five such fixes, multiplied, gain less than the best one
+_LITTLE = 1 / 5  # the power of the best factor below which a fix is listed last
 _MUCH = 1.2  # the gain from which on work for nothing is left out first, and a mere option comes before new shards
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
@@ -23,6 +37,172 @@ _SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too muc
 _MUCH_BYTES = 100e6  # the bytes from which on a stage of the user's own that shuffles should shuffle records instead
 _WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a part of it is worth its line
 _HOURS_PER_DAY = 24
+
+
+def count_needed_workers(profile: PipelineProfile) -> int:
+    """Returns how many workers like those of its service the accelerator of a profile needs."""
+    now = len(profile.config.service.workers)
+    if not profile.step.has_steps:
+        return now
+    return max(math.ceil(now * profile.step.required_rate / profile.images_per_second), 1)
+
+
+def _find_service_bottleneck(profile: PipelineProfile) -> Bottleneck:
+    """Returns what limits the batches of a service: this host's cores, or its workers and the network to them."""
+    rate, host, count = profile.images_per_second, profile.host, len(profile.config.service.workers)
+    if host.cpu_fraction >= host.other_cpu_fraction and host.cpu_fraction + host.other_cpu_fraction >= SATURATED:
+        reason = f"This host's {host.cores} cores are {host.cpu_fraction:.0%} busy with taking batches."
+        return Bottleneck("cpu", reason, rate / host.cpu_fraction)
+    reason = f"{'The worker gives' if count == 1 else f'The {count} workers give'} {human_rate(rate)} images/s"
+    if profile.step.has_steps:
+        required = human_rate(profile.step.required_rate)
+        reason += f", and the accelerator needs {required}: it takes {count_needed_workers(profile)} like them"
+    return Bottleneck("service", f"{reason}.", rate)
+
+
+def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
+    """Returns the station that limits the rate, with the numbers that prove it."""
+    host, step, rate, limit = profile.host, profile.step, profile.images_per_second, profile.demand.storage_limit
+    share = host.peak_memory_bytes / host.memory_limit_bytes
+    if share > _FULL_MEMORY:  # it comes before all else: a run that is killed has no rate
+        taken = human_bytes(host.peak_memory_bytes)
+        return Bottleneck("memory", f"{share:.0%} of the memory is taken, {taken}: a little more ends the run.", rate)
+    if (late := _check_first_batch(profile)) is not None:
+        return late
+    if step.idle <= NO_IDLE:
+        reason = (
+            f"The accelerator is never idle: a step takes {step.step_s.median * 1e3:,.1f} ms, and its batch is there "
+            "before. Only a faster step makes this training faster."
+        )
+        return Bottleneck("accelerator", reason, step.required_rate)
+    if profile.config.service.workers:
+        return _find_service_bottleneck(profile)
+    if limit is not None and rate >= SATURATED * limit:
+        read, most = host.storage_bytes_per_second, host.storage_limit_bytes_per_second or 0.0
+        reason = f"The storage gives {read / 1e6:,.0f} MB/s of the {most / 1e6:,.0f} MB/s that it can."
+        return Bottleneck("storage", reason, limit)
+    found = _check_slowest(profile) or _check_cores(profile) or _check_threads(profile)
+    return found or _unbuffered_stage(profile)
+
+
+def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
+    """Checks whether more time is lost before the first step than in an epoch of steps."""
+    first_s, idle = profile.first_batch_s, profile.step.idle
+    epoch_s = (profile.dataset.records or 0) / profile.images_per_second
+    if first_s <= SLOW_FIRST_BATCH_S or (idle > NO_IDLE and first_s <= idle * epoch_s):
+        return None
+    lost = f"a whole epoch {epoch_s:.1f} s"
+    if profile.step.has_steps:
+        lost = f"the accelerator waits for {idle * epoch_s:.1f} s of an epoch after that"
+    return Bottleneck("first_batch", f"The first batch took {first_s:.1f} s, and {lost}.", profile.step.required_rate)
+
+
+def _check_slowest(profile: PipelineProfile) -> Bottleneck | None:
+    """Checks for a stage that allows clearly less than the cores do, or a lock that is held nearly all the time."""
+    demand = profile.demand
+    name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
+    if profile.images_per_second < _PART * limit:
+        return None
+    at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limit
+    if not at_lock and limit > REACHED * demand.cpu_limit:
+        return None
+    return _explain_lock(profile, name) if name in demand.lock_bound else _check_threads(profile, _PART)
+
+
+def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
+    """Returns a stage of which a lock lets one call run at a time."""
+    rate = profile.images_per_second
+    stage = next(stage for stage in profile.stages if stage.name == name)
+    limit = profile.demand.get_stage_limit(name)
+    share = min(rate / limit, 1.0)
+    if stage.waits:
+        what = f"{name} waits behind a lock of its own that one call holds at a time"
+    elif stage.holds_python_lock:
+        what = f"{name} is a Python function that holds Python's lock"
+    else:
+        what = f"{name} computes behind a lock that one call holds at a time"
+    reason = (
+        f"{what}: {1e6 / limit:,.0f} µs for each image, {share:.0%} of the time. So it gives {limit:,.0f} images/s "
+        "with any number of threads, as a run with 1 and with 2 showed."
+    )
+    return Bottleneck(name, reason, limit)
+
+
+def _check_cores(profile: PipelineProfile) -> Bottleneck | None:
+    demand, host = profile.demand, profile.host
+    if host.cpu_fraction + host.other_cpu_fraction < SATURATED:
+        return None
+    if host.other_cpu_fraction > host.cpu_fraction:
+        others = f"Other processes take {host.other_cpu_fraction:.0%} of the {host.cores} cores"
+        return Bottleneck("cpu", f"{others}, this pipeline {host.cpu_fraction:.0%}.", demand.cpu_limit)
+    busy = f"{'The core is' if host.cores == 1 else f'The {host.cores} cores are'} {_describe_busy(host)}"
+    if not profile.stages:
+        return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
+    if profile.hands_over_mostly:
+        return _explain_small_batches(profile, busy)
+    name = max((stage.name for stage in profile.stages), key=lambda stage: demand.cpu_s[stage])
+    share = demand.cpu_s[name] / sum(demand.cpu_s.values())
+    reason = f"{busy}, {share:.0%} of it in {name}: {demand.cpu_s[name] * 1e6:,.0f} µs of a core for each image."
+    return Bottleneck(name, reason, demand.cpu_limit)
+
+
+def _describe_busy(host: HostUse) -> str:
+    """Returns how busy this pipeline keeps the cores."""
+    return f"{host.cpu_fraction:.0%} busy{' with this pipeline' if host.is_crowded else ''}"
+
+
+def _explain_small_batches(profile: PipelineProfile, busy: str) -> Bottleneck:
+    demand = profile.demand
+    other_s, images = demand.cpu_s["other"], profile.step.images_per_step
+    share = other_s / sum(demand.cpu_s.values())
+    reason = (
+        f"{busy}, {share:.0%} of it in handing over batches: "
+        f"{1e6 * other_s * images:,.0f} µs of a core for each batch of {images}."
+    )
+    return Bottleneck("batch", reason, demand.cpu_limit)
+
+
+def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottleneck | None:
+    """Checks for a stage that gives most of what it can, by the utilization law."""
+    demand = profile.demand
+    name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
+    if profile.images_per_second < reached * limit:
+        return None
+    if name in demand.lock_bound:
+        return _explain_lock(profile, name)
+    threads, (cpu_s, wait_s) = demand.threads[name], demand.get_service_s(name)
+    service_s = cpu_s + wait_s
+    awaited = "for storage" if name == "read" else "for something else"
+    waiting = f", {wait_s / service_s:.0%} of it waiting {awaited}" if wait_s > 0.1 * service_s else ""
+    before = ", ".join(demand.passes.get(name, ()))
+    takes = f"{before} and {name} take" if before else f"{name} takes"
+    reason = (
+        f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
+        f"{'work' if threads > 1 else 'works'} at once: {limit:,.0f} images/s, while the cores are "
+        f"{_describe_busy(profile.host)}."
+    )
+    return Bottleneck(name, reason, limit)
+
+
+def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
+    """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
+    demand = profile.demand
+    config = profile.config
+    limit = demand.get_stage_limit(demand.slowest)
+    busy = f"The cores are {_describe_busy(profile.host)}"
+    if profile.hands_over_mostly:
+        return _explain_small_batches(profile, busy)
+    if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not demand.threads:
+        name, why = "prefetch", "no batch is made while the accelerator works"
+    else:
+        name = demand.slowest
+        why = f"{name} is nearest, {profile.images_per_second / limit:.0%} of what it can give"
+        if profile.images_per_second / limit < profile.host.cpu_fraction:  # the cores are nearer
+            if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
+                return _explain_small_batches(profile, busy)
+            name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
+            why = f"{name} takes most of them"
+    return Bottleneck(name, f"{busy}, and no stage is at its limit: {why}.", demand.limit)
 
 
 def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
@@ -38,13 +218,8 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
         return tuple(urgent)
     if profile.config.service.workers:  # the stages run elsewhere
         return (*urgent, *(_add_workers(profile) if bottleneck.stage == "service" else ()))
-    predicted = []
-    for fix in propose(profile, bottleneck):
-        fix = fix.predict(profile, profile.demand)
-        if fix.predicted_images_per_second >= now * (1 + MIN_GAIN):
-            predicted.append(fix)
-    predicted.sort(key=lambda fix: _rank(fix.effort, fix.predicted_images_per_second / now))
-    faster = _put_closers_first(_leave_out_trifles(_leave_out_work(predicted, now), now), now, required)
+    fixes = [fix.predict(profile, profile.demand) for fix in propose(profile, bottleneck)]
+    faster = _rank_all([fix for fix in fixes if fix.predicted_images_per_second >= now * (1 + MIN_GAIN)], now, required)
     return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
 
 
@@ -58,37 +233,29 @@ def _add_workers(profile: PipelineProfile) -> Iterator[Fix]:
         yield replace(fix, predicted_images_per_second=profile.step.required_rate)
 
 
-def _leave_out_trifles(fixes: list[Fix], now: float) -> list[Fix]:
-    """Leaves out what changes next to nothing while another fix changes much."""
-    best = _get_best_rate(fixes, now)
-    least = now + min(_HARDLY * now, _HARDLY_BESIDE * (best - now))
-    return [fix for fix in fixes if fix.predicted_images_per_second >= least]
+def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:
+    """Returns fixes, best first, without those that change next to nothing while another fix changes much.
 
-
-def _leave_out_work(fixes: list[Fix], now: float) -> list[Fix]:
-    """Leaves out a stage to be made cheaper by the user, if another fix gives half of the gain or more."""
-    most = _get_best_rate([fix for fix in fixes if fix.effort is not Effort.REWRITE], now) - now
-    return [
-        fix for fix in fixes if fix.effort is not Effort.REWRITE or most < (fix.predicted_images_per_second - now) / 2
-    ]
-
-
-def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
-    """Puts fixes that give little behind those that give much: less than half of the gap where a fix closes it.
-
-    Else it is what five times over gives less than the best fix; but not a mere option that gives a fifth.
+    A stage to be made cheaper by the user is left out if another fix gives half of the gain. Last are those that leave
+    half of the gap or more where a fix closes it, else those of which five, multiplied, gain less than the best one.
     """
-    best = _get_best_rate(fixes, now)
-    if best >= required * (1 - NO_IDLE):
-        least = now + (required - now) / 2
-        return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < least)
-    least = now * (best / now) ** _LITTLE if now else 0.0
-    enough = {Effort.OPTION: min(least, _MUCH * now)}
-    return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < enough.get(fix.effort, least))
 
+    def get_best(some: list[Fix]) -> float:
+        return max((fix.predicted_images_per_second for fix in some), default=now)
 
-def _get_best_rate(fixes: Sequence[Fix], now: float) -> float:
-    return max((fix.predicted_images_per_second for fix in fixes), default=now)
+    others = get_best([fix for fix in fixes if fix.effort is not Effort.REWRITE]) - now
+    fixes = [f for f in fixes if f.effort is not Effort.REWRITE or others < (f.predicted_images_per_second - now) / 2]
+    best = get_best(fixes)
+    least = now + min(_HARDLY * now, _HARDLY_BESIDE * (best - now))
+    closes = best >= required * (1 - NO_IDLE)
+    enough = now + (required - now) / 2 if closes else now * (best / now) ** _LITTLE
+
+    def is_late(fix: Fix) -> bool:
+        is_option = fix.effort is Effort.OPTION and not closes  # a mere option that gives a fifth is not
+        return fix.predicted_images_per_second < (min(enough, _MUCH * now) if is_option else enough)
+
+    fixes = [fix for fix in fixes if fix.predicted_images_per_second >= least]
+    return sorted(fixes, key=lambda fix: (is_late(fix), _rank(fix.effort, fix.predicted_images_per_second / now)))
 
 
 def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
@@ -127,9 +294,8 @@ def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:
     for held in profile.held:
         if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
             reason = (
-                f"{held.stage} holds {held.number:,} {held.what}, {human_bytes(held.num_bytes)}, and takes about "
-                f"{held.fill_s:.1f} s of the {profile.first_batch_s:.1f} s until the first batch. As records they are "
-                f"{human_bytes(held.number * profile.dataset.record_bytes)}."
+                f"{held.stage} holds {held.number:,} {held.what}, {human_bytes(held.num_bytes)}, before the first "
+                f"batch. As records they are {human_bytes(held.number * profile.dataset.record_bytes)}."
             )
             instruction = f"Shuffle records before they are decoded, and not in the stage {held.stage}."
             yield Fix(Effort.OPTION, reason, instruction=instruction, action="move_stage", stage=held.stage)

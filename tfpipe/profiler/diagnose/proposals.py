@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.config.tf_data_options import TfDataOptions
-from tfpipe.profiler.diagnose.bottleneck import SATURATED
-from tfpipe.profiler.model import Demand
+from tfpipe.profiler.model import SATURATED, Demand
 from tfpipe.profiler.types import (
     LARGE_BATCH,
     MOST_THREADS,
@@ -50,7 +49,7 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields all changes that could raise the rate. The order decides among those that are alike in all else."""
     yield from _overlap(profile)
     if not profile.dataset.by_engine:
-        yield from _change_textbook(profile)
+        yield from _decode_on_all_cores(profile)
         yield from _use_engine(profile, bottleneck)
         if bottleneck.stage == "read" and "read" in profile.demand.threads and profile.config.training:
             yield from _read_more_files(profile)
@@ -58,7 +57,9 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     yield from _filter_first(profile)
     yield from _narrow(profile)
     yield from _mend_bottleneck(profile, bottleneck)
-    yield from _do_elsewhere(profile)
+    for stage in profile.stages:
+        if stage.name in profile.dataset.own_stages and _computes_much(profile, stage):
+            yield from _do_elsewhere(profile, stage)
     yield from _change_options(profile)
     yield from _add_cache(profile)
     yield from _store_otherwise(profile)
@@ -66,20 +67,11 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
 
 
 def _read_less(profile: PipelineProfile) -> Iterator[Fix]:
-    dataset, costs, demand = profile.dataset, profile.option_costs, profile.demand
-    read_us = costs.get("read")
-    if read_us is None or profile.config.cache != "none":
-        return
-    if dataset.unread_share >= _MUCH_UNREAD and "read_without_unread" in costs:
-        lighter = demand.read_less(1 - dataset.unread_share)
-        lighter = lighter.scale({"read": min(costs["read_without_unread"] / read_us, 1.0)})
+    dataset, left = profile.dataset, 1 - profile.dataset.unread_share
+    if profile.config.cache == "none" and dataset.unread_share >= _MUCH_UNREAD:
         options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
         reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
-        yield write_anew(dataset, reason, lighter, options)
-    if "read_unpacked" in costs:
-        lighter = demand.scale({"read": min(costs["read_unpacked"] / read_us, 1.0)})
-        reason = f"Nothing has to be unpacked: the files are {dataset.compression} compressed."
-        yield write_anew(dataset, reason, lighter)
+        yield write_anew(dataset, reason, profile.demand.read_less(left).scale({"read": left}), options)
 
 
 def write_anew(dataset: DatasetFacts, reason: str, demand: Demand, options: str = "") -> Fix:
@@ -95,13 +87,8 @@ def describe_rewrite(dataset: DatasetFacts, options: str = "") -> str:
     index, described = "", dataset.address
     if not dataset.described:
         described = f"{base}-index"
-        index = f"{describe_index(dataset)} --output {shlex.quote(described)}, then "
+        index = f"tfpipe index {shlex.quote(dataset.address)} --output {shlex.quote(described)}, then "
     return f"{index}tfpipe reshard {shlex.quote(described)} {shlex.quote(f'{base}-new')} {options}".rstrip()
-
-
-def describe_index(dataset: DatasetFacts) -> str:
-    """Returns the command that describes files without a manifest."""
-    return f"tfpipe index {shlex.quote(dataset.address)}"
 
 
 def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
@@ -120,36 +107,21 @@ def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
         )
 
 
-def _change_textbook(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields the options of the textbook pipeline that let more threads work, or relax the order of an evaluation."""
-    config, host, demand = profile.config.tf_data, profile.host, profile.demand
-    if config.autotune is False:
-        reason = "tf.data finds the number of threads and the size of buffers itself."
-        tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
-        yield Fix(Effort.OPTION, reason, tuned, {"tf_data.autotune": True}, efficiency=1.0)
-    cores, calls = host.cores, config.num_parallel_calls
+def _decode_on_all_cores(profile: PipelineProfile) -> Iterator[Fix]:
+    """Yields the option of the textbook pipeline that lets more threads work."""
+    cores, calls, demand = profile.host.cores, profile.config.tf_data.num_parallel_calls, profile.demand
     if calls and calls < cores:
         all_cores = {name: cores for name in _MAPPED_STAGES if name in demand.threads}
         wider = replace(demand, threads={**demand.threads, **all_cores})
         yield Fix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"tf_data.num_parallel_calls": None})
-    if profile.config.training or config.deterministic is not None or profile.config.prefetch_batches == 0:
-        return
-    busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
-    if busy < 0.5 and host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2:
-        reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
-        yield Fix(Effort.VISIBLE_OPTION, reason, demand, {"tf_data.deterministic": False}, efficiency=1.0)
 
 
 def _read_more_files(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the changes that let more files wait for the storage at the same time, in training."""
     demand, cycle = profile.demand, profile.dataset.cycle_length
-    calls, threads = profile.config.tf_data.read_parallel_calls, demand.threads["read"]
-    service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
+    threads, service_s = demand.threads["read"], sum(demand.get_service_s("read"))
     rate = min(profile.step.required_rate, demand.cpu_limit)
     reads = min(next_power_of_two(SPARE * rate * service_s), MOST_THREADS)
-    if calls is not None and calls < cycle:
-        reason = f"{cycle} files are read at once, not {calls}."
-        yield Fix(Effort.OPTION, reason, demand.widen("read", cycle), {"tf_data.read_parallel_calls": None})
     if reads > threads:
         reason = f"{reads} files are read at once, which wait for the storage together, not {threads:,.0f}."
         changes: dict[str, OptionValue] = {"tf_data.read_parallel_calls": reads}
@@ -171,7 +143,7 @@ def _use_engine(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fi
     if dataset.compression:
         instruction = describe_rewrite(dataset)
     elif not dataset.described:
-        instruction = describe_index(dataset)
+        instruction = f"tfpipe index {shlex.quote(dataset.address)}"
     changes: dict[str, OptionValue] = {}
     if config.order == "throughput":
         changes = {"order": "exact" if dataset.own_stages else "auto"}
@@ -201,7 +173,7 @@ def _enlarge_batch(profile: PipelineProfile) -> Iterator[Fix]:
         return
     # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
     wanted = next_power_of_two(size * 10 * share / _BATCH_SHARE)
-    records = profile.dataset.records or profile.dataset.counted_records
+    records = profile.dataset.records
     most = wanted if records is None else records // _BATCHES_PER_EPOCH
     larger = min(wanted, 1 << max(most.bit_length() - 1, 0))
     if larger < 2 * size:
@@ -240,7 +212,7 @@ def _change_options(profile: PipelineProfile) -> Iterator[Fix]:
 
 def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
     config, dataset, demand = profile.config, profile.dataset, profile.demand
-    records = dataset.records or dataset.counted_records
+    records = dataset.records
     if config.cache != "none" or not records:
         return
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
@@ -288,21 +260,16 @@ def _explain_cache(what: str, num_bytes: float) -> str:
 
 
 def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterator[Fix]:
-    """Yields a cache before `augment` in place of the one behind it, with augmentation here or on the device."""
-    why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
-    reason = f"{why} {_explain_cache('decoded', num_bytes)}"
-    on_host: dict[str, OptionValue] = {"cache": "decoded"}
-    costs, demand = profile.option_costs, profile.demand
-    on_device = {**on_host, "augment": "device", **_BYTES}
-    for cost_us, changes in ((costs.get("cached"), on_host), (costs.get("cached_device"), on_device)):
-        if cost_us is None:
-            continue
+    """Yields a cache before `augment` in place of the one behind it."""
+    cost_us, demand = profile.option_costs.get("cached"), profile.demand
+    if cost_us is not None:
+        why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
         skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
         left_s = profile.records_per_image * cost_us / 1e6
         cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
-        settings = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
-        instruction = f"Take the cache out of the stage {name}, and set {settings}."
-        yield Fix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
+        instruction = f"Take the cache out of the stage {name}, and set cache = 'decoded'."
+        reason = f"{why} {_explain_cache('decoded', num_bytes)}"
+        yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"}, instruction, "rewrite_stage", name)
 
 
 def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
@@ -385,13 +352,7 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
     return 1 + sum(1.0 if name in skipped else 1 / share for name in records)
 
 
-def _do_elsewhere(profile: PipelineProfile) -> Iterator[Fix]:
-    for stage in profile.stages:
-        if stage.name in profile.dataset.own_stages and _computes_much(profile, stage):
-            yield from _do_stage_elsewhere(profile, stage)
-
-
-def _do_stage_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
+def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
     """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
     name, facts, demand = stage.name, profile.dataset.declared.get(stage.name), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())

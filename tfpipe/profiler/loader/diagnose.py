@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tfpipe.profiler.model import Demand
@@ -22,7 +23,7 @@ _FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rath
 _MANY_THREADS = 0.2  # of the processor time, beside collating
 _WORDS = {"storage": "waiting for storage", "functions": "functions of yours", "other": "other code"}
 _MIN_GAIN, _ENOUGH, _CODE_WEIGHT = 1.03, 0.98, 0.7  # an option is changed in a moment, code is not
-_MAX_WORKERS, _PREFETCH, _DEFAULT_PREFETCH = 16, 8, 2
+_MAX_WORKERS = 16
 _LARGE_SHARE, _SMALL_SHARE = 0.2, 0.1
 _FLOAT_BYTES = {"float64": 8, "float32": 4}
 _MADE: tuple[Activity, ...] = ("reading", "storage", "decoding", "functions", "collating", "waiting")
@@ -101,7 +102,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         # The workers make batches while the first one is waited for, so this is a little too much.
         restart_s=profile.restart_s / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
         step_s=profile.step.step_s.median / profile.batch.images,
-        cores=profile.host.cores if profile.is_crowded else profile.cores,
+        cores=profile.host.cores if profile.host.is_crowded else profile.cores,
     )
 
 
@@ -137,14 +138,9 @@ def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
     fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # the loop is late at times
     if profile.step.idle <= fed:
         return Bottleneck("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
-    for find in (_find_starving, _find_slow_record, _find_restarts, _find_lock, _find_no_workers, _find_main):
-        if (found := find(profile)) is not None:
-            return found
-    for find in (_find_slow_worker, _find_storage, _find_moves, _find_waits, _find_cores):
-        if (found := find(profile)) is not None:
-            return found
+    found = next(chain(_list_stalls(profile), _list_idle_workers(profile), _list_work(profile)), None)
     text, where = _explain_largest(profile)
-    return Bottleneck("unknown", f"No single resource holds the loader. {text}", where=where)
+    return found or Bottleneck("unknown", f"No single resource holds the loader. {text}", where=where)
 
 
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
@@ -172,11 +168,9 @@ def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:
     name = max(ACTIVITIES[:-3], key=profile.share)
     where, _ = find_function(profile, name)
     most = f", most of it in {where}" if where else ""
-    waits = (
-        f", and {human_share(profile.time_share('no core'))} to waiting for a core" if profile.delay >= _DELAYED else ""
-    )
+    waits = f", and {_show(profile, 'no core')} to waiting for a core" if profile.delay >= _DELAYED else ""
     owners = "the workers' time" if profile.workers else "the time"
-    return f"{human_share(profile.time_share(name))} of {owners} goes to {_WORDS.get(name, name)}{most}{waits}.", where
+    return f"{_show(profile, name)} of {owners} goes to {_WORDS.get(name, name)}{most}{waits}.", where
 
 
 def choose_threads(profile: LoaderProfile) -> int:
@@ -184,146 +178,113 @@ def choose_threads(profile: LoaderProfile) -> int:
     return max(round(profile.used_cores), 1)
 
 
-def _find_starving(profile: LoaderProfile) -> Bottleneck | None:
-    """Returns the threads of a library, if they work much, and are more than the cores that they get."""
+def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
+    """Yields threads of a library that share too few cores, records that take long, and workers that start anew."""
     cpu_s, threads = sum(use.cpu_s for use in profile.makers), profile.torch_threads
     pool_s = sum(max(use.pool_s - use.sum("collating"), 0.0) for use in profile.makers)  # collating alone is short
     is_many = threads == 1 or threads > choose_threads(profile)
-    if pool_s <= _MANY_THREADS * cpu_s or profile.delay < _DELAYED or not is_many:
-        return None
-    whose = "A library computes in threads of its own" if threads == 1 else f"PyTorch computes in {threads} threads"
-    reason = (
-        f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.host.cores, 'core')}: it "
-        f"waits for a core in {human_share(profile.time_share('no core'))} of the time, and the threads for each other."
-    )
-    return Bottleneck("starving threads", reason, where="" if threads == 1 else "torch.set_num_threads")
-
-
-def _find_slow_record(profile: LoaderProfile) -> Bottleneck | None:
+    if pool_s > _MANY_THREADS * cpu_s and profile.delay >= _DELAYED and is_many:
+        whose = "A library computes in threads of its own" if threads == 1 else f"PyTorch computes in {threads} threads"
+        reason = (
+            f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.host.cores, 'core')}: it "
+            f"waits for a core in {_show(profile, 'no core')} of the time, and the threads for each other."
+        )
+        yield Bottleneck("starving threads", reason, where="" if threads == 1 else "torch.set_num_threads")
     excess = list_excess(profile)
     # In order, every worker waits for the slow one in the end; what lies in the queues bridges a part.
-    if not excess or sum(excess) < _STALLED * profile.free.wall_s:
-        return None
-    times = [time for use in profile.makers for time in use.record_s]
-    name = max(profile.makers, key=lambda use: max(use.record_s, default=0.0)).slowest
-    reason = (
-        f"{human_count(len(excess), 'record')} of {len(times):,} took {statistics.fmean(excess):.2g} s more than the "
-        f"median of {statistics.median(times) * 1e3:.2g} ms, and batches come in order. The slowest is record {name}."
-    )
-    return Bottleneck("slow record", reason, where=f"record {name}")
-
-
-def _find_restarts(profile: LoaderProfile) -> Bottleneck | None:
-    if not profile.free.epochs:
-        return None
+    if excess and sum(excess) >= _STALLED * profile.free.wall_s:
+        times = [time for use in profile.makers for time in use.record_s]
+        name = max(profile.makers, key=lambda use: max(use.record_s, default=0.0)).slowest
+        reason = (
+            f"{human_count(len(excess), 'record')} of {len(times):,} took {statistics.fmean(excess):.2g} s more than "
+            f"the median of {statistics.median(times) * 1e3:.2g} ms, and batches come in order. The slowest is record "
+            f"{name}."
+        )
+        yield Bottleneck("slow record", reason, where=f"record {name}")
     now = compute_costs(profile)
     share = 1 - now.rate / keep_workers(profile, now).rate
-    if share < _STALLED:
-        return None
-    starts = f"Each epoch starts the workers anew, and its first batch comes after {profile.restart_s:.2g} s."
-    return Bottleneck("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")
+    if profile.free.epochs and share >= _STALLED:
+        starts = f"Each epoch starts the workers anew, and its first batch comes after {profile.restart_s:.2g} s."
+        yield Bottleneck("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")
 
 
-def _find_lock(profile: LoaderProfile) -> Bottleneck | None:
-    share = profile.share("lock")
-    if share < _ON_LOCK or profile.share("handing over") > _MOVED * (1 - share):
-        return None
-    where, shown = find_function(profile, "functions")[0], human_share(profile.time_share("lock"))
-    reason = (
-        f"Threads of one process wait for Python's lock in {shown} of their time. One at a time computes, "
-        f"however many there are{f'; most of it in {where}' if where else ''}."
-    )
-    return Bottleneck("lock", reason, where=where)
-
-
-def _find_no_workers(profile: LoaderProfile) -> Bottleneck | None:
-    if profile.workers:
-        return None
-    text, where = _explain_largest(profile)
-    start = "No worker process makes batches: the loop does it itself, and the step waits meanwhile."
-    return Bottleneck("too few workers", f"{start} {text}", where=where)
-
-
-def _find_main(profile: LoaderProfile) -> Bottleneck | None:
+def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
+    """Yields Python's lock, a loader without workers, and what workers wait for: the main process, or one of them."""
+    share, where = profile.share("lock"), find_function(profile, "functions")[0]
+    if share >= _ON_LOCK and profile.share("handing over") <= _MOVED * (1 - share):
+        reason = (
+            f"Threads of one process wait for Python's lock in {_show(profile, 'lock')} of their time. One at a time "
+            f"computes, however many there are{f'; most of it in {where}' if where else ''}."
+        )
+        yield Bottleneck("lock", reason, where=where)
+    if not profile.workers:
+        text, where = _explain_largest(profile)
+        start = "No worker process makes batches: the loop does it itself, and the step waits meanwhile."
+        yield Bottleneck("too few workers", f"{start} {text}", where=where)
+        return
     main = profile.main
     share = (main.working_s + main.sum("no core") - main.sum("waiting")) / profile.free.wall_s
     idle = statistics.fmean(use.sum("idle") / use.wall_s for use in profile.workers)
-    if share < _MAIN or idle < _STALLED:
-        return None
-    name = max((one for one in ACTIVITIES[:-3] if one != "waiting"), key=main.sum)
-    where = next((place for place, activity, _ in main.functions if activity == name), "")
-    busy = human_share(min(share, 1.0))  # its threads can be several
-    reason = (
-        f"The process of the trainer is busy with batches for {busy} of the time, most of it {name}"
-        f"{f' ({where})' if where else ''}, while its workers have nothing to do for {human_share(idle)}."
-    )
-    return Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
-
-
-def _find_slow_worker(profile: LoaderProfile) -> Bottleneck | None:
-    if not is_worker_slow(profile):
-        return None
-    times = sorted((statistics.median(use.record_s), use.pid) for use in profile.workers if len(use.record_s) > 2)
-    others_s = statistics.median(time for time, _ in times[:-1])
-    reason = (
-        f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record, the others "
-        f"{others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
-    )
-    return Bottleneck("slow worker", reason, where=f"process {times[-1][1]}")
-
-
-def _find_storage(profile: LoaderProfile) -> Bottleneck | None:
-    share = profile.share("storage")
-    if share < _ON_STORAGE:
-        return None
-    waited_s, num_bytes = sum(use.sum("storage") for use in profile.makers), sum(use.bytes for use in profile.makers)
-    where, _ = find_function(profile, "storage", "reading")
-    shown = human_share(profile.time_share("storage"))
-    reason = f"Workers wait for files in {shown} of their time{f' ({where})' if where else ''}: "
-    if num_bytes >= _FAST_BYTES * waited_s:
-        return Bottleneck(
-            "storage bytes", f"{reason}{human_bytes(num_bytes / profile.free.wall_s)}/s come.", where=where
+    if share >= _MAIN and idle >= _STALLED:
+        name = max((one for one in ACTIVITIES[:-3] if one != "waiting"), key=main.sum)
+        where = next((place for place, activity, _ in main.functions if activity == name), "")
+        reason = (
+            f"The process of the trainer is busy with batches for {human_share(min(share, 1.0))} of the time, most of "
+            f"it {name}{_put_in(where)}, while its workers have nothing to do for {human_share(idle)}."
         )
-    wait_ms = waited_s / (profile.free.batches * profile.batch.images) * 1e3
-    return Bottleneck("storage latency", f"{reason}{wait_ms:.2g} ms an image, for few bytes.", where=where)
+        yield Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
+    if is_worker_slow(profile):
+        times = sorted((statistics.median(use.record_s), use.pid) for use in profile.workers if len(use.record_s) > 2)
+        others_s = statistics.median(time for time, _ in times[:-1])
+        reason = (
+            f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record, the others "
+            f"{others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
+        )
+        yield Bottleneck("slow worker", reason, where=f"process {times[-1][1]}")
 
 
-def _find_moves(profile: LoaderProfile) -> Bottleneck | None:
-    share, batch = profile.share("handing over"), profile.batch
-    if share < _MOVED * (1 - profile.share("lock")):
-        return None
-    many, shown = batch.objects > batch.images, profile.time_share("handing over")
-    what = human_count(batch.objects, "Python object") if many else human_bytes(batch.bytes)
-    return Bottleneck("hand-over", f"Handing over takes {human_share(shown)} of the workers' time: {what} a batch.")
-
-
-def _find_waits(profile: LoaderProfile) -> Bottleneck | None:
-    share, (where, _) = profile.share("waiting"), find_function(profile, "waiting")
-    if share < _WAITS:
-        return None
-    shown = human_share(profile.time_share("waiting"))
-    return Bottleneck("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where=where)
-
-
-def _find_cores(profile: LoaderProfile) -> Bottleneck | None:
-    makers, cores, used, delay = profile.makers, profile.host.cores, profile.used_cores, profile.delay
-    workers = profile.num_workers
+def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:
+    """Yields what takes the time of the workers: storage, handing over, other waits, the cores."""
+    batch, makers, cores, workers = profile.batch, profile.makers, profile.host.cores, profile.num_workers
+    if profile.share("storage") >= _ON_STORAGE:
+        waited_s, num_bytes = sum(use.sum("storage") for use in makers), sum(use.bytes for use in makers)
+        where, _ = find_function(profile, "storage", "reading")
+        reason = f"Workers wait for files in {_show(profile, 'storage')} of their time{_put_in(where)}: "
+        if num_bytes >= _FAST_BYTES * waited_s:
+            reason += f"{human_bytes(num_bytes / profile.free.wall_s)}/s come."
+            yield Bottleneck("storage bytes", reason, where=where)
+        wait_ms = waited_s / (profile.free.batches * batch.images) * 1e3
+        yield Bottleneck("storage latency", f"{reason}{wait_ms:.2g} ms an image, for few bytes.", where=where)
+    if profile.share("handing over") >= _MOVED * (1 - profile.share("lock")):
+        many = batch.objects > batch.images
+        what = human_count(batch.objects, "Python object") if many else human_bytes(batch.bytes)
+        shown = _show(profile, "handing over")
+        yield Bottleneck("hand-over", f"Handing over takes {shown} of the workers' time: {what} a batch.")
+    if profile.share("waiting") >= _WAITS:
+        where, shown = find_function(profile, "waiting")[0], _show(profile, "waiting")
+        yield Bottleneck("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where=where)
     text, where = _explain_largest(profile)
-    shown = human_share(profile.time_share("no core"))
     if workers > 2 * cores:
         reason = (
-            f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {shown} of their "
-            "time, and each takes memory and time to start."
+            f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {_show(profile, 'no core')} "
+            "of their time, and each takes memory and time to start."
         )
-        return Bottleneck("too many workers", reason, where=where)
+        yield Bottleneck("too many workers", reason, where=where)
     idle = sum(use.sum("idle") for use in makers) / sum(use.wall_s for use in makers)
     if workers < cores and idle < _NARROW:
-        return Bottleneck(
-            "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where=where
-        )
-    if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or delay >= _DELAYED:
-        return Bottleneck("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where=where)
-    return None
+        reason = f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}"
+        yield Bottleneck("too few workers", reason, where=where)
+    used = profile.used_cores
+    if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or profile.delay >= _DELAYED:
+        yield Bottleneck("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where=where)
+
+
+def _show(profile: LoaderProfile, activity: Activity) -> str:
+    return human_share(profile.time_share(activity))
+
+
+def _put_in(where: str) -> str:
+    return f" ({where})" if where else ""
 
 
 class _Idea(NamedTuple):
@@ -342,10 +303,6 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
     now, rate = compute_costs(profile), profile.images_per_second
     proposers = (_change_workers, _change_order, _change_handing, _change_work)
     found = [idea for propose in proposers for idea in propose(profile, wall, now)]
-    if profile.has_cuda and profile.options.get("pin_memory") is False:
-        saved_s = min(profile.copy_s / profile.batch.images, 0.5 * now.step_s)
-        costs = replace(now, step_s=now.step_s - saved_s)
-        found.append(_Idea(costs, {"pin_memory": True}, "Copies to the GPU run beside its work."))
     fixes = []
     for costs, change, reason, is_due in found:
         is_code = isinstance(change, str)
@@ -439,11 +396,6 @@ def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Itera
         reason = "Batches come as they are ready, in another order: nobody waits for the slow one."
         yield _Idea(costs, {"in_order": False}, reason, is_due=True)
     if wall.stage == "slow record":
-        ahead = profile.options.get("prefetch_factor") or _DEFAULT_PREFETCH
-        more_s = max(_PREFETCH - ahead, 0) * now.num_workers * profile.batch.images / now.rate
-        left = max(1 - more_s / (now.stall_s * profile.batch.images * profile.free.batches), 0.0)
-        reason = "The queues bridge a part of the wait, and take more memory."
-        yield _Idea(replace(now, stall_s=now.stall_s * left), {"prefetch_factor": _PREFETCH}, reason)
         change = f"Store {wall.where} smaller, or leave it out"
         yield _Idea(replace(now, stall_s=0.0), change, "Without it no batch is late.")
 
@@ -484,18 +436,12 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
 
 
 def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
-    made_s, size = now.worker_s + now.stall_s, profile.batch.image_size
+    made_s = now.worker_s + now.stall_s
     decoding_s, draft_s = made_s * _get_decoding_share(profile), profile.draft_s
     if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
         reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
         change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
         yield _Idea(now.save(decoding_s - draft_s), change, reason)
-    read_s = made_s * profile.share("decoding", "reading", "storage")
-    if size is not None and profile.records is not None and read_s > _LARGE_SHARE * made_s:
-        memory = 4 * profile.records * math.prod(size) * 3  # originals have about four times the pixels of a crop
-        reason = f"From the second epoch on nothing is read and decoded; about {human_bytes(memory)} for all workers."
-        if memory < profile.free_memory_bytes / 2:
-            yield _Idea(now.save(read_s), "Cache decoded images in shared memory", reason)
     place, share = find_function(profile, "functions", "waiting")
     if share > _LARGE_SHARE / 2:
         yield _Idea(now.save(made_s * share / 2), f"Make {place} faster", "If it took half of its time.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import mmap
 import os
 import statistics
@@ -12,11 +14,12 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,19 +27,15 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.images import jpeg
 from tfpipe.images.errors import BadImage
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.loader.loaders import Loader, LoaderSource, describe_batch
-from tfpipe.profiler.loader.probe import FLUSH_S, IMAGE_ENDINGS, Probe, end_probes, timing_records, watching_processes
+from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, timing_records, watching_processes
 from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing
-from tfpipe.profiler.trials import try_fixes
-from tfpipe.profiler.types import Drive, HostUse, LoaderProfile, ProcessUse, Report, Step
-from tfpipe.profiler.types import Trainer as Method
+from tfpipe.profiler.trials import Changes, try_fixes
+from tfpipe.profiler.types import BatchFacts, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Report, Step
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 
-_LISTS = ("samples", "imgs", "files", "paths", "filenames", "image_paths", "images")
-_DEPTH = 4
 _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
@@ -44,18 +43,196 @@ _COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
 _OBJECT_BYTES = 8  # of a number in an array
 
 
-def find_files(uses: Iterable[ProcessUse], dataset: Any) -> list[str]:
-    """Returns image files of the loader: those that its processes opened, or those in a list of its dataset."""
-    files = {file: None for use in uses for file in use.files}
-    for _ in range(_DEPTH if len(files) < _DRAFTS else 0):
-        for name in _LISTS:
-            entries = getattr(dataset, name, None)
-            for entry in entries[:_DRAFTS] if isinstance(entries, (list, tuple)) else ():
-                first = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
-                if isinstance(first, (str, Path)) and str(first).lower().endswith(IMAGE_ENDINGS):
-                    files[str(Path(first).absolute())] = None
-        dataset = getattr(dataset, "dataset", None)
-    return [file for file in files if Path(file).is_file()]
+_TORCH = ("num_workers", "prefetch_factor", "persistent_workers", "in_order", "batch_size")
+_KERAS = ("workers", "use_multiprocessing", "max_queue_size")
+_NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A loader as its user's function made it."""
+
+    kind: str
+    open_epoch: Callable[[], Iterator[Any]]
+    options: Changes = field(default_factory=dict)  # those that `LoaderSource.make` can change
+    dataset: Any = None  # of PyTorch
+    collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
+    length: int | None = None  # batches of an epoch, if it says so
+    strangers: Collection[threading.Thread] = ()  # threads that were there before the code of the loader
+
+
+class LoaderSource:
+    """A user's function that returns a loader. `strangers` are the threads that were there before its module."""
+
+    def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:
+        self._make, self._name, self._strangers = make, name, strangers
+
+    def make(self, changes: Changes | None = None) -> Loader:
+        """Makes the loader, with other values for options of the DataLoader, PyDataset or Grain loader in it."""
+        changes, made = changes or {}, list[Any]()
+        with _overriding(changes, made):
+            try:
+                loader = self._make()
+            except Exception as error:
+                raise ConfigError(f"--loader: {self._name} raises {type(error).__name__}: {error}") from error
+        if changes and not made:
+            if not _is_a(loader, "keras.utils", "PyDataset"):
+                raise ConfigError(
+                    f"--apply makes the loader with other options, and {self._name} returns one that was made before. "
+                    "Make the DataLoader inside of the function."
+                )
+            for name, value in changes.items():
+                setattr(loader, name, value)
+        return replace(self._describe(loader, made), strangers=self._strangers)
+
+    def _describe(self, loader: Any, made: list[Any]) -> Loader:
+        length = None
+        with contextlib.suppress(TypeError, NotImplementedError, ValueError):
+            length = len(loader)
+        open_epoch = _open_epochs(loader, self._make)
+        name = _name_type(loader)
+        inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
+        if inner is not None:
+            function = getattr(inner.collate_fn, "func", inner.collate_fn)  # of a partial one
+            own = not (function.__module__ or "").startswith("torch.")
+            collate = getattr(function, "__name__", "__call__") if own else ""
+            options = {option: getattr(inner, option) for option in _TORCH if hasattr(inner, option)}
+            kind = "PyTorch DataLoader" if inner is loader else f"{name} around a PyTorch DataLoader"
+            return Loader(kind, open_epoch, options, inner.dataset, collate, length)
+        if _is_a(loader, "keras.utils", "PyDataset"):
+            options = {option: getattr(loader, option) for option in _KERAS}
+            return Loader("Keras PyDataset", lambda: _iterate_keras(loader), options, length=loader.num_batches)
+        if not hasattr(loader, "__iter__"):
+            raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
+        options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
+        if "grain" in sys.modules and "absl.flags" in sys.modules:
+            sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as a program of Grain's users does; its workers need it
+        return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
+
+
+class _Array(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+def describe_batch(batch: Any) -> BatchFacts:
+    """Returns the facts about a batch: arrays in dictionaries, tuples and lists at any depth."""
+    arrays: list[_Array] = []
+    objects = _collect(batch, arrays)
+    first = next((array for array in arrays if array.shape), None)
+    if first is None or _is_list_of_records(batch):
+        entries = next(iter(batch.values())) if isinstance(batch, Mapping) and batch else batch
+        if isinstance(entries, tuple) and not _is_list_of_records(entries) and entries:
+            entries = entries[0]
+        images = len(entries) if isinstance(entries, (list, tuple)) else 1
+    else:
+        images = first.shape[0]
+    if not arrays:
+        return BatchFacts(images, 0, objects=objects)
+    largest = max(arrays, key=lambda array: array.bytes)
+    return BatchFacts(images, sum(array.bytes for array in arrays), largest.dtype, largest.shape, objects)
+
+
+def _is_list_of_records(batch: Any) -> bool:
+    """Returns whether a batch is a list of equal records, not a list such as `[images, labels]`."""
+    if not isinstance(batch, (list, tuple)) or len(batch) < 2 or isinstance(batch[0], list):
+        return False
+    first, second = (tuple(getattr(one, "shape", ())) for one in batch[:2])
+    are_images = len(first) == len(second) == 3  # of any sizes
+    return type(batch[0]) is type(batch[1]) and (first == second or are_images)
+
+
+def _collect(value: Any, arrays: list[_Array]) -> int:
+    """Appends the arrays in a value to a list, and returns the number of other objects."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        shape = tuple(int(side) for side in value.shape)
+        arrays.append(_Array(shape, str(value.dtype).rpartition(".")[2], int(getattr(value, "nbytes", 0) or 0)))
+        return 0
+    if not isinstance(value, (Mapping, list, tuple)):
+        return 1
+    inner: list[_Array] = []
+    objects = 1 + sum(_collect(one, inner) for one in (value.values() if isinstance(value, Mapping) else value))
+    if inner and len(inner) == len(value) and _is_list_of_records(value):
+        shape = inner[0].shape if len({array.shape for array in inner}) == 1 else ()
+        inner = [_Array((len(value), *shape), inner[0].dtype, sum(array.bytes for array in inner))]
+    arrays += inner
+    return objects
+
+
+def _name_type(value: Any) -> str:
+    kind = type(value)
+    package = "" if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]} "
+    return package + kind.__qualname__
+
+
+def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
+    """Returns a function that begins an epoch. An iterator gives one only; the user's function makes the next one."""
+    unused = [loader]
+
+    def open_epoch() -> Iterator[Any]:
+        one = unused.pop() if unused else make()
+        batches: Iterator[Any] = iter(one)
+        if batches is not one:
+            unused.append(one)
+        return batches
+
+    return open_epoch
+
+
+def _iterate_keras(dataset: Any) -> Iterator[Any]:
+    module: Any = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"]
+    batches: Iterator[Any] = iter(module.PyDatasetAdapter(dataset, shuffle=False).get_numpy_iterator())
+    return batches
+
+
+def _is_a(loader: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(loader, kind)
+
+
+@contextlib.contextmanager
+def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
+    """Gives options other values in every loader made meanwhile; `made` gets each DataLoader, and workers of Grain."""
+
+    def change_torch(bound: inspect.BoundArguments) -> None:
+        made.append(bound.arguments["self"])
+        bound.arguments.update({name: value for name, value in changes.items() if name in bound.signature.parameters})
+        if not bound.arguments.get("num_workers"):
+            for name in _NEED_WORKERS:
+                bound.arguments.pop(name, None)
+
+    def change_grain(bound: inspect.BoundArguments) -> None:
+        if "num_workers" in changes:
+            bound.arguments["options"] = grain.MultiprocessingOptions(num_workers=changes["num_workers"])
+        made.append(bound.arguments.get("options", grain.MultiprocessingOptions(10)).num_workers)
+
+    with contextlib.ExitStack() as stack:
+        torch: Any = sys.modules.get("torch.utils.data")
+        if torch is not None:
+            stack.enter_context(_patching(torch.DataLoader, "__init__", change_torch))
+        grain: Any = sys.modules.get("grain")
+        if grain is not None:
+            stack.enter_context(_patching(grain.IterDataset, "mp_prefetch", change_grain))
+        yield
+
+
+@contextlib.contextmanager
+def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], None]) -> Iterator[None]:
+    method = getattr(kind, name)
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        change(bound)
+        return method(*bound.args, **bound.kwargs)
+
+    setattr(kind, name, changed)
+    try:
+        yield
+    finally:
+        setattr(kind, name, method)
 
 
 def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
@@ -84,7 +261,7 @@ class Trainer:
     train: Callable[[Any], Any] | None = None  # the user's own step
 
     @property
-    def method(self) -> Method:
+    def method(self) -> IdleMethod:
         """The kind of step."""
         if self.train is not None:
             return "train"
@@ -191,9 +368,6 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     used_s, all_s = sum(use.cpu_s for use in every), 0.0
     if after.machine is not None and before.machine is not None:
         all_s = after.machine - before.machine
-    records = None if loader.length is None else loader.length * facts.images
-    with contextlib.suppress(TypeError, NotImplementedError, ValueError):
-        records = len(loader.dataset)
     timing = compute_step_timing(paced.steps, Accelerator(step_s, facts.images, trainer.method))
     restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # no probe starts with the former
     torch: Any = sys.modules.get("torch")
@@ -218,13 +392,9 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         restart_s=next(restarts, first_batch_s) if uses and not loader.options.get("persistent_workers", True) else 0.0,
         steps_per_epoch=loader.length,
         cores=cores,
-        copy_s=_measure_copy_s(facts.bytes),
         hop_s=_measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects),
-        draft_s=measure_draft_s(find_files(every, loader.dataset), facts.image_size),
-        records=records,
-        free_memory_bytes=host_limits.available_memory_bytes(),
+        draft_s=measure_draft_s([file for use in every for file in use.files], facts.image_size),
         torch_threads=1 if uses or torch is None else torch.get_num_threads(),
-        has_cuda=_has_cuda(),
     )
 
 
@@ -254,49 +424,34 @@ def measure_cores(cores: int) -> float:
     """Measures the cores that threads get: fewer than `cores` where two share one, or where others compute."""
 
     def count(threads: int) -> int:
-        counts, until, data = [0] * threads, time.perf_counter() + _HASH_S, bytes(_HASH_BYTES)
+        until, data = time.perf_counter() + _HASH_S, bytes(_HASH_BYTES)
 
-        def run(number: int) -> None:
+        def run(_: int) -> int:
+            done = 0
             while time.perf_counter() < until:
                 hashlib.sha256(data).digest()  # without Python's lock
-                counts[number] += 1
+                done += 1
+            return done
 
-        workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        return max(sum(counts), 1)
+        with ThreadPoolExecutor(threads) as pool:
+            return max(sum(pool.map(run, range(threads))), 1)
 
     gains = [count(cores) / count(1) for _ in range(5)]
     return min(max(statistics.median(gains), 1.0), float(cores))
-
-
-def _measure_copy_s(num_bytes: int) -> float:
-    """Returns the time to copy the bytes of a batch into new memory, in seconds."""
-    source = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8)
-    return _time(lambda: np.array(source), time.perf_counter) * num_bytes / source.nbytes
 
 
 def _measure_hop_s(num_bytes: int) -> float:
     """Returns the processor time to hand the bytes of an array to another process, by shared memory."""
     source = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8)
 
-    def share() -> None:
+    times = []
+    for _ in range(5):
+        started = time.process_time()
         with mmap.mmap(-1, source.nbytes) as memory:
             memory.write(source.data)
             memory[:]
-
-    return _time(share, time.process_time) * num_bytes / source.nbytes
-
-
-def _time(function: Callable[[], Any], clock: Callable[[], float]) -> float:
-    times = []
-    for _ in range(5):
-        started = clock()
-        function()
-        times.append(clock() - started)
-    return statistics.median(times)
+        times.append(time.process_time() - started)
+    return statistics.median(times) * num_bytes / source.nbytes
 
 
 def profile_loader(

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
@@ -45,7 +45,6 @@ class Probe:
         self._numbers: dict[Stack, int] = {}
         self._records: list[tuple[float, str]] = []
         self._files: dict[str, None] = {}
-        self._states: dict[int, int] = {}  # the open file with the state of each thread, by its native number
         self._clocks = threading.local()
         self._collecting_s = self._collection_began = 0.0
         self._stopped = threading.Event()
@@ -94,12 +93,9 @@ class Probe:
         return time.perf_counter() - int(words[1]) / 1e9
 
     def _run(self) -> None:
-        try:
-            with open(self._path, "w", encoding="utf-8") as file:
-                self._watch(file)
-                self._flush(file)
-        finally:
-            self._close_all_but(())
+        with open(self._path, "w", encoding="utf-8") as file:
+            self._watch(file)
+            self._flush(file)
 
     def _watch(self, file: Any) -> None:
         """Samples until it is told to end, and writes a line from time to time."""
@@ -123,20 +119,7 @@ class Probe:
         for thread in threading.enumerate():
             frame, native = frames.get(thread.ident or 0), thread.native_id
             if thread not in self._strangers and frame is not None and native is not None:
-                self._counts[native, _walk(frame), self._read_state(native)] += 1
-
-    def _read_state(self, native: int) -> str:
-        """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
-        try:
-            if native not in self._states:
-                self._states[native] = os.open(f"/proc/self/task/{native}/stat", os.O_RDONLY)
-            return os.pread(self._states[native], 256, 0).rpartition(b") ")[2][:1].decode()
-        except OSError:
-            return ""
-
-    def _close_all_but(self, natives: Collection[int | None]) -> None:
-        for native in [native for native in self._states if native not in natives]:
-            os.close(self._states.pop(native))
+                self._counts[native, _walk(frame), _read_state(native)] += 1
 
     def _flush(self, file: Any) -> None:
         counts, self._counts = self._counts, Counter()
@@ -152,7 +135,7 @@ class Probe:
         line = {
             "at": time.perf_counter(),
             "cpu": time.process_time(),
-            "threads": {native: _read_times(native) for native in self._states},
+            "threads": {native: _read_times(native) for native in {native for native, _, _ in counts}},
             "collecting": self._collecting_s,
             "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
             "main": threading.main_thread().native_id,
@@ -163,7 +146,6 @@ class Probe:
         }
         file.write(json.dumps(line) + "\n")
         file.flush()
-        self._close_all_but({thread.native_id for thread in threading.enumerate()})
 
     def note_open(self, file: Any) -> None:
         """Keeps the name of a file that is opened, if it is that of an image."""
@@ -226,15 +208,14 @@ def watching_processes(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
-    """Measures each record that a dataset of PyTorch gives in this process, until the block ends."""
+    """Measures each record that a map-style dataset of PyTorch gives in this process, until the block ends."""
     while type(dataset).__name__ == "Subset" and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     kind: Any = type(dataset)
-    name = next((name for name in ("__getitem__", "__iter__") if hasattr(kind, name)), "")
-    if not name or hasattr(kind, "__getitems__"):  # whole batches at once
+    if not hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__"):  # whole batches at once
         yield
         return
-    own, method = name in vars(kind), getattr(kind, name)
+    is_own, method = "__getitem__" in vars(kind), kind.__getitem__
 
     @functools.wraps(method)
     def get(self: Any, key: Any) -> Any:
@@ -246,33 +227,18 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
             probe.note_record(started, str(key)[:40])
         return record
 
-    @functools.wraps(method)
-    def iterate(self: Any) -> Iterator[Any]:
-        records, number = iter(method(self)), 0
-        while not probe.is_done:
-            started = probe.read_clock()
-            try:
-                record = next(records)
-            except StopIteration:
-                return
-            if self is dataset:
-                probe.note_record(started, str(number))
-            yield record
-            number += 1
-        yield from records
-
     try:
-        setattr(kind, name, get if name == "__getitem__" else iterate)
+        kind.__getitem__ = get
     except TypeError:  # a list, or another type that is built in
         yield
         return
     try:
         yield
     finally:
-        if own:
-            setattr(kind, name, method)
+        if is_own:
+            kind.__getitem__ = method
         else:
-            delattr(kind, name)
+            del kind.__getitem__
 
 
 def _list_frames() -> dict[int, FrameType]:
@@ -299,6 +265,11 @@ def _read_now(path: str) -> bytes:
     with contextlib.suppress(OSError), open(f"/proc/self/{path}", "rb", buffering=0) as file:
         return file.read(256)
     return b""
+
+
+def _read_state(thread: int) -> str:
+    """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
+    return _read_now(f"task/{thread}/stat").rpartition(b") ")[2][:1].decode()
 
 
 def _read_times(thread: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from tfpipe.pipeline.stage import STAGE_NAMES
 from tfpipe.pipeline.steps import CALL_NAME, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.measure.samples import count_records, measure_unread, sample_records
+from tfpipe.profiler.measure.option_costs import count_records, measure_unread, sample_records
 from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, PipelineProfile
 from tfpipe.system.units import parse_bytes
 
@@ -181,8 +181,7 @@ def get_dataset_facts(
     return DatasetFacts(
         name=source.name,
         address=data.address if isinstance(data, Manifest) else source.name,
-        records=source.num_records,
-        files=len(source.files),
+        records=counted[0] if counted else source.num_records,
         record_bytes=source.record_bytes,
         formats=tuple(sorted(source.images.formats)),
         stored_size=source.images.size,
@@ -190,7 +189,6 @@ def get_dataset_facts(
         short_side=_compute_short_side(mean_size or (source.images.size if by_engine else None), config),
         decoded_size=plan.decoded_size,
         cycle_length=count_batches_read(plan) if by_engine else count_files_at_once(plan),
-        exact=config.training and by_engine,
         by_engine=by_engine,
         shuffled_records=count_shuffled_records(plan) if config.training and not by_engine else 0,
         own_stages=tuple(stage.name for stage in own),
@@ -199,10 +197,8 @@ def get_dataset_facts(
         filters=tuple(stage.name for stage in own if stage.can_drop),
         unread_features=tuple(unread),
         unread_share=sum(unread.values()),
-        foreign=not isinstance(data, Manifest) or data.foreign is not None,
         described=isinstance(data, Manifest),
         compression="" if source.shard_records is not None else source.compression,
-        counted_records=counted[0] if counted else None,
         unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
         unit=source.unit,
     )
@@ -250,22 +246,15 @@ def _find_buffers(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
 ) -> Iterator[Held]:
     config, dataset = profile.config, profile.dataset
-    records = dataset.records or dataset.counted_records
-    us_before = 0.0  # a core's time for an image up to a stage
-    timings = {stage.name: stage for stage in profile.stages}
+    records = dataset.records
     for stage in built:
-        us_before += timings[stage.name].cpu_us_per_image.median if stage.name in timings else 0.0
         number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
-        if stage.name == "shuffle" or (stage.is_own and number):
-            if stage.name == "shuffle":
-                number = dataset.shuffled_records
-            elif not config.training:  # a training repeats in front of it, so it is full of several epochs
-                number = min(number, records or number)
-            reading_us = timings["read"].wait_us_per_image if "read" in timings else 0.0
-            threads = max(profile.host.pipeline_cores, 1)
-            fill_s = number * (us_before / threads + reading_us / max(dataset.cycle_length, 1)) / 1e6
-            what = "records" if stage.name == "shuffle" else "elements"
-            yield Held(stage.name, what, number, number * size, min(fill_s, profile.first_batch_s))
+        if stage.name == "shuffle":
+            yield Held(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size)
+        elif stage.is_own and number:
+            # A training repeats in front of it, so it is full of several epochs.
+            number = number if config.training else min(number, records or number)
+            yield Held(stage.name, "elements", number, number * size)
     batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches
     images = [stage.bytes_out_per_image for stage in profile.stages if stage.name in ("decode", "batch", "transform")]
     if batches and images:
@@ -275,7 +264,7 @@ def _find_buffers(
 
 def _find_cache(profile: PipelineProfile) -> Iterator[Held]:
     config, dataset = profile.config, profile.dataset
-    records = dataset.records or dataset.counted_records or 0
+    records = dataset.records or 0
     if config.cache == "none" or config.cache_dir is not None:
         return
     height, width = dataset.decoded_size

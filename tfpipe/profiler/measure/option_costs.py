@@ -1,45 +1,287 @@
-"""The cost of an image or of reading it, as it is and with an option or the data changed, by a few of the records."""
+"""The cost of an image, as it is and with an option or the data changed, by a few records in files of their own."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfpipe._version import __version__
+from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
+from tfpipe.engine.cached_batch import CachingMaker, HalfCachedBatch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.features import list_batch_features
+from tfpipe.engine.parse import parse_columns
+from tfpipe.engine.plan import plan_batches
+from tfpipe.engine.record_block import join_block
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError, TfpipeError
+from tfpipe.format import file_names
+from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import make_image
+from tfpipe.format.manifest import Compression, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record_index import RecordWriter
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header
+from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.stage import Stages
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
-from tfpipe.profiler.measure.samples import (
-    RECORDS,
-    leave_out,
-    list_sizes,
-    make_batches,
-    make_decoder,
-    make_reader,
-    sample_records,
-    write_file,
-    write_sample,
-)
-from tfpipe.profiler.types import DatasetFacts, TriedChange
-from tfpipe.storage.file_io import is_url
+from tfpipe.profiler.types import TriedChange
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 
-_FROM_CACHE = ("cached", "cached_device")  # which come without their records
+RECORDS = 32  # the number of records in a sample
+_FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
+_COUNT_S = 1.0
+_SHARDS = 8  # how often a sample's file is listed, so that an epoch has several steps
+_SPLIT = "train"
+_FILES = 64  # how often the file is listed: an epoch has a cost of its own, which many records must share
 _OWN_RECORDS = ("now", "smaller")  # whose reading is measured, too; the others read the records of "now"
+
+
+def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
+    """Returns a few records of some files, `RECORDS` in all; none if these files are empty, or one is damaged."""
+    shards = list(range(len(source.files)))[:: max(len(source.files) // 4, 1)][:4]
+    by_number = source.is_split and source.shard_records is not None
+    payloads = _sample_by_number(source, shards, features) if by_number else _sample_files(source, shards)
+    return [payloads[i % len(payloads)] for i in range(RECORDS)] if payloads else []
+
+
+def _sample_by_number(source: Source, shards: list[int], features: Collection[str]) -> list[bytes]:
+    assert source.manifest is not None
+    assert source.split is not None
+    firsts, ends = source.bases[shards], source.bases[1:][shards]
+    numbers = np.stack([firsts + k for k in range(RECORDS)])
+    try:
+        manifest = source.manifest.keep_columns(features)
+        with RecordReader(manifest.directory, manifest, source.split) as reader:
+            return reader.read_payloads(numbers[numbers < ends][:RECORDS])
+    except (FormatError, DataError):  # the pipeline itself says so, or leaves the record out
+        return []
+
+
+def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
+    """Reads the first records of some files, which TensorFlow can read wherever they lie."""
+    import tensorflow as tf
+
+    records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
+        lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
+        cycle_length=4,
+        num_parallel_calls=4,
+    )
+    try:
+        return [payload.numpy() for payload in records.take(RECORDS)]
+    except tf.errors.OpError:  # the pipeline itself says so, or leaves the record out
+        return []
+
+
+def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:
+    """Returns the share of the bytes of each feature that is not among those `read`, the largest one first."""
+    sizes: dict[str, int] = {}
+    for payload in payloads:
+        for name, value in decode_example(payload).items():
+            if name not in read:
+                sizes[name] = sizes.get(name, 0) + len(encode_example({name: value}))
+    total = sum(len(payload) + FRAME_BYTES for payload in payloads)
+    return {name: size / total for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))}
+
+
+def leave_out(payloads: Collection[bytes], features: Collection[str]) -> list[bytes]:
+    """Returns the records without some features."""
+    examples: list[Mapping[str, object]] = [decode_example(payload) for payload in payloads]
+    return [encode_example({k: v for k, v in example.items() if k not in features}) for example in examples]  # type: ignore[misc]
+
+
+def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] | None:
+    """Counts the records of local files, and their mean bytes unpacked; None if they are damaged, or hold nothing.
+
+    After `max_s` seconds the rest is taken from the share of the bytes that were counted.
+    """
+    if any(map(file_io.is_url, source.files)):
+        return None
+    until = time.perf_counter() + max_s
+    records = payload_bytes = file_bytes = 0
+    try:
+        for path in source.files:
+            with file_io.open_file(path) as file:
+                for size in _read_sizes(file, source.compression):
+                    records, payload_bytes = records + 1, payload_bytes + size
+                    if time.perf_counter() > until:
+                        break
+                file_bytes += file.tell()
+            if time.perf_counter() > until:
+                break
+    except (OSError, FormatError):
+        return None
+    if not records or not file_bytes:
+        return None
+    return round(records * max(source.total_bytes / file_bytes, 1.0)), payload_bytes / records
+
+
+def _read_sizes(file: BinaryIO, compression: Compression) -> Iterator[int]:
+    """Yields the bytes of each record's payload."""
+    if compression:
+        yield from map(len, scan_compressed(file, compression))
+        return
+    while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+        length = decode_header(header)
+        if length is None:
+            raise FormatError("A record is damaged.")
+        file.seek(length + FRAME_BYTES - HEADER_BYTES, os.SEEK_CUR)
+        yield length
+
+
+def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
+    """Returns a function that decodes a batch of all records, each time with other crops."""
+    num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
+    maker = _make_maker(describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample"), config)
+    numbers = np.arange(len(payloads))
+    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
+    epochs = itertools.count()
+    if config.cache != "decoded":
+        return lambda: maker.decode(replace(stored, epoch=next(epochs)))
+    cached, none_missing = CachingMaker(maker), numbers[:0]
+    cached.decode(HalfCachedBatch(0, numbers, numbers, stored))  # which fills the cache
+    return lambda: cached.decode(HalfCachedBatch(next(epochs), numbers, none_missing, None))
+
+
+def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Source:
+    """Writes records to a file in a new folder, and returns the source of a dataset that has this file 8 times."""
+    name = file_names.shard_name(_SPLIT, 0, 1)
+    index = os.path.join(folder, file_names.index_name(name))
+    os.makedirs(os.path.dirname(index))
+    with open(os.path.join(folder, name), "wb") as file:
+        writer = RecordWriter(file)
+        for payload in payloads:
+            writer.write(payload)
+    with open(index, "wb") as file:
+        file.write(writer.index)
+    return describe_sample(source, (writer.describe(name),) * _SHARDS, folder)
+
+
+def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
+    """Returns the first images of a split, whole, as Pillow images: what a transform gets."""
+    source = Source.from_manifest(manifest, split)
+    payloads = sample_records(source)[:count]
+    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+    assert source.image_key is not None
+    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in payloads]
+    return [make_image(decode_pixels(images[0], form)) for images in stored]
+
+
+def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
+    """Returns the source of a dataset that has only these shards, with records like those of another source."""
+    split, foreign = source.split or _SPLIT, Foreign(".", source.image_key, source.label_key, source.label_base, "")
+    if source.manifest is None:
+        info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
+        manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
+    else:
+        info = replace(source.manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
+        manifest = source.manifest
+        if manifest.foreign is not None:
+            manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
+    return replace(
+        source,
+        files=tuple(os.path.join(folder, shard.file) for shard in shards),
+        total_bytes=info.bytes,
+        record_bytes=info.bytes / info.records,
+        shard_records=tuple(shard.records for shard in shards),
+        counted_records=None,
+        compression="",
+        manifest=replace(manifest, splits={split: info}, directory=folder, columns=(), version=""),
+        split=split,
+        file_bytes=tuple(shard.bytes for shard in shards),
+        chosen=None,
+    )
+
+
+def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
+    """Makes a maker of batches that have as many records as a shard of the sample."""
+    assert sample.manifest is not None
+    assert sample.split is not None
+    assert sample.shard_records is not None
+    config = replace(config, batch_size=sample.shard_records[0], block_records=None)
+    return BatchMaker(plan_batches(sample, config), sample.manifest, sample.split)
+
+
+def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
+    """Writes records to a file, compressed as those of a source, and returns the source of only this file."""
+    with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=source.compression)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    size = os.path.getsize(path)
+    return replace(
+        source,
+        files=(path,),
+        total_bytes=size,
+        record_bytes=size / len(payloads),
+        shard_records=None,
+        counted_records=len(payloads),
+        manifest=None,
+        split=None,
+        file_bytes=(),
+    )
+
+
+def list_sizes(file: Source, config: PipelineConfig) -> tf.data.Dataset:
+    """Returns the sizes of the records of a file without end, in batches: all that is done is to read them."""
+    stages = _build(file, replace(config, cache="none"))
+    records = Stages(stages[: stages.names.index("parse")], stages.options).dataset()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def measure(*element: Any) -> Any:
+        return next(tf.strings.length(part) for part in tf.nest.flatten(element) if part.dtype == tf.string)
+
+    return records.map(measure).repeat().batch(RECORDS)  # of the records themselves a batch would be a copy
+
+
+def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
+    """Returns batches of the records of a file without end, read, decoded and augmented."""
+    stages = _build(file, config).until("batch")
+    assert stages.options is not None
+    # A map and a batch are then one operation, as in the pipeline.
+    stages.options.experimental_optimization.apply_default_optimizations = True
+    return stages.dataset() if config.training else stages.dataset().repeat()
+
+
+def _build(file: Source, config: PipelineConfig) -> Stages:
+    copies = 1 if config.cache != "none" else _FILES
+    threads = host_limits.usable_cpus()
+    config = replace(
+        config,
+        order="throughput",
+        max_bad_records=0,
+        batch_size=RECORDS,
+        tf_data=replace(
+            config.tf_data,
+            shuffle_buffer_size=RECORDS,
+            read_parallel_calls=config.tf_data.read_parallel_calls or threads,
+            num_parallel_calls=threads,
+            autotune=False,
+            map_fusion=False,
+        ),
+    )
+    listed = replace(
+        file,
+        files=file.files * copies,
+        total_bytes=file.total_bytes * copies,
+        counted_records=(file.counted_records or 0) * copies,
+    )
+    return build_stages(listed, None, config)
 
 
 class _Trial(NamedTuple):
@@ -52,7 +294,6 @@ def measure_option_costs(
     source: Source,
     config: PipelineConfig,
     short_side: int | None,
-    late_cache: bool = False,
     unread: Collection[str] = (),
 ) -> dict[TriedChange, float]:
     """Measures the processor time of an image with the config as it is, and with each possible change.
@@ -71,7 +312,7 @@ def measure_option_costs(
     payloads = leave_out(payloads, unread) if unread else payloads
     unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
-    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, by_engine, late_cache)}
+    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, by_engine)}
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
         trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
@@ -81,9 +322,7 @@ def measure_option_costs(
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
-def _list_changes(
-    config: PipelineConfig, by_engine: bool, late_cache: bool
-) -> Iterator[tuple[TriedChange, PipelineConfig]]:
+def _list_changes(config: PipelineConfig, by_engine: bool) -> Iterator[tuple[TriedChange, PipelineConfig]]:
     """Yields each change that needs no other records: its name, and its config."""
     yield "now", config
     if config.image_dtype != "uint8":
@@ -93,8 +332,6 @@ def _list_changes(
     if by_engine and config.augment_options.dct_scaling is False:
         yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})
     yield "cached", replace(config, cache="decoded")
-    if by_engine and late_cache:
-        yield "cached_device", replace(config, cache="decoded", augment="device", image_dtype="uint8")
 
 
 def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
@@ -109,8 +346,6 @@ def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float
 
 def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
-    import tensorflow as tf
-
     unpacked = replace(source, compression="")
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
@@ -125,15 +360,13 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
-    reading_us |= dict.fromkeys(_FROM_CACHE, 0.0)
+    reading_us["cached"] = 0.0  # which comes without its records
     costs = {name: max(costs_us[name] - reading_us[name], 1.0) for name in trials}
     return costs | ({"engine_share": costs_us["engine"] / costs_us["now"]} if "engine" in costs_us else {})
 
 
 def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
     """Returns a function that takes a batch of the same records from the engine; None if the engine cannot make it."""
-    import tensorflow as tf
-
     from tfpipe.pipeline.build import build_stages
 
     try:
@@ -198,42 +431,3 @@ def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:
         return None if image is None else {source.image_key or "": [image]}
 
     return [] if source.images.seekable else _change_images(source, payloads, mark)
-
-
-def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[TriedChange, float]:
-    """Measures the processor time of reading a record of local files: as it is, without unread features, unpacked."""
-    changes: dict[TriedChange, tuple[str, ...]] = {"read": ()}
-    if facts.unread_features:
-        changes["read_without_unread"] = facts.unread_features
-    if facts.compression:
-        changes["read_unpacked"] = ()
-    if config.cache != "none" or config.service.workers or is_url(source.files[0]):
-        return {}
-    payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
-    if not payloads:
-        return {}
-    try:
-        with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            engine: dict[TriedChange, Callable[[], Any]] = {}
-            textbook: dict[TriedChange, Callable[[], Any]] = {}
-            for name, features in changes.items():
-                left = leave_out(payloads, features) if features else payloads
-                sample = write_sample(f"{folder}/{name}", source, left)
-                reads_as = source if name == "read" else sample
-                if is_by_engine(reads_as, config):
-                    engine[name] = make_reader(sample, config)
-                else:
-                    textbook[name] = _read_file(f"{folder}/{name}/file", reads_as, config, left)
-            # Threads of the textbook pipeline may go on for longer than anybody waits. The engine has none.
-            costs = measure_costs_us(engine, RECORDS, time.thread_time)
-            costs |= measure_costs_us(textbook, RECORDS, Rest().wait)
-            return {name: costs[name] for name in changes}
-    except (OSError, FormatError, DataError, tf.errors.OpError):
-        return {}
-
-
-def _read_file(path: str, source: Source, config: PipelineConfig, payloads: list[bytes]) -> Callable[[], Any]:
-    """Returns a function that reads a batch of records from a new file, as the textbook pipeline would read it."""
-    batches = list_sizes(write_file(path, source, payloads), config)
-    read: Callable[[], Any] = iter(batches).__next__
-    return read

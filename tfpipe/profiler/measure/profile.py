@@ -1,20 +1,22 @@
-"""Runs a pipeline against a simulated accelerator and measures both."""
+"""Runs a pipeline against a simulated accelerator, and measures both; the engine by its own clocks."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.cache_file import is_filled
-from tfpipe.engine.clocks import Clocks
+from tfpipe.engine.clocks import Clocks, Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
@@ -25,11 +27,9 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
-from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate
-from tfpipe.profiler.measure.engine import Functions, NumpyPipeline, Reading, Shape, time_phases
-from tfpipe.profiler.measure.facts import find_held, get_dataset_facts
-from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
+from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
+from tfpipe.profiler.measure.facts import BuiltStage, find_held, get_dataset_facts
+from tfpipe.profiler.measure.option_costs import load_images, measure_option_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -38,7 +38,8 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.textbook import TensorFlowPipeline, leave_out_cached
+from tfpipe.profiler.measure.textbook import TensorFlowPipeline, TriedStages, leave_out_cached
+from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (
     LARGE_BATCH,
@@ -49,13 +50,16 @@ from tfpipe.profiler.types import (
     Step,
     StepTiming,
 )
+from tfpipe.readers.finish import seed_transform
+from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
 
-_READINGS = 10  # of the engine's clocks in a run
+_PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
+_PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # functions of the user's own
+_EXAMPLES = 16  # images with which a function is run
 _SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
-AnyPipeline: TypeAlias = TensorFlowPipeline | NumpyPipeline  # a pipeline that can be run and measured
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
 _DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of AUTOTUNE
@@ -74,6 +78,90 @@ class ProfileConfig:
     seconds: float = 3.0
     max_warm_up_s: float = 4.0
     max_fill_s: float = 20.0
+
+
+def time_phases(
+    clocks: Sequence[Mapping[Phase, PhaseTime]],
+    before: HostTime,
+    after: HostTime,
+    images_per_second: float,
+    calls: Mapping[Phase, int],
+) -> tuple[StageTiming, ...]:
+    """Returns the figures of the phases that were passed, by the engine's clocks before and after.
+
+    `calls` says how many calls of a phase work at once; a phase that is left out is like `decode`.
+    """
+    images, used_s = images_per_second * (after.at - before.at), after.process - before.process
+    # A thread that waits for a core waits for nothing else.
+    stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
+    timings = []
+    for phase in _PHASES:
+        then, now = (times.get(phase, PhaseTime()) for times in clocks)
+        cpu_us, wall_us = (1e6 * spent_s / images for spent_s in (now.cpu_s - then.cpu_s, now.wall_s - then.wall_s))
+        if not wall_us:
+            continue
+        can_wait = phase == "read" or phase in _PYTHON_PHASES
+        timings.append(
+            StageTiming(
+                name=phase,
+                cpu_us_per_image=cpu_us,
+                wait_us_per_image=max(wall_us - stretch * cpu_us, 0.0) if can_wait else 0.0,
+                parallelism=calls.get(phase, calls["decode"]),
+            )
+        )
+    return tuple(timings)
+
+
+Functions = Mapping[str, Callable[..., Any]]
+"""The user's functions in the engine, `transform` and `batch_transform`, as readers without TensorFlow take them."""
+
+
+class NumpyPipeline:
+    """The batches of `NumpyBatches`, with functions of the user's."""
+
+    built: tuple[BuiltStage, ...] = ()
+
+    def __init__(self, data: Manifest, split: str, config: PipelineConfig, functions: Functions) -> None:
+        self.own_stages, self._functions = tuple(functions), functions
+        transform, on_batch = functions.get("transform"), functions.get("batch_transform")
+        self._batches = NumpyBatches(data, split, config, transform=transform, batch_transform=on_batch)
+        self._manifest, self._split, self._config = data, split, config
+        self.clocks: Clocks | None = self._batches.clocks
+
+    def open(self) -> Iterator[Any]:
+        """Begins to make batches, without end."""
+        return itertools.chain.from_iterable(itertools.repeat(self._batches))
+
+    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
+        """Runs each function alone on recorded images or batches, with 1 thread and with 2."""
+        judged = []
+        for timing in timings:
+            call, images = self._get_call(timing.name), self._config.batch_size if timing.name != "transform" else 1
+            if call is not None:
+                times = run_function(call)
+                hold_us = None if times.hold_s is None else 1e6 * times.hold_s / images
+                waits_us = 1e6 * times.wait_s / images
+                timing = replace(timing, wait_us_per_image=waits_us, hold_us_per_image=hold_us)
+                timing = replace(timing, holds_python_lock=times.is_pythons)
+            judged.append(timing)
+        return TriedStages(tuple(judged))
+
+    def _get_call(self, name: str) -> Callable[[int], Any] | None:
+        """Returns a call of one of the functions on recorded examples; None for any other part."""
+        own, on_batch = self._functions.get("transform"), self._functions.get("batch_transform")
+        transform = seed_transform(own)
+        if name == "transform" and transform is not None:
+            images = load_images(self._manifest, self._split, self._config, _EXAMPLES)
+            return lambda k: transform(images[k % len(images)].copy(), k)
+        if name == "batch_transform" and on_batch is not None:
+            plain = replace(self._config, as_supervised=False)
+            batch = NumpyBatches(self._manifest, self._split, plain, transform=own).read(0)
+            return lambda _: on_batch(_copy(batch))
+        return None
+
+
+def _copy(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
 @contextlib.contextmanager
@@ -124,8 +212,7 @@ def profile_pipeline(
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
-        costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches), facts.unread_features)
-        costs |= measure_read_costs(source, config, facts)
+        costs = measure_option_costs(source, config, facts.short_side, facts.unread_features)
         can_grow = config.batch_size <= _SMALL_BATCH and (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
         if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
             larger = replace(config, batch_size=LARGE_BATCH)
@@ -206,11 +293,11 @@ def _open(
     config: PipelineConfig,
     customize: Customize | None,
     functions: Functions | None,
-) -> AnyPipeline:
-    if functions is None or not functions.names:
+) -> TensorFlowPipeline | NumpyPipeline:
+    if not functions:
         stages = build_stages(data, split, config, customize=customize)
         return TensorFlowPipeline(stages, config)
-    given = " and ".join(f"`{name}`" for name in functions.names)
+    given = " and ".join(f"`{name}`" for name in functions)
     if customize is not None:
         raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
     if not isinstance(data, Manifest) or split is None or not is_by_engine(get_source(data, split), config):
@@ -221,15 +308,27 @@ def _open(
 def _describe(
     run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator
 ) -> PipelineProfile:
-    timing = compute_step_timing(run.steps, accelerator)
+    timing, config, every = compute_step_timing(run.steps, accelerator), plan.config, host_limits.usable_cpus()
+    cores = every if config.cpu_budget is None else config.max_threads
+    process, others = run.after.compute_fractions(run.before, every)
     return PipelineProfile(
         step=timing,
         stages=(),
-        host=_get_host_use(run, plan.source, plan.config, timing),
+        host=HostUse(
+            cores=cores,
+            cpu_fraction=process * every / cores,
+            other_cpu_fraction=max(1 - (1 - others) * every / cores, 0.0),  # others may take what the budget leaves
+            trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
+            peak_memory_bytes=run.peak_memory_bytes,
+            memory_limit_bytes=host_limits.memory_limit_bytes(),
+            storage_bytes_per_second=timing.rate * plan.source.record_bytes,
+            # The workers of a service have storage of their own.
+            storage_limit_bytes_per_second=None if config.service.workers else measure_storage_rate(plan.source.files),
+        ),
         images_per_second=timing.rate,
         first_batch_s=run.first.begins_s - started,
         warm_up_s=run.steps[0].begins_s - started,
-        config=plan.config,
+        config=config,
         dataset=facts,
         timeline=make_timeline(run.steps),
         fill_s=_compute_fill_s(run, timing),
@@ -240,15 +339,12 @@ def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[
     config = plan.config
     height, width = plan.decoded_size if config.augment == "device" else config.size
     value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
-    shape = Shape(
-        profile.images_per_second,
-        count_batches_read(plan),
-        config.max_threads,
-        config.max_threads * count_decoded(config.max_threads),
-        plan.source.record_bytes,
-        height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes,
-    )
-    return time_phases(run.readings, run.before, run.after, shape)
+    image_bytes = height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes
+    reads, threads = count_batches_read(plan), config.max_threads
+    calls = {"read": reads, "parse": reads, "decode": threads, "transform": threads * count_decoded(threads)}
+    timings = time_phases(run.times, run.before, run.after, profile.images_per_second, calls)
+    out_bytes = {"read": plan.source.record_bytes, "parse": plan.source.record_bytes}
+    return tuple(replace(each, bytes_out_per_image=out_bytes.get(each.name, image_bytes)) for each in timings)
 
 
 @dataclass(frozen=True)
@@ -257,7 +353,7 @@ class _Run:
 
     first: Step  # the first step of all
     steps: list[Step]  # beginning with the last one of the warm-up
-    readings: list[Reading]  # from the begin to the end
+    times: Sequence[Mapping[Phase, PhaseTime]]  # of the engine, before and after
     before: HostTime
     after: HostTime
     missing_steps: int  # that would still fill the cache
@@ -265,7 +361,7 @@ class _Run:
 
 
 def _run(
-    pipeline: AnyPipeline,
+    pipeline: TensorFlowPipeline | NumpyPipeline,
     accelerator: Accelerator,
     config: ProfileConfig,
     plan: BatchPlan,
@@ -283,22 +379,20 @@ def _run(
     begin = _warm_up(steps, None if fill_steps else first, config.max_warm_up_s, observer)
     measured, is_filling = [begin], count < fill_steps
     observer.phase(f"Measuring for {config.seconds:g} s")
-    before, readings = HostTime.now(), [Reading(time.perf_counter(), clocks.read())]
+    times, before = clocks.read(), HostTime.now()
     for count, step in steps:
         measured.append(step)
         passed_s = step.begins_s - begin.begins_s
         observer.progress(Progress(round(passed_s), round(config.seconds), "s"))
-        if time.perf_counter() - readings[-1].at > config.seconds / _READINGS:
-            readings.append(Reading(time.perf_counter(), clocks.read()))
         # It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
         if passed_s >= config.seconds or (is_filling and count >= fill_steps):
             break
     after = HostTime.now()
-    readings.append(Reading(time.perf_counter(), clocks.read()))
+    both = times, clocks.read()
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
     _drop(held)
-    return _Run(first, measured, readings, before, after, max(fill_steps - count, 0), peak_bytes)
+    return _Run(first, measured, both, before, after, max(fill_steps - count, 0), peak_bytes)
 
 
 def _drop(held: list[Any]) -> None:
@@ -333,23 +427,6 @@ def _warm_up(steps: Iterator[tuple[int, Step]], first: Step | None, max_s: float
         if passed_s >= max_s or is_settled(begins):
             return step
     raise AssertionError("a pipeline that repeats has no end")
-
-
-def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: StepTiming) -> HostUse:
-    cores = host_limits.usable_cpus()
-    process, others = run.after.compute_fractions(run.before, cores)
-    return HostUse(
-        cores=cores,
-        cpu_fraction=process,
-        other_cpu_fraction=others,
-        budget_cores=None if profiled.cpu_budget is None else profiled.max_threads,
-        trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
-        peak_memory_bytes=run.peak_memory_bytes,
-        memory_limit_bytes=host_limits.memory_limit_bytes(),
-        storage_bytes_per_second=timing.rate * source.record_bytes,
-        # The workers of a service have storage of their own.
-        storage_limit_bytes_per_second=None if profiled.service.workers else measure_storage_rate(source.files),
-    )
 
 
 def _compute_fill_s(run: _Run, timing: StepTiming) -> float:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.types import Spread, Step, StepTiming, Trainer
+from tfpipe.profiler.types import IdleMethod, Spread, Step, StepTiming
 
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
@@ -29,7 +29,7 @@ class Accelerator:
 
     step_s: float  # above 0, but for the trainer "none"
     images_per_step: int  # of all replicas together
-    trainer: Trainer = "loop"
+    trainer: IdleMethod = "loop"
 
     def __post_init__(self) -> None:
         if self.trainer != "none" and not 0 < self.step_s < float("inf"):

@@ -17,10 +17,19 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages
-from tfpipe.profiler.measure.clocks import HostTime, Rest, measure_costs_us, read_threads
+from tfpipe.profiler.measure.clocks import (
+    TURNS,
+    CallTimes,
+    HostTime,
+    PythonLockWatch,
+    Rest,
+    Run,
+    judge,
+    measure_costs_us,
+    read_threads,
+)
 from tfpipe.profiler.measure.facts import BuiltStage
-from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
-from tfpipe.profiler.types import LARGE_BATCH, Spread, StageTiming, TriedChange
+from tfpipe.profiler.types import LARGE_BATCH, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
 SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
@@ -59,7 +68,10 @@ def play(elements: Sequence[Any]) -> Any:
 
 def count_bytes(element: Any) -> int:
     """Counts the bytes of an element's tensors."""
-    return sum(_count_tensor_bytes(tensor) for tensor in tf.nest.flatten(element, expand_composites=True))
+    return sum(
+        int(tf.reduce_sum(tf.strings.length(each))) if each.dtype == tf.string else int(tf.size(each)) * each.dtype.size
+        for each in tf.nest.flatten(element, expand_composites=True)
+    )
 
 
 class Prefixes:
@@ -175,12 +187,6 @@ def _make_options() -> tf.data.Options:
     return options
 
 
-def _count_tensor_bytes(tensor: Any) -> int:
-    if tensor.dtype == tf.string:
-        return int(tf.reduce_sum(tf.strings.length(tensor)))
-    return int(tf.size(tensor)) * (tensor.dtype.size or 0)
-
-
 @dataclass(frozen=True)
 class StageFigures:
     """The figures of a stage for an element that it gives."""
@@ -223,23 +229,6 @@ def try_stages(
     return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s))
 
 
-def try_larger_batches(
-    stages: Stages, larger: Stages, built: Sequence[BuiltStage], sizes: tuple[int, int]
-) -> dict[TriedChange, float]:
-    """Returns what an image costs in batches of two `sizes`, from the last full cache on."""
-    first = 1 + max(k for k, stage in enumerate(built) if stage.name == "read" or "Cache" in stage.kinds)
-    before = Stages([stage for stage in stages[:first] if stage.name not in ("repeat", "cache")], stages.options)
-    elements, batches = record(before.dataset())[0], {}
-    for name, each in (("batch", stages), ("large_batch", larger)):
-        dataset = play(elements)
-        for stage in each[first:]:
-            dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
-        options = each.make_options()
-        batches[name] = iter(dataset if options is None else dataset.with_options(options)).__next__
-    costs_us = measure_costs_us(batches, 1, Rest().wait)
-    return {name: costs_us[name] / size for name, size in zip(batches, sizes, strict=True)}
-
-
 def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]) -> dict[str, StageFigures]:
     """Returns the figures of stages up to one that gives nothing."""
     tried: dict[str, StageFigures] = {}
@@ -273,12 +262,9 @@ def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[
 
 def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]) -> tuple[StageTiming, ...]:
     """Returns the stages behind the last cache that is full: what stands in front of it does not run."""
-    kept = [timing.name for timing in timings]
-    for stage in built:
-        if "Cache" in stage.kinds:
-            behind = [each.name for each in built[built.index(stage) :]]
-            kept = [name for name in kept if name in behind]
-    return tuple(timing for timing in timings if timing.name in kept)
+    last = max((place for place, stage in enumerate(built) if "Cache" in stage.kinds), default=None)
+    behind = {stage.name for stage in built[last or 0 :]}
+    return tuple(timing for timing in timings if last is None or timing.name in behind)
 
 
 def _count_for_images(
@@ -306,7 +292,7 @@ def _count_for_images(
         timings.append(
             StageTiming(
                 name=name,
-                cpu_us_per_image=Spread(us, us, us),
+                cpu_us_per_image=us,
                 wait_us_per_image=1e6 * count * times.wait_s if stage.is_own or name == "read" else 0.0,
                 parallelism=files_at_once if name == "read" else count_threads,
                 bytes_in_per_image=count / max(each.out_per_in, 1e-9) * each.in_bytes,
@@ -372,8 +358,19 @@ class TensorFlowPipeline:
         return replace(tried, timings=(*timings, *tried.timings))
 
     def try_larger_batches(self, larger: Stages) -> dict[TriedChange, float]:
-        """Returns what an image costs in these batches, and in those of stages that make larger ones."""
-        return try_larger_batches(self.stages, larger, self.built, (self._config.batch_size, LARGE_BATCH))
+        """Returns what an image costs in these batches and in larger ones, from the last full cache on."""
+        first = 1 + max(k for k, stage in enumerate(self.built) if stage.name == "read" or "Cache" in stage.kinds)
+        before = [stage for stage in self.stages[:first] if stage.name not in ("repeat", "cache")]
+        elements, batches = record(Stages(before, self.stages.options).dataset())[0], {}
+        sizes = {"batch": self._config.batch_size, "large_batch": LARGE_BATCH}
+        for name, stages in zip(sizes, (self.stages, larger), strict=True):
+            dataset = play(elements)
+            for stage in stages[first:]:
+                dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
+            options = stages.make_options()
+            batches[name] = iter(dataset if options is None else dataset.with_options(options)).__next__
+        costs_us = measure_costs_us(batches, 1, Rest().wait)
+        return {name: costs_us[name] / size for name, size in sizes.items()}
 
 
 def _build_each(stages: Stages) -> list[BuiltStage]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -17,32 +17,9 @@ from markupsafe import Markup, escape
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
 from tfpipe.profiler.report import text_json
-from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, PipelineProfile, Report, Spread, StageTiming
+from tfpipe.profiler.types import Fix, OptionValue, PipelineProfile, Report
 from tfpipe.system.options import get_names, get_value
 from tfpipe.system.units import human_bytes, human_rate, human_share
-
-_METHODS: Mapping[IdleMethod, str] = {
-    "loop": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
-    "trainer is a plain loop, which takes a batch and then computes. Idle is its time without a batch.",
-    "fit": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
-    "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
-    "batch.",
-    "none": "Batches were taken as fast as they came.",
-    "train": "A plain loop took the batches, and waited for the user's step behind each.",
-    "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
-}
-
-
-_KeyFigure = tuple[str, str, str]  # name, number, unit or what to compare it with
-
-
-class _Row(NamedTuple):
-    """A row in the table of stages, without a stage for the time that no stage accounts for."""
-
-    name: str
-    us: Spread
-    share: float
-    stage: StageTiming | None = None
 
 
 def render(report: Report) -> str:
@@ -66,7 +43,7 @@ def render(report: Report) -> str:
     environment.filters["rates"] = list_rates
     page = environment.get_template("page.html.j2").render(
         text=text_json,
-        style=_read_style(),
+        style=Markup(resources.files("tfpipe.profiler.report").joinpath("style.css").read_text("utf-8")),
         report=report,
         profile=profile,
         step=step,
@@ -75,17 +52,12 @@ def render(report: Report) -> str:
         figures=_list_key_figures(report),
         tallest_s=max((max(each.idle_s + step.step_s.median, each.wait_s) for each in profile.timeline), default=0),
         rows=rows,
-        longest_us=max((max(row.us.median, row.us.high) for row in rows), default=0),
+        longest_us=max((row["us"] for row in rows), default=0),
         fastest=max((rate for fix in report.fixes for _, rate, _ in list_rates(fix)), default=0),
         tables=(("Options of the pipeline", options), ("The data", asdict(profile.dataset))),
-        method=_METHODS[step.method],
         version=__version__,
     )
     return text_json.use_unit(page, report)
-
-
-def _read_style() -> Markup:
-    return Markup(resources.files("tfpipe.profiler.report").joinpath("style.css").read_text("utf-8"))
 
 
 def _make_environment() -> jinja2.Environment:
@@ -101,7 +73,8 @@ def _make_environment() -> jinja2.Environment:
     return environment
 
 
-def _list_key_figures(report: Report) -> list[_KeyFigure]:
+def _list_key_figures(report: Report) -> list[tuple[str, str, str]]:
+    """Returns names, numbers, and their units or what to compare them with."""
     profile, host = report.profile, report.profile.host
     cpu, storage = profile.cpu_limit, profile.storage_limit
     cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
@@ -121,14 +94,19 @@ def _list_key_figures(report: Report) -> list[_KeyFigure]:
     return figures
 
 
-def _list_rows(profile: PipelineProfile) -> list[_Row]:
-    stages, cpu_s = profile.stages, profile.demand.cpu_s
-    if not stages:
-        return []
-    total_s = sum(cpu_s.values()) or 1.0
-    other_us = cpu_s["other"] * 1e6
-    rows = [_Row(stage.name, stage.cpu_us_per_image, cpu_s[stage.name] / total_s, stage) for stage in stages]
-    return [*rows, _Row(text_json.HAND_OVER, Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
+def _list_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
+    """Returns the rows of the table of stages; the last one, without a stage, has what no stage accounts for."""
+    cpu_s, stages = profile.demand.cpu_s, {stage.name: stage for stage in profile.stages}
+    total_s, names = sum(cpu_s.values()) or 1.0, [*stages, "other"] if stages else []
+    return [
+        {
+            "name": name if name in stages else text_json.HAND_OVER,
+            "us": cpu_s[name] * 1e6,
+            "share": cpu_s[name] / total_s,
+            "stage": stages.get(name),
+        }
+        for name in names
+    ]
 
 
 def _mark_code(text: str) -> Markup:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.diagnose.proposals import can_be_served
 from tfpipe.profiler.loader.diagnose import compute_costs
+from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.types import (
     ACTIVITIES,
     Effort,
@@ -19,7 +19,6 @@ from tfpipe.profiler.types import (
     PipelineProfile,
     Profile,
     Report,
-    Spread,
     StageTiming,
     StepTiming,
 )
@@ -49,14 +48,7 @@ EFFORTS = {
     Effort.MORE_MACHINES: "more machines",
 }  # the kinds of effort, in their order
 _MOST_NAME = 20  # characters of a stage in the first line
-_RECORDS = {
-    "images/s": "records/s",
-    " µs/image": "µs/record",  # as wide as before, in a table
-    ">µs/image": ">µs/record",
-    "for each image": "for each record",
-    "an image may take": "a record may take",
-}
-_IMAGES = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_RECORDS)})(?![\w/.-])")
+_IMAGES = re.compile(r"(?<![\w/.-])( ?µs/image|images/s|for each image)(?![\w/.-])")
 _ACTIVITY_NAMES = {
     **{"functions": "your functions", "waiting": "other waits", "storage": "wait for storage"},
     **{"lock": "wait for the lock", "no core": "wait for a core", "idle": "nothing to do"},
@@ -85,19 +77,12 @@ def format_headline(report: Report) -> str:
 
 def explain_neighbors(profile: Profile) -> str:
     """Returns the sentence about other programs that take the cores, or an empty text if they take hardly any."""
-    if not profile.is_crowded:
+    if not profile.host.is_crowded:
         return ""
-    no_gain = "" if _predicts(profile) else ", and no gain is predicted"
     return (
         f"Busy neighbors: other programs take {human_share(profile.host.other_cpu_fraction)} of "
-        f"{human_count(profile.host.cores, 'core')}. End them and run this again: the figures hold only beside them"
-        f"{no_gain}."
+        f"{human_count(profile.host.cores, 'core')}. End them and run this again: the figures hold only beside them."
     )
-
-
-def _predicts(profile: Profile) -> bool:
-    """Returns whether gains are predicted: of a loader not where its processes got other cores than they would have."""
-    return not (isinstance(profile, LoaderProfile) and profile.is_crowded)
 
 
 def explain_rates(report: Report) -> str:
@@ -124,15 +109,6 @@ def explain_memory(profile: Profile) -> str:
     if profile.held and profile.held[0].num_bytes >= _NOTABLE_SHARE * profile.host.peak_memory_bytes:
         most = profile.held[0]
         text += f", {human_bytes(most.num_bytes)} of it in {most.stage} ({most.number:,} {most.what})"
-    return text
-
-
-def explain_first_batch(profile: Profile) -> str:
-    """Returns the time until the first batch, and the stage that takes most of it."""
-    text = f"first batch after {profile.first_batch_s:.1f} s"
-    slowest = max(profile.held, key=lambda held: held.fill_s, default=None)
-    if slowest is not None and slowest.fill_s >= max(_NOTABLE_SHARE * profile.first_batch_s, 0.1):
-        text += f", about {slowest.fill_s:.1f} s of it to fill {slowest.stage}"
     return text
 
 
@@ -170,7 +146,7 @@ def to_text(report: Report) -> str:
 def use_unit(text: str, report: Report) -> str:
     """Returns a report's text with `DatasetFacts.unit` in the place of images. Paths such as `images/s` stay."""
     unit = report.profile.dataset.unit if isinstance(report.profile, PipelineProfile) else "images"
-    return text if unit == "images" else _IMAGES.sub(lambda found: _RECORDS[found[0]], text)
+    return text if unit == "images" else _IMAGES.sub(lambda found: found[0].lstrip().replace("image", "record"), text)
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -179,7 +155,7 @@ def to_json(report: Report) -> dict[str, Any]:
     document = {
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
-        **step_to_json(profile.step),
+        **_step_to_json(profile.step),
         "images_per_second": profile.images_per_second,
         "required_images_per_second": _finite_or_none(profile.step.required_rate),
         "cpu_limit_images_per_second": _finite_or_none(profile.cpu_limit),
@@ -188,7 +164,7 @@ def to_json(report: Report) -> dict[str, Any]:
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
         },
-        "fixes": [_fix_to_json(fix, _predicts(profile)) for fix in report.fixes],
+        "fixes": [_fix_to_json(fix) for fix in report.fixes],
         "after_images_per_second": report.after_images_per_second,
         "host": asdict(profile.host),
         "price_per_day": report.price_per_day,
@@ -205,14 +181,7 @@ def _pipeline_to_json(profile: PipelineProfile, report: Report) -> dict[str, Any
         "warm_up_s": profile.warm_up_s,
         "fill_s": profile.fill_s,
         "records_per_image": profile.records_per_image,
-        "stages": [
-            {
-                **asdict(stage),
-                "cpu_us_per_image": stage.cpu_us_per_image.median,
-                "cpu_us_per_image_spread": _spread_to_json(stage.cpu_us_per_image),
-            }
-            for stage in profile.stages
-        ],
+        "stages": [asdict(stage) for stage in profile.stages],
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "held": [asdict(held) for held in profile.held],
@@ -238,24 +207,20 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def _fix_to_json(fix: Fix, predicts: bool) -> dict[str, Any]:
+def _fix_to_json(fix: Fix) -> dict[str, Any]:
     document = asdict(replace(fix, demand=None, changes=dict(fix.changes)))
     for name in ("demand", "max_images_per_second", "efficiency"):
         del document[name]
-    if not predicts:
-        document |= {"predicted_images_per_second": None, "predicted_idle_fraction": None}
     return {**document, "effort": fix.effort.name.lower()}
 
 
-def step_to_json(step: StepTiming) -> dict[str, Any]:
-    """Returns the accelerator's part of the JSON, for every way to measure it."""
-    idle, wait = step.idle_fraction, step.input_wait_fraction
+def _step_to_json(step: StepTiming) -> dict[str, Any]:
+    shares = {"idle_fraction": step.idle_fraction, "input_wait_fraction": step.input_wait_fraction}
+    spreads = {f"{name}_spread": {"low": share.low, "high": share.high} for name, share in shares.items()}
+    idle = {"idle_fraction": step.idle, "input_wait_fraction": step.input_wait_fraction.median, **spreads}
     return {
         "method": step.method,
-        "idle_fraction": step.idle if step.has_steps else None,
-        "idle_fraction_spread": _spread_to_json(idle) if step.has_steps else None,
-        "input_wait_fraction": wait.median if step.has_steps else None,
-        "input_wait_fraction_spread": _spread_to_json(wait) if step.has_steps else None,
+        **(idle if step.has_steps else dict.fromkeys(idle)),
         "steps": step.steps,
         "step_s": step.step_s.median,
         "images_per_step": step.images_per_step,
@@ -284,10 +249,9 @@ def _summary_lines(report: Report) -> Iterator[str]:
     others = ""
     if host.other_cpu_fraction >= _NOTABLE_SHARE:
         others = f" with this pipeline, {human_share(host.other_cpu_fraction)} with other programs"
-    budget = "" if host.budget_cores is None else f" of a budget of {host.budget_cores / host.cores:.0%}"
     yield (
-        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; {explain_memory(profile)}; reads "
-        f"{human_bytes(host.storage_bytes_per_second)}/s; {explain_first_batch(profile)}."
+        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; {explain_memory(profile)}; reads "
+        f"{human_bytes(host.storage_bytes_per_second)}/s; first batch after {profile.first_batch_s:.1f} s."
     )
     yield from filter(None, (explain_filling(profile),))
     if isinstance(profile, LoaderProfile):
@@ -394,13 +358,13 @@ def _fix_lines(report: Report) -> Iterator[str]:
         yield RANKING
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
         yield f"{number}. {fix.name} ({EFFORTS[fix.effort]})"
-        yield "   " + " ".join(filter(None, (explain_gain(fix, _predicts(report.profile)), fix.reason)))
+        yield f"   {explain_gain(fix)} {fix.reason}"
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
     yield from filter(None, (format_shortfall(report), format_after(report)))
 
 
-def explain_gain(fix: Fix, predicts: bool = True) -> str:
+def explain_gain(fix: Fix) -> str:
     """Returns the rate with a fix: as measured, or else as predicted."""
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
         gain = fix.measured_gain
@@ -408,8 +372,6 @@ def explain_gain(fix: Fix, predicts: bool = True) -> str:
             f"{human_rate(fix.measured_images_per_second)} images/s measured, x {gain.median:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
         )
-    if not predicts:
-        return ""
     return f"{_format_rate(fix.predicted_images_per_second, fix.predicted_idle_fraction)} predicted."
 
 
@@ -423,10 +385,6 @@ def format_after(report: Report) -> str:
 
 def _format_rate(rate: float, idle: float | None) -> str:
     return f"{human_rate(rate)} images/s{'' if idle is None else f', {human_share(idle)} idle'}"
-
-
-def _spread_to_json(spread: Spread) -> dict[str, float]:
-    return {"low": spread.low, "high": spread.high}
 
 
 def _finite_or_none(number: float) -> float | None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.bottleneck import (
+from tfpipe.profiler.diagnose.diagnosis import (
     find_bottleneck,
+    make_report,
 )
-from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.types import Bottleneck, PipelineProfile
 
 
@@ -70,14 +70,6 @@ def test_other_processes_can_take_the_cores() -> None:
     bottleneck = find(make_profile(host={"cpu_fraction": 0.3, "other_cpu_fraction": 0.65}))
     assert bottleneck.stage == "cpu"
     assert bottleneck.reason == "Other processes take 65% of the 4 cores, this pipeline 30%."
-
-
-def test_a_budget_of_cores_is_the_limit() -> None:
-    bottleneck = find(make_profile(host={"cpu_fraction": 0.475, "budget_cores": 2}))
-    assert bottleneck.stage == "decode"
-    assert bottleneck.reason.startswith("The pipeline takes the 2 of 4 cores that cpu_budget leaves it, ")
-    assert bottleneck.limit_images_per_second == pytest.approx(2 / 3.5e-3)
-    assert "cpu_budget" not in find(make_profile(host={"cpu_fraction": 0.3, "budget_cores": 2})).reason
 
 
 def test_busy_storage_is_the_bottleneck() -> None:
@@ -149,7 +141,7 @@ def test_a_start_that_costs_more_than_an_epoch_is_the_bottleneck() -> None:
     bottleneck = find(make_profile(first_batch_s=8.0, dataset={"records": 8000}))
     assert (bottleneck.stage, bottleneck.reason) == (
         "first_batch",
-        "The first batch took 8.0 s, and the accelerator is idle for 6.0 s of an epoch.",
+        "The first batch took 8.0 s, and the accelerator waits for 6.0 s of an epoch after that.",
     )
     assert find(make_profile(first_batch_s=8.0)).stage == "decode"
 
