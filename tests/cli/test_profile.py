@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from tests.conftest import Tfpipe
 from tfpipe.cli.profile import profile
 from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.format.example import encode_example
+from tfpipe.format.tfrecord import record_footer, record_header
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--step-ms", "2", "--batch-size", "4", "--seconds", "0.5")
@@ -77,3 +79,48 @@ def test_a_missing_library_is_named_before_anything_is_measured(tmp_path: Path, 
     assert str(done.exception) == (
         "`tfpipe profile --html` needs Jinja2. Install it with: pip install '.[report]' in a checkout of tfpipe."
     )
+
+
+def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
+    options = ("--batch-size", 4, "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle", "0.1%")
+    done = tfpipe("profile", small_dataset, *options)
+    document = done.json
+    assert (document["version"], document["required_images_per_second"]) == (5, pytest.approx(4000))
+    assert {"read", "parse", "decode", "batch"} <= {stage["name"] for stage in document["stages"]}
+    assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
+    idle = f"{document['idle_fraction']:.1%}"
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 0.1%.")
+
+
+def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    payload = encode_example({"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]})
+    (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
+    done = tfpipe("profile", tmp_path / "train-*", "--step-ms", 5, "--batch-size", 4)
+    said = [line for line in done.err.splitlines() if "cuda_platform.cc" not in line]  # TensorFlow looks for a GPU once
+    assert "Error: The pipeline failed: " in done.err
+    assert said[-1].endswith(" If it is a record or an image, `tfpipe verify` names it."), done.err
+    assert (done.code, done.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--step-ms", "5", "--images-per-second", "5"),
+            "An accelerator has one speed. Give one of --step-ms and --images-per-second.",
+        ),
+        (
+            ("--max-idle", "5"),
+            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
+            "--price-per-hour and --trainer.",
+        ),
+        (("--trainer", "fit"), "Without a step there is no idle time."),
+        (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
+        (("--step-ms", "5", "--max-idle", "500"), "--max-idle': must be from 0% to 100%, got '500'."),
+        (("--step-ms", "5", "--max-idle", "few"), "--max-idle': must be from 0% to 100%, got 'few'."),
+    ],
+)
+def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
+    done = tfpipe("profile", small_dataset, *options)
+    assert done.code == 2
+    assert message in done.err

@@ -19,7 +19,6 @@ from tfpipe.profiler.model import Demand
 
 IdleMethod = Literal["loop", "fit", "none", "train", "monitor"]
 """A loop, `fit`, which takes the next batch while the device computes, no steps, the user's own, or a live training."""
-SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit", "train")
 _CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
 _MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
 FixAction = Literal[
@@ -113,7 +112,7 @@ class StepTiming:
     @property
     def idle(self) -> float:
         """The share of wall time in which the accelerator had nothing to work on; exact if it is simulated."""
-        if self.method in SIMULATED:
+        if self.method in ("loop", "fit", "train"):
             return max(1 - self.steps * self.step_s.median / self.wall_s, 0.0)
         return self.idle_fraction.median
 

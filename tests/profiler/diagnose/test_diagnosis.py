@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.diagnosis import (
-    find_bottleneck,
-    make_report,
-)
-from tfpipe.profiler.types import Bottleneck, PipelineProfile
-
-
-def find(profile: PipelineProfile) -> Bottleneck:
-    return find_bottleneck(profile)
+from tfpipe.profiler.diagnose.diagnosis import find_bottleneck, make_report
+from tfpipe.profiler.types import PipelineProfile
 
 
 def test_idle_time_is_the_time_that_is_not_compute() -> None:
@@ -59,147 +52,99 @@ def test_waiting_for_files_is_part_of_reading() -> None:
     assert demand.get_stage_limit("read") == pytest.approx(2 / 2.1e-3)
 
 
-def test_busy_cores_are_the_bottleneck() -> None:
-    bottleneck = find(make_profile())
-    assert bottleneck.stage == "decode"
-    assert bottleneck.reason == "The 4 cores are 95% busy, 63% of it in decode: 2,400 µs of a core for each image."
-    assert bottleneck.limit_images_per_second == pytest.approx(4 / 3.8e-3)
+SLOW_READ = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
+PYTHON = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
+LOCKED = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+LOOKUP = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
+MANY_READ = (make_stage("read", 1500, parallelism=8), make_stage("decode", 800, parallelism=2))
+"""They are hardly busy, but reading takes most of the cores' time."""
+BUSY = make_step(1000, 1000)
+FULL = {"peak_memory_bytes": 15 * 10**9}
+UNBUFFERED = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
+STORAGE = {"cpu_fraction": 0.2, "storage_bytes_per_second": 95e6, "storage_limit_bytes_per_second": 100e6}
+
+BOTTLENECKS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "busy cores": ({}, "decode", "The 4 cores are 95% busy, 63% of it in decode: 2,400 µs of a core for each image."),
+    "others": (
+        {"host": {"cpu_fraction": 0.3, "other_cpu_fraction": 0.65}},
+        "cpu", "Other processes take 65% of the 4 cores, this pipeline 30%.",
+    ),
+    "storage": ({"host": STORAGE}, "storage", "The storage gives 95 MB/s of the 100 MB/s that it can."),
+    "slow reads": (
+        {"stages": (SLOW_READ,), "host": {"cpu_fraction": 0.1}},
+        "read", "read takes 2,000 µs for each image, 95% of it waiting for storage, and 2 of its calls work at once: "
+        "1,000 images/s, while the cores are 10% busy.",
+    ),
+    "serial decode": (
+        {"stages": (make_stage("read", 50), make_stage("decode", 950)), "host": {"cpu_fraction": 0.25}},
+        "decode", "and 1 of its calls works at once: 1,053 images/s",
+    ),
+    "no prefetch": (
+        {"stages": (make_stage("decode", 400),), "config": UNBUFFERED, "host": {"cpu_fraction": 0.1}},
+        "prefetch", "10% busy, and no stage is at its limit: no batch is made while the accelerator works.",
+    ),
+    "accelerator": ({"step": BUSY}, "accelerator", "The accelerator is never idle: a step takes 100.0 ms"),
+    "late start of a busy one": ({"step": BUSY, "first_batch_s": 8.0}, "first_batch", "The first batch took 8.0 s"),
+    "memory of a busy one": ({"step": BUSY, "host": FULL}, "memory", "94% of the memory is taken, 15.0 GB"),
+    "memory": ({"host": FULL}, "memory", "94% of the memory is taken, 15.0 GB: a little more ends the run."),
+    "late start": (  # at 1,000 images a second and three quarters idle, 8,000 records lose 6 s
+        {"first_batch_s": 8.0, "dataset": {"records": 8000}},
+        "first_batch", "The first batch took 8.0 s, and the accelerator waits for 6.0 s of an epoch after that.",
+    ),
+    "late start of many": ({"first_batch_s": 8.0}, "decode", "The 4 cores are 95% busy"),
+    "cores are nearest": (
+        {"stages": MANY_READ, "host": {"cpu_fraction": 0.7}},
+        "read", "The cores are 70% busy, and no stage is at its limit: read takes most of them.",
+    ),
+    "a stage is nearest": (
+        {"stages": MANY_READ, "host": {"cpu_fraction": 0.3}},
+        "decode", "no stage is at its limit: decode is nearest, 40% of what it can give.",
+    ),
+    "hand-over": (  # of 2.8 ms of the cores for an image, the stages take 1 ms
+        {
+            "stages": (make_stage("augment", 1000, parallelism=8),),
+            **{"host": {"cpu_fraction": 0.7}, "dataset": {"by_engine": False}},
+        },
+        "batch", "64% of it in handing over batches: 180,000 µs of a core for each batch of 100.",
+    ),
+    "python": (
+        {"stages": (make_stage("decode", 500, parallelism=4), PYTHON), "host": {"cpu_fraction": 0.4}},
+        "jitter", "jitter is a Python function that holds Python's lock: 1,000 µs for each image, 100% of the time. So "
+        "it gives 1,000 images/s with any number of threads, as a run with 1 and with 2 showed.",
+    ),
+    "lock": (
+        {"stages": (LOCKED,), "host": {"cpu_fraction": 0.1}},
+        "ask", "ask waits behind a lock of its own that one call holds at a time: 1,000 µs",
+    ),
+    "waits": (
+        {"stages": (LOOKUP,), "host": {"cpu_fraction": 0.1}},
+        "lookup", "lookup takes 3,900 µs for each image, 97% of it waiting for something else, and 4 of ",
+    ),
+    "no counters": ({"stages": ()}, "cpu", "The 4 cores are 95% busy."),
+    "no counters, quiet": ({"stages": (), "host": {"cpu_fraction": 0.2}}, "prefetch", "no batch is made while"),
+}  # fmt: skip
 
 
-def test_other_processes_can_take_the_cores() -> None:
-    bottleneck = find(make_profile(host={"cpu_fraction": 0.3, "other_cpu_fraction": 0.65}))
-    assert bottleneck.stage == "cpu"
-    assert bottleneck.reason == "Other processes take 65% of the 4 cores, this pipeline 30%."
-
-
-def test_busy_storage_is_the_bottleneck() -> None:
-    host = {"cpu_fraction": 0.2, "storage_bytes_per_second": 95e6, "storage_limit_bytes_per_second": 100e6}
-    bottleneck = find(make_profile(host=host))
-    assert (bottleneck.stage, bottleneck.reason) == (
-        "storage",
-        "The storage gives 95 MB/s of the 100 MB/s that it can.",
-    )
-    assert bottleneck.limit_images_per_second == pytest.approx(1000 / 0.95)
-
-
-def test_slow_reads_are_the_bottleneck() -> None:
-    read = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
-    bottleneck = find(make_profile(stages=(read,), config={"tf_data.cycle_length": 2}, host={"cpu_fraction": 0.1}))
-    assert bottleneck.stage == "read"
-    assert bottleneck.reason == (
-        "read takes 2,000 µs for each image, 95% of it waiting for storage, and 2 of its calls work at once: 1,000 "
-        "images/s, while the cores are 10% busy."
-    )
-    assert bottleneck.limit_images_per_second == pytest.approx(1000)
-
-
-def test_a_serial_decode_is_the_bottleneck() -> None:
-    stages = (make_stage("read", 50), make_stage("decode", 950))
-    profile = make_profile(stages=stages, config={"tf_data.num_parallel_calls": 1}, host={"cpu_fraction": 0.25})
-    bottleneck = find(profile)
-    assert bottleneck.stage == "decode"
-    assert "and 1 of its calls works at once: 1,053 images/s" in bottleneck.reason
-
-
-def test_without_prefetch_stages_and_accelerator_wait_for_each_other() -> None:
-    config = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
-    bottleneck = find(make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1}))
-    assert bottleneck.stage == "prefetch"
-    assert bottleneck.reason == (
-        "The cores are 10% busy, and no stage is at its limit: no batch is made while the accelerator works."
-    )
-
-
-def test_an_accelerator_that_never_waits_is_the_bottleneck() -> None:
-    bottleneck = find(make_profile(step=make_step(1000, 1000)))
-    assert (bottleneck.stage, bottleneck.limit_images_per_second) == ("accelerator", 1000)
-    assert bottleneck.reason.startswith("The accelerator is never idle: a step takes 100.0 ms")
-
-
-@pytest.mark.parametrize(
-    ("changes", "stage"),
-    [({"first_batch_s": 8.0}, "first_batch"), ({"host": {"peak_memory_bytes": 15 * 10**9}}, "memory")],
-)
-def test_memory_and_a_slow_start_are_named_even_where_the_accelerator_is_busy(changes: dict[str, object], stage: str):
-    assert find(make_profile(step=make_step(1000, 1000), **changes)).stage == stage
-
-
-def test_without_counters_only_the_cores_are_known() -> None:
-    busy: PipelineProfile = make_profile(stages=())
-    assert find(busy).stage == "cpu"
-    assert find(make_profile(stages=(), host={"cpu_fraction": 0.2})).stage == "prefetch"
-
-
-def test_full_memory_comes_before_all_else() -> None:
-    bottleneck = find(make_profile(host={"peak_memory_bytes": 15 * 10**9}))
-    assert bottleneck.stage == "memory"
-    assert bottleneck.reason == "94% of the memory is taken, 15.0 GB: a little more ends the run."
-
-
-def test_a_start_that_costs_more_than_an_epoch_is_the_bottleneck() -> None:
-    """At 1,000 images a second and three quarters idle, 8,000 records lose 6 s and a million lose 750 s."""
-    bottleneck = find(make_profile(first_batch_s=8.0, dataset={"records": 8000}))
-    assert (bottleneck.stage, bottleneck.reason) == (
-        "first_batch",
-        "The first batch took 8.0 s, and the accelerator waits for 6.0 s of an epoch after that.",
-    )
-    assert find(make_profile(first_batch_s=8.0)).stage == "decode"
+@pytest.mark.parametrize("name", BOTTLENECKS)
+def test_the_bottleneck_and_its_proof(name: str) -> None:
+    changes, stage, reason = BOTTLENECKS[name]
+    found = find_bottleneck(make_profile(**changes))
+    assert (found.stage, reason in found.reason) == (stage, True), found
 
 
 @pytest.mark.parametrize(
-    ("cores_busy", "stage", "why"),
-    [(0.7, "read", "read takes most of them"), (0.3, "decode", "decode is nearest, 40% of what it can give")],
+    ("name", "limit"),
+    [
+        ("busy cores", 4 / 3.8e-3),
+        ("storage", 1000 / 0.95),
+        ("slow reads", 1000),
+        ("accelerator", 1000),
+        ("python", 1000),
+    ],
 )
-def test_where_nothing_is_busy_all_the_time_the_busiest_station_counts(cores_busy: float, stage: str, why: str) -> None:
-    """Many threads read, so they are hardly busy, but reading takes most of the cores' time."""
-    stages = (make_stage("read", 1500, parallelism=8), make_stage("decode", 800, parallelism=2))
-    bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": cores_busy}))
-    assert bottleneck.stage == stage
-    assert bottleneck.reason == f"The cores are {cores_busy:.0%} busy, and no stage is at its limit: {why}."
-
-
-def test_handing_over_that_takes_more_than_all_stages_is_named() -> None:
-    """Of 2.8 ms of the cores for an image, the stages take 1 ms."""
-    profile = make_profile(stages=(make_stage("augment", 1000, parallelism=8),), host={"cpu_fraction": 0.7})
-    bottleneck = find(replace(profile, dataset=replace(profile.dataset, by_engine=False)))
-    assert (bottleneck.stage, bottleneck.reason) == (
-        "batch",
-        "The cores are 70% busy, 64% of it in handing over batches: 180,000 µs of a core for each batch of 100.",
-    )
-
-
-def test_a_python_function_that_holds_the_lock_has_one_core() -> None:
-    own = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
-    stages = (make_stage("decode", 500, parallelism=4), own)
-    assert find(make_profile(stages=stages, host={"cpu_fraction": 0.4})) == Bottleneck(
-        "jitter",
-        "jitter is a Python function that holds Python's lock: 1,000 µs for each image, 100% of the time. So it gives "
-        "1,000 images/s with any number of threads, as a run with 1 and with 2 showed.",
-        pytest.approx(1000),
-    )
-
-
-def test_a_function_that_waits_behind_its_own_lock_is_no_case_for_threads() -> None:
-    own = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
-    bottleneck = find(make_profile(stages=(own,), host={"cpu_fraction": 0.1}))
-    assert bottleneck.stage == "ask"
-    assert bottleneck.reason.startswith("ask waits behind a lock of its own that one call holds at a time: 1,000 µs")
-
-
-def test_the_slowest_stage_is_named_beside_other_programs_too() -> None:
-    """Others take most of the cores, and the function waits all the same."""
-    own = make_stage("ask", 100, parallelism=2, wait_us_per_image=1900.0)
-    stages = (make_stage("decode", 100, parallelism=4), own)
-    assert find(make_profile(stages=stages, host={"cpu_fraction": 0.1, "other_cpu_fraction": 0.8})).stage == "ask"
-
-
-def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
-    python_stage = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
-    bottleneck = find(make_profile(stages=(python_stage,), host={"cpu_fraction": 0.1}))
-    assert bottleneck.stage == "lookup"
-    assert bottleneck.reason.startswith(
-        "lookup takes 3,900 µs for each image, 97% of it waiting for something else, and 4 of "
-    )
+def test_a_bottleneck_limits_the_rate(name: str, limit: float) -> None:
+    found = find_bottleneck(make_profile(**BOTTLENECKS[name][0]))
+    assert found.limit_images_per_second == pytest.approx(limit)
 
 
 def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
@@ -207,7 +152,7 @@ def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
     profile = make_profile(stages=(make_stage("decode", 900, parallelism=4), function), host={"cpu_fraction": 0.26})
     assert profile.demand.passes == {"transform": ("decode",)}
     assert list(profile.demand.threads) == ["transform"]
-    bottleneck = find(profile)
+    bottleneck = find_bottleneck(profile)
     assert bottleneck.stage == "transform"
     assert bottleneck.reason.startswith(
         "decode and transform take 4,800 µs for each image, 79% of it waiting for something else, and 4 of its calls "
@@ -221,7 +166,9 @@ def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> N
         stages=stages, host={"cpu_fraction": 0.26}, dataset={"by_engine": False, "own_stages": ("lookup",)}
     )
     assert (profile.demand.passes, profile.demand.threads) == ({"lookup": ("decode",)}, {"decode": 4, "lookup": 4})
-    assert find(profile).reason.startswith("decode and lookup take 4,800 µs for each image, 79% of it waiting for ")
+    assert find_bottleneck(profile).reason.startswith(
+        "decode and lookup take 4,800 µs for each image, 79% of it waiting for "
+    )
     # Behind a lock one call after another waits; without it four threads wait, and decode, side by side.
     locked = replace(own, hold_us_per_image=3900.0)
     demand = replace(profile, stages=(stages[0], locked)).demand
@@ -241,7 +188,7 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
     """3 of 4 cores' time is in no stage: a larger batch shares it among more images."""
     profile = make_profile(stages=(make_stage("decode", 1000, parallelism=4),), host={"cpu_fraction": 1.0})
     images = profile.step.images_per_step
-    bottleneck = find(profile)
+    bottleneck = find_bottleneck(profile)
     assert bottleneck.stage == "batch"
     other_us = 4e6 / profile.images_per_second - 1000
     assert bottleneck.reason == (
@@ -250,7 +197,7 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
     )
     assert profile.demand.take_batch_s == pytest.approx(other_us / 1e6)
     quiet = make_profile(stages=(make_stage("decode", 200, parallelism=4),), host={"cpu_fraction": 0.5})
-    assert find(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")
+    assert find_bottleneck(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")
 
 
 SERVED = {"service.workers": ("a:1", "b:1")}

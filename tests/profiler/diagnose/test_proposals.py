@@ -220,11 +220,6 @@ def test_the_first_fix(name: str) -> None:
     assert first.predicted_images_per_second == pytest.approx(rate)
 
 
-def test_the_engine_has_no_option_for_reads_at_once() -> None:
-    profile = make_profile(stages=(SLOW_READ,), config={"tf_data.read_parallel_calls": 1}, host={"cpu_fraction": 0.02})
-    assert not any("tf_data.read_parallel_calls" in changes for changes in list_changes(profile))
-
-
 @pytest.mark.parametrize(
     ("data", "order", "action", "changes", "instruction"),
     [
@@ -249,15 +244,6 @@ def test_an_evaluation_that_waits_for_one_file_goes_to_the_engine(data, order, a
     assert fix.predicted_images_per_second == pytest.approx(2 / (100e-6 + 900e-6 * 2**21 / 10e6), rel=0.06)
 
 
-@pytest.mark.parametrize("data", [{}, {"own_stages": ("blur",), "described": False, "records": None}])
-def test_an_evaluation_that_the_engine_cannot_read_stays_as_it_is(data: dict[str, Any]) -> None:
-    read = make_stage("read", 100, wait_us_per_image=900.0)
-    profile = make_profile(
-        stages=(read,), dataset={**TEXTBOOK, **data}, config={"training": False}, host={"cpu_fraction": 0.02}
-    )
-    assert not any("the engine" in fix.reason for fix in list_fixes(profile))
-
-
 @pytest.mark.parametrize(
     ("data", "config", "changes", "instruction"),
     [
@@ -275,23 +261,6 @@ def test_training_by_the_engine(data, config, changes, instruction):
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.5 * (MADE_S + 0.2e-3)))
 
 
-@pytest.mark.parametrize(
-    ("data", "config"),
-    [
-        ({"by_engine": True}, {}),
-        ({}, {}),  # files that only TensorFlow can read
-        ({"own_stages": ("blur",)}, {"order": "throughput"}),
-        ({}, {"order": "throughput", "training": False, **ONE_CALL}),  # what it saves was not measured
-    ],
-)
-def test_a_pipeline_that_the_engine_does_not_change(data: dict[str, Any], config: dict[str, Any]) -> None:
-    costs = {"engine_share": None if "training" in config else 0.5}
-    profile = make_profile(dataset={**TEXTBOOK, **data}, config=config, option_costs=costs)
-    assert all(fix.reason for fix in list_fixes(profile))
-    assert not any("order" in fix.changes for fix in list_fixes(profile))
-    assert not any("engine" in fix.reason for fix in list_fixes(profile))
-
-
 @pytest.mark.parametrize(("names", "is_proposed"), [(("mixup",), True), (("mixup", "blur"), False)])
 def test_stages_of_the_users_own_behind_batch_stay_behind_the_engine(names: tuple[str, ...], is_proposed: bool) -> None:
     *stages, batch = PROFILE.stages
@@ -303,15 +272,6 @@ def test_stages_of_the_users_own_behind_batch_stay_behind_the_engine(names: tupl
     )
     changes = [dict(fix.changes) for fix in list_fixes(profile) if "engine" in fix.reason]
     assert changes == ([{"order": "exact"}] if is_proposed else [])
-
-
-def test_training_that_waits_for_its_files_is_not_predicted_by_the_engine() -> None:
-    stages = (make_stage("read", 50, wait_us_per_image=90_000.0), make_stage("decode", 50))
-    config, costs = {"order": "throughput"}, {"engine_share": 0.5}
-    host = {"cpu_fraction": 0.02}
-    profile = make_profile(stages=stages, dataset=TEXTBOOK, config=config, host=host, option_costs=costs)
-    assert find_bottleneck(profile).stage == "read"
-    assert not any("engine" in fix.reason for fix in list_fixes(profile))
 
 
 READS_MUCH = (make_stage("read", 700), *(stage for stage in PROFILE.stages if stage.name != "read"))
@@ -546,19 +506,6 @@ def test_where_nothing_else_helps_a_cheaper_stage_is_work_for_the_user() -> None
     assert rewritten.predicted_images_per_second == pytest.approx(0.95 * 4 / (0.9e-3 * (1 + 0.2 / 3.6)))
     for helped in (make_blurred(), make_blurred(per_image=False, random=False)):
         assert "rewrite_stage" not in [fix.action for fix in list_fixes(helped)]
-
-
-def test_a_map_that_waits_on_one_thread_needs_threads_of_its_own() -> None:
-    stages = (make_stage("decode", 500, parallelism=4), make_stage("ask", 100, wait_us_per_image=800.0))
-    for threads, action in ((1, "rewrite_stage"), (4, "set_option")):
-        asking = (stages[0], replace(stages[1], parallelism=threads))
-        profile = make_profile(
-            stages=asking,
-            dataset={"own_stages": ["ask"], **TEXTBOOK},
-            host={"cpu_fraction": 0.2},
-            images_per_second=1000.0 * threads,
-        )
-        assert list_fixes(replace(profile, step=make_step(1000.0 * threads, 40000)))[0].action == action
 
 
 def test_an_own_stage_that_repeats_itself_is_cached() -> None:

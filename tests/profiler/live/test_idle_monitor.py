@@ -4,7 +4,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,9 +86,13 @@ def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches, autotunes
         next(iterator)
         host_s.append(time.perf_counter() - asked_at)
         time.sleep(0.02)
-    waits_s = [got_at - asked_at for asked_at, got_at, _ in monitor._deliveries]
-    assert (len(waits_s), {images for _, _, images in monitor._deliveries}) == (15, {8})
-    assert sum(waits_s[2:]) == pytest.approx(sum(host_s[2:]), rel=0.25, abs=0.03)
+    assert (len(monitor._deliveries), {images for _, _, images in monitor._deliveries}) == (15, {8})
+    waited_s = sum(got_at - asked_at for asked_at, got_at, _ in list(monitor._deliveries)[2:])
+    passed_s = sum(host_s[2:])
+    if autotunes:
+        assert waited_s < 0.2 * (passed_s + 13 * 0.02)
+    else:
+        assert 13 * 0.01 <= waited_s <= passed_s
 
 
 def test_wrong_numbers_are_named() -> None:
@@ -304,21 +308,6 @@ def test_a_training_without_steps_is_told(loop: Loop, caplog) -> None:
         assert monitor.end_epoch() == {}
         assert monitor.end_epoch() == {}
     assert caplog.text.count("3 steps were made, and the clock saw no batch of them.") == 1
-
-
-@pytest.mark.parametrize("make", [lambda: torch.ones(1) + 1, lambda: jnp.ones(1) + 1])
-def test_a_loop_of_another_framework_sees_the_wait_that_was_planted(make: Callable[[], Any]) -> None:
-    def batches() -> Iterator[np.ndarray]:
-        for _ in range(14):
-            time.sleep(STEP_S)
-            yield np.ones([8, 2])
-
-    monitor = IdleMonitor(every_steps=4, warm_up=2)
-    for _ in monitor.iterate(batches()):
-        with monitor.step() as step:
-            time.sleep(STEP_S)
-            step.result = make()
-    assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.1)
 
 
 def small_model() -> tf.keras.Model:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import Tfpipe
 from tests.profiler.faults.data import join_copies
 from tests.profiler.profiles import make_profile, make_stage
 from tests.service.workers import start_workers
@@ -22,9 +21,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
-from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure import profile as profile_module
@@ -32,7 +29,7 @@ from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.facts import find_held
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_phases
-from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_json
 from tfpipe.profiler.types import Held
 from tfpipe.system.progress import Observer, Progress
@@ -185,13 +182,9 @@ def test_customizing_must_return_stages(manifest: Manifest) -> None:
 
 
 def test_an_accelerator_that_does_not_wait_needs_no_trials(manifest: Manifest) -> None:
-    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.2, 4, "fit"), ProfileConfig(0.4, 0.1))
-    assert (profile.stages, profile.option_costs) == ((), {})
-
-
-def test_memory_is_named_where_the_accelerator_never_waits(manifest: Manifest) -> None:
     config = PipelineConfig(batch_size=4, image_size=32, prefetch_batches=7)
     profile = profile_pipeline(manifest, "train", config, Accelerator(0.2, 4, "fit"), ProfileConfig(0.4, 0.1))
+    assert profile.option_costs == {}
     assert [(held.stage, held.number) for held in profile.held] == [("prefetch", 7)]
 
 
@@ -223,70 +216,6 @@ def test_functions_of_other_readers_are_told_apart(manifest: Manifest) -> None:
     textbook = replace(config, order="throughput")
     with pytest.raises(ConfigError, match="must have batches by their steps"):
         profile_pipeline(manifest, "train", textbook, Accelerator(1, 4), functions=own)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("truth", [0.0, 0.05, 0.25, 0.5, 0.75, 0.95])
-def test_planted_idle_of_a_dataset_is_measured(truth: float) -> None:
-    """A dataset gives a batch every 40 ms by its own clock, without using the processor."""
-    step_s = 0.04 * (1 - truth) if truth else 0.08
-    started: list[float] = []
-
-    def wait(number: int) -> int:
-        if not started:  # not before, or late batches would be caught up with
-            started.append(time.perf_counter())
-        time.sleep(max(started[0] + 0.04 * number - time.perf_counter(), 0))
-        return number
-
-    dataset = tf.data.Dataset.range(1, 10**6).map(lambda i: tf.numpy_function(wait, [i], tf.int64)).prefetch(2)
-    run = drive(iter(dataset), Accelerator(step_s, 1, "fit"))
-    idle = compute_step_timing([next(run) for _ in range(150)][25:], Accelerator(step_s, 1)).idle
-    assert idle == pytest.approx(truth, abs=0.02)
-
-
-def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
-    options = ("--batch-size", 4, "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle", "0.1%")
-    done = tfpipe("profile", small_dataset, *options)
-    document = done.json
-    assert (document["version"], document["required_images_per_second"]) == (5, pytest.approx(4000))
-    assert {"read", "parse", "decode", "batch"} <= {stage["name"] for stage in document["stages"]}
-    assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
-    idle = f"{document['idle_fraction']:.1%}"
-    assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 0.1%.")
-
-
-def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path, tfpipe: Tfpipe) -> None:
-    payload = encode_example({"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]})
-    (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
-    done = tfpipe("profile", tmp_path / "train-*", "--step-ms", 5, "--batch-size", 4)
-    said = [line for line in done.err.splitlines() if "cuda_platform.cc" not in line]  # TensorFlow looks for a GPU once
-    assert "Error: The pipeline failed: " in done.err
-    assert said[-1].endswith(" If it is a record or an image, `tfpipe verify` names it."), done.err
-    assert (done.code, done.out) == (1, "")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ("--step-ms", "5", "--images-per-second", "5"),
-            "An accelerator has one speed. Give one of --step-ms and --images-per-second.",
-        ),
-        (
-            ("--max-idle", "5"),
-            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
-            "--price-per-hour and --trainer.",
-        ),
-        (("--trainer", "fit"), "Without a step there is no idle time."),
-        (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
-        (("--step-ms", "5", "--max-idle", "500"), "--max-idle': must be from 0% to 100%, got '500'."),
-        (("--step-ms", "5", "--max-idle", "few"), "--max-idle': must be from 0% to 100%, got 'few'."),
-    ],
-)
-def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
-    done = tfpipe("profile", small_dataset, *options)
-    assert done.code == 2
-    assert message in done.err
 
 
 CALLS: Mapping[Phase, int] = {"read": 2, "parse": 2, "decode": 4, "transform": 8}

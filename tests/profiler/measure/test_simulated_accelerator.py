@@ -13,7 +13,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.types import Spread, Step, Trainer
+from tfpipe.profiler.types import IdleMethod, Spread, Step
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 
 
 def make_steps(
-    make_s: float, step_s: float, count: int = 50, oversleep_s: float = 0.0, trainer: Trainer = "fit"
+    make_s: float, step_s: float, count: int = 50, oversleep_s: float = 0.0, trainer: IdleMethod = "fit"
 ) -> list[Step]:
     """Returns the steps for batches that take `make_s` each and are made on request."""
     clock = Clock()
@@ -85,25 +85,6 @@ def test_figures_are_those_of_the_whole_run() -> None:
     assert timing.idle_fraction == Spread.from_values([0.5])
     with pytest.raises(ConfigError, match="too short for two steps"):
         compute_step_timing([Step(0, 0, 0)], Accelerator(1.0, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step_s", [0.005, 0.01, 0.02, 0.03, 0.06])
-def test_a_plain_loop_that_sleeps_is_measured_as_it_is(step_s: float) -> None:
-    """Both take turns, since the machine is busy with other tests."""
-    plain_s, measured_s, steps = 0.0, 0.0, 0
-    for _ in range(5):
-        batches, began_s = paced(0.02), time.perf_counter()
-        for _ in range(20):
-            next(batches)
-            time.sleep(step_s)
-        plain_s += time.perf_counter() - began_s
-        run, began_s = drive(paced(0.02), Accelerator(step_s, 10)), time.perf_counter()
-        for _ in range(20):
-            next(run)
-        time.sleep(step_s)
-        measured_s, steps = measured_s + time.perf_counter() - began_s, steps + 20
-    assert 1 - steps * step_s / measured_s == pytest.approx(1 - steps * step_s / plain_s, abs=0.03)
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, float("inf"), float("nan")])

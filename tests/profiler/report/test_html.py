@@ -102,13 +102,6 @@ def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
     assert classes == ["is-bottleneck", "other"]
 
 
-def test_a_stage_that_changes_the_number_says_by_how_much(report: Report) -> None:
-    stages = (*report.profile.stages[:-1], replace(report.profile.stages[-1], elements_out_per_in=1 / 64))
-    page = parse_page(replace(report, profile=replace(report.profile, stages=stages)))
-    assert "Out kB Out/in" in page.text
-    assert "batch 100 3 % 4 0 0.0156 hand-over" in page.text
-
-
 def test_the_timeline_has_a_column_for_each_step(report: Report) -> None:
     """A step computes for 25 ms after 20 ms without a batch, and waits for 70 ms, which is the height."""
     html = render(report)

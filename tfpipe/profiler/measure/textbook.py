@@ -302,13 +302,10 @@ def _count_for_images(
                 elements_out_per_in=each.out_per_in,
             )
         )
-    has_read = "read" in tried
-    return TriedStages(
-        tuple(timings),
-        {name: each.out_bytes for name, each in tried.items()},
-        per_image["read"] if has_read else 1.0,
-        1e6 * handover_s * sum(per_image.values()) if has_read else None,
-    )
+    out_bytes = {name: each.out_bytes for name, each in tried.items()}
+    if "read" not in tried:
+        return TriedStages(tuple(timings), out_bytes)
+    return TriedStages(tuple(timings), out_bytes, per_image["read"], 1e6 * handover_s * sum(per_image.values()))
 
 
 def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> StageFigures:
