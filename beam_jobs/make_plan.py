@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.facts import Facts
 from beam_jobs.inputs.faults import Faults
 from beam_jobs.inputs.recognize import Input, recognize
-from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
 from beam_jobs.plan.split_and_shard import (
@@ -43,10 +41,8 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 def plan_input(source: Input, readers: int = 0, observer: Observer | None = None) -> Plan:
     """Returns the plan of a recognized input. `readers` processes look for copies; 0: this one does."""
     config = source.config
-    images, facts = source.list(observer)
-    listing, has_splits = _resolve(source, images, facts)
-    del images  # whose columns the listing may have replaced
-    if not has_splits:
+    listing = source.list(observer)
+    if not _check_listing(listing, config):
         listing = give_splits(listing, config)
     counts = listing.images.count_values("split")
     splits = list_splits(config, counts)
@@ -58,30 +54,16 @@ def plan_input(source: Input, readers: int = 0, observer: Observer | None = None
     return shard_images(listing, splits, config, *copies)
 
 
-def _resolve(source: Input, images: ImageTable, facts: Facts) -> tuple[Listing, bool]:
-    """Returns what all images have in common, and whether the input names their splits."""
-    config, faults, has_splits = source.config, Faults(source.config.input), False
-    listing: Listing | None = None
+def _check_listing(listing: Listing, config: ShardConfig) -> bool:
+    """Raises all that is wrong with a listing at once; returns whether the input names the splits of its images."""
+    faults, has_splits = Faults(config.input, listing.faults), False
     with faults:
-        listing = source.resolve(images, facts)
-    with faults:
-        facts.missing.check(config, len(images))
-
-    known = images if listing is None else listing.images
-
-    def find_unsplit() -> str:
-        if facts.unsplit.count:
-            return facts.unsplit.show(source.files)
-        paths = known.get_paths(known.find_empty("split"))
-        return min(paths) if facts.whole is None else paths[0]
-
-    with faults:
-        if listing is not None or len(images):
-            skipped = facts.skipped if listing is None else listing.skipped
-            has_splits = are_splits_named(known.count_values("split"), find_unsplit, skipped, config)
+        listing.missing.check(config, len(listing.images))
+    if len(listing.images) or not faults.found:
+        with faults:
+            has_splits = are_splits_named(listing, config)
     faults.check()
-    assert listing is not None
-    return listing, has_splits
+    return has_splits
 
 
 def _check_classes(listing: Listing, num_splits: int) -> None:

@@ -3,37 +3,39 @@
 A folder, an archive and a folder of archives are walked as one tree: ImageNet ships as one tar per class.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.facts import Facts, give_meaning
-from beam_jobs.inputs.folder import list_unpacked, name_input
-from beam_jobs.inputs.label_file import put_known_first, rename_labels
+from beam_jobs.inputs.folder import list_tree, list_unpacked, name_input
+from beam_jobs.inputs.label_file import put_known_first, rename_labels, set_classes
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
+from tfpipe.system.progress import Observer
 
 
-def resolve_tree(config: ShardConfig, images: ImageTable, facts: Facts) -> Listing:
-    """Returns the images with the splits and the classes that their folders name."""
+def list_class_folders(config: ShardConfig, observer: Observer | None = None) -> Listing:
+    """Lists the images of a folder or an archive, with the splits and the classes that their folders name."""
     source, from_archive = config.input, is_archive(config.input)
+    images, skipped, _ = list_tree(source, config.workers, observer)
     # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
     # are passed over in archives only: the user of a folder can name the folder inside it.
-    folders = sorted(map(str, facts.labels))
+    counts = images.count_values("label")
+    folders = sorted(map(str, counts))
     shared = _count_shared_parents([_make_path_in(folder) for folder in folders])
     parents = shared if from_archive else 0
     layout = _Layout.infer(folders, source, parents)
-    meanings = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
-    _check_loose(images, facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
-    labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in meanings.items()}
+    parsed = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
+    _check_loose(images, counts, {folder for folder, (_, label) in parsed.items() if label is None}, source)
+    labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in parsed.items()}
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
-    if label_names == ("images",) and "*.txt" in (facts.skipped or ()):
+    if label_names == ("images",) and "*.txt" in skipped:
         raise DataError(
             f"{source} holds its images in folders `images` and *.txt files beside them, as YOLO's datasets do. Boxes "
             "are read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder "
@@ -42,14 +44,26 @@ def resolve_tree(config: ShardConfig, images: ImageTable, facts: Facts) -> Listi
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=False)
-    listing = Listing(
+    return Listing(
         *name_input(source),
+        set_classes(images, labels, {folder: split for folder, (split, _) in parsed.items()}),
         label_names=label_names,
-        skipped=facts.skipped,
+        skipped=skipped,
         unpack=list_unpacked(images),
         note=_explain_parents(folders, source, shared - parents),
     )
-    return give_meaning(listing, images, labels, {folder: split for folder, (split, _) in meanings.items()})
+
+
+def explain_no_folders(config: ShardConfig) -> str:
+    """Returns how to read the table of Hugging Face's `imagefolder` beside the images, or why they have no class."""
+    paths = (file_io.join(config.input, f"metadata.{ending}") for ending in ("jsonl", "csv", "parquet"))
+    table = next(filter(file_io.exists, paths), None)
+    if table is not None:
+        return f"the images lie in no class folders; shard the table {table} with --image-column file_name"
+    return (
+        "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
+        "dog/2.jpg"
+    )
 
 
 def _make_path_in(folder: str) -> str:
@@ -57,15 +71,15 @@ def _make_path_in(folder: str) -> str:
     return f"{folder}/x" if folder else "x"
 
 
-def _check_loose(images: ImageTable, facts: Facts, loose: Collection[str], source: str) -> None:
-    """Checks that either all images lie in class folders or none of them."""
-    num_loose = sum(facts.labels[folder] for folder in loose)
-    if num_loose and num_loose < facts.num_images:
+def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Collection[str], source: str) -> None:
+    """Checks that either all images lie in class folders or none of them; `counts` are those of each folder."""
+    num_loose = sum(counts[folder] for folder in loose)
+    if num_loose and num_loose < len(images):
         codes, folders = images.get_codes("label")
         is_loose = np.array([folder in loose for folder in folders], bool)
         first = min(images.get_paths(np.flatnonzero(is_loose[codes])))
         raise DataError(
-            f"{num_loose} of {facts.num_images} images in {source} lie in no class folder, such as {first}. Put every "
+            f"{num_loose} of {len(images)} images in {source} lie in no class folder, such as {first}. Put every "
             "image into a class folder, or none."
         )
 

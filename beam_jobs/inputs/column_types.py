@@ -24,7 +24,7 @@ _ODD, _TEXT, _NESTED, _BYTES, _UNKNOWN = 2, 3, 4, 5, -1
 _NUMBERS = (0, 1, _ODD)
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes", "bytes", "bytes")
 _INT64 = range(-(2**63), 2**63)
-_MISSING, _LENGTHS_KEPT = -1, 3
+_MISSING = -1
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Programs write the exponent with a sign or behind a fraction; 1E5 and 12e3 are names.
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+][0-9]+)")
@@ -60,56 +60,49 @@ class Column:
         return values[0] if values else ""  # only a caption can be missing
 
 
-@dataclass(frozen=True)
-class ColumnFacts:
-    """The facts about a column's cells that decide its feature. Those of two parts of a table can be added."""
+@dataclass
+class CellKinds:
+    """The kinds of a column's cells, from which its feature follows."""
 
-    firsts: Mapping[int, _First] = field(default_factory=dict)  # the first value of each kind
-    lengths: frozenset[int] = frozenset()  # the least three; `_MISSING` for a cell without a value
+    from_text: bool  # whether all cells are texts that may spell numbers
+    firsts: dict[int, _First] = field(default_factory=dict)  # the first value of each kind
+    lengths: set[int] = field(default_factory=set)  # of lists; `_MISSING` for a cell without a value
     has_lists: bool = False  # whether a cell holds a list
 
-    @classmethod
-    def read(cls, cells: Iterable[Any], file_number: int, rows: Iterable[int], *, from_text: bool) -> "ColumnFacts":
-        """Returns the facts about cells: None, scalars or lists; with `from_text`, texts that may spell numbers."""
-        firsts: dict[int, _First] = {}
-        lengths, has_lists = set(), False
+    def add(self, cells: Iterable[Any], rows: Iterable[tuple[int, int]]) -> None:
+        """Adds cells: None, scalars or lists; `rows` has for each the number of its file, and the row in it."""
+        infer = _infer_spelled_kind if self.from_text else _infer_kind
         for row, cell in zip(rows, cells, strict=False):
             values = [cell] if _is_nested(cell) else _to_list(cell)
-            has_lists = has_lists or isinstance(cell, (list, tuple))
-            lengths.add(_MISSING if cell is None else len(values))
+            self.has_lists = self.has_lists or isinstance(cell, (list, tuple))
+            self.lengths.add(_MISSING if cell is None else len(values))
             for position, value in enumerate(values):
-                kind = _infer_spelled_kind(value) if from_text else _infer_kind(value)
-                if kind not in firsts:
-                    firsts[kind] = (file_number, row, position), value
-        return cls(firsts, frozenset(sorted(lengths)[:_LENGTHS_KEPT]), has_lists)
-
-    def __add__(self, other: "ColumnFacts") -> "ColumnFacts":
-        firsts = dict(self.firsts)
-        for kind, (place, value) in other.firsts.items():
-            if kind not in firsts or place < firsts[kind][0]:
-                firsts[kind] = place, value
-        lengths = frozenset(sorted(self.lengths | other.lengths)[:_LENGTHS_KEPT])
-        return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
+                kind = infer(value)
+                if kind not in self.firsts:
+                    self.firsts[kind] = (*row, position), value
 
     def infer_target(self, column: str, files: Sequence[str]) -> Column:
         """Returns the column with the target of a regression."""
         texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
-            (file_number, row, _), value = min(texts, key=_get_place)
+            (file_number, row, _), value = min(texts, key=_get_row)
             raise DataError(f"{files[file_number]}, row {row}: the target {column!r} must be a number, got {value!r}.")
         if self.has_lists or self.lengths != {1}:
             raise DataError(f"{files[0]}: the target {column!r} must be one number in every row.")
         return Column(FeatureSpec(TARGET, "float", (), "target of a regression"))
 
-    def infer(self, name: str, files: Sequence[str], *, from_text: bool, is_text: bool = False) -> Column:
-        """Infers the feature of the column. With `is_text` texts become a feature of text, else values of bytes."""
+    def infer(self, name: str, files: Sequence[str], *, is_text: bool = False, mixes: bool = False) -> Column:
+        """Infers the feature of the column. With `is_text` texts become a feature of text, else values of bytes.
+
+        With `mixes` numbers may stand beside texts, and become texts, as they may where all cells are texts.
+        """
         faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
         numbers = [self.firsts[kind] for kind in _NUMBERS if kind in self.firsts]
         texts = [self.firsts[kind] for kind in (_TEXT, _NESTED, _BYTES) if kind in self.firsts]
-        if not from_text and numbers and texts:
-            faults.append(max(min(numbers, key=_get_place), min(texts, key=_get_place), key=_get_place))
+        if not (mixes or self.from_text) and numbers and texts:
+            faults.append(max(min(numbers, key=_get_row), min(texts, key=_get_row), key=_get_row))
         if faults:
-            (file_number, row, _), value = min(faults, key=_get_place)
+            (file_number, row, _), value = min(faults, key=_get_row)
             raise DataError(
                 f"{files[file_number]}, row {row}: column {name!r} must hold numbers or texts of one kind, or lists of "
                 f"them, got {value!r}."
@@ -131,7 +124,7 @@ class ColumnFacts:
         return Column(FeatureSpec(name, dtype, shape, kind=kind))
 
 
-def _get_place(first: _First) -> tuple[int, int, int]:
+def _get_row(first: _First) -> tuple[int, int, int]:
     return first[0]
 
 

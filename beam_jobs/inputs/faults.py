@@ -1,34 +1,23 @@
 """Gathers what is wrong with an input in `with faults:` blocks, so that one run says all of it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tfpipe.errors import DataError
 from tfpipe.system.units import human_count
 
-_ROWS_SHOWN = 5
+ROWS_SHOWN = 5
 _DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of one kind
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table. Those of two parts of it can be added."""
+    """Some rows of a table."""
 
     count: int = 0
     first: tuple[tuple[int, int, str], ...] = ()  # the number of the file, the row from 1, and what is wrong
-
-    @classmethod
-    def of(cls, file_number: int, rows: Sequence[int] | NDArray[np.int64], what: str = "") -> "Rows":
-        """Returns these rows of a file."""
-        return cls(len(rows), tuple((file_number, int(row), what) for row in rows[:_ROWS_SHOWN]))
-
-    def __add__(self, other: "Rows") -> "Rows":
-        return Rows(self.count + other.count, tuple(sorted((*self.first, *other.first))[:_ROWS_SHOWN]))
 
     def show(self, files: Sequence[str], begin: int = 0) -> str:
         """Returns a list such as "rows 2, 7 and 30 more"; `begin` is the first row that it has."""
@@ -45,14 +34,14 @@ class Rows:
 class RowFaults:
     """The faults of rows, by their kind. In its block an error is kept with the row at hand."""
 
-    file_number: int
+    file_number: int = 0
     row: int = 0  # the row at hand, from 1
     found: dict[str, Rows] = field(default_factory=dict)
     is_faulty: bool = False  # whether the row at hand is
 
-    def begin(self, row: int) -> None:
+    def begin(self, file_number: int, row: int) -> None:
         """Begins with another row."""
-        self.row, self.is_faulty = row, False
+        self.file_number, self.row, self.is_faulty = file_number, row, False
 
     def __enter__(self) -> None:
         pass
@@ -62,24 +51,17 @@ class RowFaults:
             return False
         self.is_faulty = True
         what = str(error)
-        self.found = add_faults(self.found, {_DETAILS.split(what)[0]: Rows.of(self.file_number, [self.row], what)})
+        alike = self.found.get(_DETAILS.split(what)[0], Rows())
+        first = (*alike.first, (self.file_number, self.row, what))[:ROWS_SHOWN]
+        self.found[_DETAILS.split(what)[0]] = Rows(alike.count + 1, first)
         return True
 
-
-def add_faults(one: Mapping[str, Rows], other: Mapping[str, Rows]) -> dict[str, Rows]:
-    """Returns the faulty rows of both by the kind of their fault."""
-    return {kind: one.get(kind, Rows()) + other.get(kind, Rows()) for kind in dict.fromkeys((*one, *other))}
-
-
-def list_faults(found: Mapping[str, Rows], files: Sequence[str]) -> Iterator[DataError]:
-    """Yields an error for each kind of fault, in the order of the rows."""
-    for rows in sorted(found.values(), key=lambda rows: rows.first[0]):
-        file_number, row, what = rows.first[0]
-        also = f" So {'do' if rows.count > 2 else 'does'} {rows.show(files, 1)}." if rows.count > 1 else ""
-        yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
-
-
-NO_ROWS = Rows()
+    def explain(self, files: Sequence[str]) -> Iterator[DataError]:
+        """Yields an error for each kind of fault, in the order of the rows."""
+        for rows in sorted(self.found.values(), key=lambda rows: rows.first[0]):
+            file_number, row, what = rows.first[0]
+            also = f" So {'do' if rows.count > 2 else 'does'} {rows.show(files, 1)}." if rows.count > 1 else ""
+            yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
 
 
 class _ManyFaultsError(DataError):

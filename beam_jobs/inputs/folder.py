@@ -10,7 +10,6 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from typing import NamedTuple, TypeVar
@@ -68,11 +67,10 @@ class _Files(NamedTuple):
         return ListedFile(path, max(size, 0), skip=reason)  # a link to nothing: the worker that reads it says so
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """The images of a folder or an archive."""
 
-    images: ImageTable  # with the folder as `label`, whose meaning follows from the layout of all folders
+    images: ImageTable  # with the folder as `label`; which class that is follows from the layout of all folders
     skipped: Counter[str]  # files, by reason
     has_other_names: bool = True  # whether some image may have a name that is none of an image
 
@@ -377,4 +375,4 @@ def drop_equal_paths(tree: Tree, source: str) -> Tree:
         if path in last_index:
             dropped.append(last_index[path])
         last_index[path], last_file[path] = i, file
-    return replace(tree, images=images.take(np.setdiff1d(np.arange(len(images)), dropped)))
+    return tree._replace(images=images.take(np.setdiff1d(np.arange(len(images)), dropped)))

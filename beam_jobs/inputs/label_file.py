@@ -1,31 +1,79 @@
-"""Puts classes into the order of a file with one name per line (`--labels`)."""
+"""Names the classes of labels: in the order of a file with one name per line (`--labels`), or of the labels."""
 
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.plan.image_table import ImageTable
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 
 Labels = Mapping[str | None, str | None]
-
+_MAX_NUMBER = 100_000
+_MAX_DIGITS = 1000
 
 _NO_CLASS = re.compile(r"[-+][0-9]+|[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|nan|NaN|<NA>")
 OF_PANDAS = "pandas writes 1.0 and nan where classes are missing: give every row a whole number or a name."
 
 
-def check_label(label: str, place: str = "") -> None:
+def check_label(label: str, where: str = "") -> None:
     """Checks that a label is not a number that no class has, and has no white space around it."""
     if _NO_CLASS.fullmatch(label):
         is_whole = label.lower() in ("nan", "<na>") or label.rstrip("0").endswith(".")
         advice = f" {OF_PANDAS}" if is_whole else ""
         raise DataError(
-            f"{place}'label' must be a name or a number from 0, got {label!r}.{advice} If it is a name, give a file "
+            f"{where}'label' must be a name or a number from 0, got {label!r}.{advice} If it is a name, give a file "
             "with all names as `labels`."
         )
     if label != label.strip():
-        raise DataError(f"{place}'label' must have no white space around it, got {label!r}.")
+        raise DataError(f"{where}'label' must have no white space around it, got {label!r}.")
+
+
+def number_labels(
+    counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = "", *, is_checked: bool = False
+) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
+    """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
+
+    Numbers below `_MAX_NUMBER` are class numbers: each number up to the highest is a class. Larger ones are mere names.
+    """
+    num_images, missing = sum(counts.values()), counts.get(None, 0)
+    if missing == num_images:
+        return {}, (), False
+    if missing:
+        raise DataError(
+            f"{config.input}: every row must have a 'label' or none may, but {missing} of {num_images} have "
+            f"none{unlabeled and f': {unlabeled}'}. Give them one, or take these rows out."
+        )
+    names = sorted(map(str, counts))
+    for name in () if is_checked else sorted({*names} - read_known_names(config)):
+        check_label(name, f"{config.input}: ")
+    if not all(name.isdecimal() and name.isascii() and len(name) < _MAX_DIGITS for name in names):
+        return {name: name for name in names}, tuple(names), False
+    highest = max(map(int, names))
+    if highest < _MAX_NUMBER:
+        # "007" and "7" are one class.
+        return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True
+    names.sort(key=int)
+    one, other = next((pair for pair in pairwise(names) if int(pair[0]) == int(pair[1])), ("", ""))
+    if other:
+        raise DataError(
+            f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
+        )
+    return {name: name for name in names}, tuple(names), True
+
+
+def set_classes(images: ImageTable, labels: Labels, splits: Mapping[str, str] | None = None) -> ImageTable:
+    """Returns the images with their classes; a label that is not among `labels` is its own class.
+
+    `splits` are by the label that is a folder, or None.
+    """
+    codes, texts = images.get_codes("label")
+    if splits is not None:
+        images = images.replace_texts("split", codes, [splits.get(str(text), "") for text in texts])
+    classes = [labels.get(text, text) for text in texts]
+    return images if classes == texts else images.replace_texts("label", codes, classes)
 
 
 def read_known_names(config: ShardConfig) -> frozenset[str]:
@@ -34,15 +82,15 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
 
 
 def rename_labels(
-    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_place: bool = False
+    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_number: bool = False
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
     """Returns the class of each label, and all class names in the order of the file.
 
-    Numbers may be places in the file; with `by_place` they are, even if they are names as well.
+    Numbers may be those of lines in the file, from 0; with `by_number` they are, even if they are names as well.
     """
     names = _read_names(path)
     if is_numeric:
-        return (name_numbers if by_place else _match_numbers)(path, labels, names), names
+        return (name_numbers if by_number else _match_numbers)(path, labels, names), names
     missing = sorted(set(label_names) - set(names))
     if missing:
         form = unicodedata.normalize("NFC", missing[0])
@@ -57,7 +105,7 @@ def put_known_first(
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
     """Returns the class of each label, and the class names with the known ones first, whose numbers must stay.
 
-    Labels that are numbers are names of known classes, or else their places.
+    Labels that are numbers are names of known classes, or else the numbers of these.
     """
     known = config.known_labels
     if known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
@@ -70,15 +118,15 @@ def put_known_first(
 def _match_numbers(
     source: str, labels: Labels, names: Sequence[str], *, may_add: bool = False
 ) -> dict[str | None, str | None]:
-    """Returns the class of each label that is a number: the class of this name, or the one at this place.
+    """Returns the class of each label that is a number: the class of this name, or the one with this number.
 
     With `may_add` other labels may be new classes.
     """
     texts = sorted(map(str, labels), key=lambda text: (int(text), text))
     numbers = {int(name): name for name in names if name.isdecimal() and name.isascii()}
     unknown = next((text for text in texts if text not in names), None)
-    has_place, has_other = int(texts[-1]) < len(names), any(numbers.get(int(text), text) != text for text in texts)
-    if unknown is None or (may_add and numbers and not has_place and not has_other):
+    has_number, has_other = int(texts[-1]) < len(names), any(numbers.get(int(text), text) != text for text in texts)
+    if unknown is None or (may_add and numbers and not has_number and not has_other):
         return {label: label for label in labels}
     is_like_names = may_add or any(int(text) in numbers for text in texts)
     if numbers and is_like_names and [*names] != [*map(str, range(len(names)))]:
@@ -93,7 +141,7 @@ def _match_numbers(
 
 
 def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> dict[str | None, str | None]:
-    """Returns the class of each label of the input, where labels are the places of classes."""
+    """Returns the class of each label of the input, where labels are the numbers of classes."""
     highest = max((int(str(label)) for label in labels), default=0)
     if highest >= len(names):
         raise DataError(f"{path} names {len(names)} classes, but label {highest} occurs.")

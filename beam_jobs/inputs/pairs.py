@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import count, islice
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,8 +25,7 @@ from beam_jobs.inputs.archive import (
     list_archive,
     strip_archive_suffix,
 )
-from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts
-from beam_jobs.inputs.facts import Facts, find_nums_images, give_meaning
+from beam_jobs.inputs.column_types import CAPTION, CellKinds, Column
 from beam_jobs.inputs.folder import (
     Archive,
     Look,
@@ -42,8 +41,8 @@ from beam_jobs.inputs.folder import (
     list_unpacked,
     name_input,
 )
-from beam_jobs.inputs.label_file import put_known_first, rename_labels
-from beam_jobs.inputs.table import number_labels
+from beam_jobs.inputs.label_file import number_labels, put_known_first, rename_labels, set_classes
+from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
@@ -79,7 +78,7 @@ class _Pairs(NamedTuple):
     """The pairs of one tar file. Several can be joined."""
 
     images: ImageTable  # whose `extra` has the order of `columns`, and may lack the last ones
-    columns: Mapping[str, ColumnFacts]
+    columns: tuple[str, ...]
     skipped: Counter[str]  # files and pairs, by reason
 
 
@@ -167,14 +166,15 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     tars, num_bytes, skipped = _find_tars(source)
     located = [(source if is_file else file_io.join(source, path), path) for path in tars]
     list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
-    builder, columns = ImageTableBuilder(), dict[str, ColumnFacts]()
+    builder, columns = ImageTableBuilder(), dict[str, None]()
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
     splits = [""] if is_file else find_splits(tars)
     results = list_side_by_side(located, count_processes(num_bytes, config.workers), list_one)
     for split, pairs in zip(splits, results, strict=True):
         images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
-        columns = _join_columns(columns, len(builder), pairs.columns, len(images))
-        columns_of_tars.append((len(images), tuple(pairs.columns)))
+        columns |= dict.fromkeys(pairs.columns)
+        _check_count(columns)
+        columns_of_tars.append((len(images), pairs.columns))
         builder.extend(images)
         skipped += pairs.skipped
         if observer is not None:
@@ -182,8 +182,8 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     num_images = len(builder)
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
-    names, typed = _type_columns(columns, tars)
     images = builder.finish()
+    names, typed = _type_columns(images, columns, columns_of_tars, tars)
     if names:
         images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
     tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
@@ -210,7 +210,7 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
 def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: bool) -> tuple[int, _Pairs]:
     """Returns the number of a tar file, and its pairs, under the tar's name unless it is the whole input."""
     number, (path, location) = numbered
-    builder = _PairsBuilder(number, "" if is_input else strip_archive_suffix(location) + "/", group_by)
+    builder = _PairsBuilder("" if is_input else strip_archive_suffix(location) + "/", group_by)
     pairs: dict[str, _Files] = {}
     with file_io.explain_os_errors(f"read {path}"):
         for file in list_archive(path, location, _is_wanted):
@@ -245,11 +245,10 @@ def _is_wanted(name: str, size: int) -> bool:
 class _PairsBuilder:
     """The builder of the pairs of one tar file, to which the files of pairs are added."""
 
-    def __init__(self, number: int, folder: str, group_by: str | None) -> None:
+    def __init__(self, folder: str, group_by: str | None) -> None:
         self.skipped = Counter[str]()
-        self._number, self._folder, self._group_by = number, folder, group_by
-        self._images, self._columns = ImageTableBuilder(), dict[str, ColumnFacts]()
-        self._rows: list[Mapping[str, Any]] = []  # those whose facts are not in `_columns` yet
+        self._folder, self._group_by = folder, group_by
+        self._images, self._columns = ImageTableBuilder(), dict[str, None]()
 
     def add(self, files: _Files) -> None:
         """Adds a pair, or counts the reason why it is left out."""
@@ -260,38 +259,19 @@ class _PairsBuilder:
         except _BadPairError as error:
             self.skipped[str(error)] += 1
             return
-        for name in values:
-            if name not in self._columns:
-                self._columns[name] = ColumnFacts()
-                _check_count(self._columns)
+        self._columns |= dict.fromkeys(values)
+        _check_count(self._columns)
         extra = cast(tuple[Value, ...], tuple(values.get(name) for name in self._columns))  # converted at the end
         group = "" if self._group_by is None else str(values.get(self._group_by))
-        parts = tuple((self._folder + str(part[0]), *part[1:]) for part in image.images)
-        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra, images=parts))
-        self._rows.append(values)
-        if len(self._rows) == _ROWS_AT_ONCE:
-            self._add_facts()
-
-    def _add_facts(self) -> None:
-        first_row = len(self._images) - len(self._rows)
-        for name, facts in self._columns.items():
-            before = _NEVER if first_row and facts == ColumnFacts() else facts
-            cells = [row.get(name) for row in self._rows]
-            self._columns[name] = before + ColumnFacts.read(cells, self._number, count(first_row + 1), from_text=False)
-        self._rows = []
+        several = tuple((self._folder + str(file[0]), *file[1:]) for file in image.images)
+        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra, images=several))
 
     def finish(self) -> _Pairs:
         """Returns the pairs."""
-        if self._rows:
-            self._add_facts()
-        return _Pairs(self._images.finish(), self._columns, self.skipped)
+        return _Pairs(self._images.finish(), tuple(self._columns), self.skipped)
 
 
-_NEVER = ColumnFacts.read([None], 0, [0], from_text=False)
-"""The facts about a column in rows that lack it."""
-
-
-def _check_count(columns: Mapping[str, ColumnFacts]) -> None:
+def _check_count(columns: Mapping[str, None]) -> None:
     if len(columns) > _MAX_COLUMNS:
         raise DataError(
             f"The .json files of pairs must have at most {_MAX_COLUMNS:,} different names, but {list(columns)[-1]!r} "
@@ -299,24 +279,25 @@ def _check_count(columns: Mapping[str, ColumnFacts]) -> None:
         )
 
 
-def _join_columns(
-    first: Mapping[str, ColumnFacts], num_first: int, second: Mapping[str, ColumnFacts], num_second: int
-) -> dict[str, ColumnFacts]:
-    """Returns the facts about the columns of two tables with these numbers of rows."""
-    if not num_first or not num_second:
-        return dict(first or second)
-    joined = {name: first.get(name, _NEVER) + second.get(name, _NEVER) for name in dict.fromkeys((*first, *second))}
-    _check_count(joined)
-    return joined
-
-
-def _type_columns(columns: Mapping[str, ColumnFacts], tars: Sequence[str]) -> tuple[list[str], tuple[Column, ...]]:
+def _type_columns(
+    images: ImageTable,
+    columns: Mapping[str, None],
+    columns_of_tars: Sequence[tuple[int, Sequence[str]]],
+    tars: Sequence[str],
+) -> tuple[list[str], tuple[Column, ...]]:
     """Returns the columns that hold values, captions first, and their features."""
-    names = sorted((name for name, facts in columns.items() if facts.firsts), key=lambda name: name != CAPTION)
-    typed = []
-    for name in names:
-        # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
-        typed.append(columns[name].infer(name, tars, from_text=True, is_text=True))
+    kinds = {name: CellKinds(from_text=False) for name in columns}
+    rows = images.iterate_extras()
+    for number, (num_pairs, names) in enumerate(columns_of_tars):
+        for begin in range(0, num_pairs, _ROWS_AT_ONCE):
+            some = list(islice(rows, min(_ROWS_AT_ONCE, num_pairs - begin)))
+            cells = dict(zip(names, zip_longest(*some), strict=False))  # the first rows lack the columns of later ones
+            where = [(number, row) for row in range(begin + 1, begin + 1 + len(some))]
+            for name, kind in kinds.items():
+                kind.add(cells.get(name, (None,)), where)
+    names = sorted((name for name, kind in kinds.items() if kind.firsts), key=lambda name: name != CAPTION)
+    # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
+    typed = [kinds[name].infer(name, tars, is_text=True, mixes=True) for name in names]
     check_names([column.spec for column in typed])
     return names, tuple(typed)
 
@@ -357,22 +338,23 @@ def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
 def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Listing:
     """Returns the pairs with their classes and with the values of their columns."""
     images, source = tree.images, config.input
-    facts = Facts(
-        num_images=len(images), labels=Counter(images.count_values("label")), nums_images=find_nums_images(images)
-    )
-    labels, label_names, is_numeric = number_labels(facts, config)
+    labels, label_names, is_numeric = number_labels(images.count_values("label"), config)
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numeric and not config.labels)
-    listing = Listing(
+    shape, unpack = infer_images_shape(images, source), list_unpacked(images)
+    images = set_classes(images, labels)
+    if columns and len(images):
+        images = images.convert_extras([column.convert for column in columns])
+    return Listing(
         *name_input(source),
+        images,
         label_names=label_names,
         extra=tuple(column.spec for column in columns),
         skipped=tree.skipped,
-        unpack=list_unpacked(images),
-        images_shape=facts.infer_images_shape(source),
+        unpack=unpack,
+        images_shape=shape,
     )
-    return give_meaning(listing, images, labels, columns=columns)
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:

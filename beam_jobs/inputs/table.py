@@ -7,31 +7,32 @@ import mimetypes
 import posixpath
 import shlex
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain, pairwise
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, TypeGuard, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
-from beam_jobs.inputs.facts import Facts, find_nums_images, give_meaning
-from beam_jobs.inputs.faults import NO_ROWS, Faults, RowFaults, Rows, add_faults, list_faults
+from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
+from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column
+from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, Rows
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import (
     OF_PANDAS,
     check_label,
     name_numbers,
+    number_labels,
     put_known_first,
     read_known_names,
     rename_labels,
+    set_classes,
 )
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.inputs.table_files import (
-    ReadRow,
     Row,
     TableFile,
     find_columns,
@@ -45,9 +46,9 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import SINGLE, Box, FileRef, ImageLocation, ImageRef, Value, list_files
+from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Listing, Missing
+from beam_jobs.plan.listing import Listing, read_sizes
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
@@ -58,20 +59,13 @@ from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
-_MAX_PLACES = 100_000
-_MAX_DIGITS = 1000
 _SHOWN = 200  # characters of a cell in a message
 LABEL = "label"
-SIZE_COLUMNS = ("width", "height")
-"""The columns of the size of an image, for boxes in pixels."""
 
 _LIKELY_LABELS = frozenset(
     ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
 )
 _DAMAGED = "row of a damaged row group"
-_SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
-_LISTS_AT_ONCE = 50_000  # lists of images, or masks, whose folders are listed anew for each so many
-_NO_ROWS = np.empty(0, np.int64)
 
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -89,202 +83,241 @@ def find_root(config: ShardConfig) -> str:
     return get_root(config.input) if config.image_root is None else config.image_root
 
 
-def read_columns(sources: Sequence[TableFile], config: ShardConfig) -> tuple[tuple[str, ...], bool]:
-    """Returns the names of the further columns in the order of the first row, and whether there are columns of boxes.
+def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
+    """Lists the images of a table, with their classes and the values of further columns.
 
-    The column `label` is one of them if it holds lists of classes.
+    What is wrong with rows and columns is in the listing's `faults`.
     """
-    found: dict[str, Rows] = {}
-    for source in sources:
-        faults = RowFaults(source.number)
-        for number, row in read_rows(source):
-            if isinstance(row, dict):
-                return _check_header(row, source.path, config), not row.keys().isdisjoint(_BOX_COLUMNS)
-            faults.begin(number)
-            with faults:
-                raise row or DataError("the row is damaged.")
-        found = add_faults(found, faults.found)
-    Faults(config.input, list_faults(found, [source.path for source in sources])).check()
-    raise DataError(f"{config.input} holds no rows.")
-
-
-def list_rows(
-    sources: Sequence[TableFile], columns: Sequence[str], config: ShardConfig, observer: Observer | None = None
-) -> tuple[ImageTable, Facts]:
-    """Returns the images of a table with the facts about them."""
-    builder, known = ImageTableBuilder(), read_known_names(config)
-    numbers: list[tuple[int, NDArray[np.int64]]] = []  # of each file those of its rows that are images
-    column_facts, faults = [ColumnFacts()] * len(columns), dict[str, Rows]()
-    damaged, classes = 0, Counter[str | None]()
-    class_names, tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
-    for source in sources:
-        images, rows, num_damaged, found = _list_file(source, columns, config, known, observer, len(builder))
-        if not len(images) and not num_damaged and not found:
-            continue
-        begin, from_text = 0, is_text_table(source.path)
-        for block in images.iterate_extra_blocks():
-            some = rows[begin : begin + len(block)]
-            for position, cells in enumerate(zip(*block, strict=True)):
-                column_facts[position] += ColumnFacts.read(cells, source.number, some, from_text=from_text)
-                if columns[position] == LABEL:
-                    classes.update(chain.from_iterable(cells))
-            begin += len(block)
-        embedded = find_columns(source)
-        if embedded is not None:
-            class_names.update([embedded.class_names] if embedded.class_names else [])
-            tensors.add(embedded.tensors)
-        numbers.append((source.number, np.array(rows, np.int64)))
-        faults, damaged = add_faults(faults, found), damaged + num_damaged
-        builder.extend(images)
-    images = builder.finish()
-    return images, Facts(
-        num_images=len(images),
-        labels=classes if LABEL in columns else Counter(images.count_values("label")),
-        unsplit=_find_rows(images, "split", numbers),
-        unlabeled=_find_rows(images, "label", numbers),
-        faults=faults,
-        skipped=Counter({_DAMAGED: damaged} if damaged else {}),
-        columns=tuple(column_facts),
-        is_embedded=bool(images.in_row_groups.any()),
-        class_names=frozenset(class_names),
-        nums_images=find_nums_images(images),
-        tensors=frozenset(tensors),
-    )
-
-
-def _list_file(
-    source: TableFile,
-    columns: Sequence[str],
-    config: ShardConfig,
-    known: Set[str],
-    observer: Observer | None,
-    num_before: int,
-) -> "tuple[ImageTable, array[int], int, Mapping[str, Rows]]":
-    """Returns the images of a file of a table, the row of each, the number of damaged rows, and the faulty ones."""
-    builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(source.number)
-    names = {*_KNOWN, *columns}
-    for number, row in read_rows(source):
-        if row is None:
-            damaged += 1
-            continue
-        faults.begin(number)
-        with faults:
-            image = _parse_row(row, number, source, columns, names, config, known, faults)
-        if faults.is_faulty:
-            continue
-        builder.append(image)
-        numbers.append(number)
-        if observer is not None and (num_before + len(numbers)) % TELL_EVERY == 0:
-            observer.progress(Progress(num_before + len(numbers)))
-    return builder.finish(), numbers, damaged, faults.found
-
-
-def _find_rows(images: ImageTable, column: str, numbers: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
-    """Returns the rows without a text in a column; `numbers` are the number of each file and its rows."""
-    is_empty = np.zeros(len(images), bool)
-    is_empty[images.find_empty(column)] = True
-    found, begin = NO_ROWS, 0
-    for number, rows in numbers:
-        found += Rows.of(number, rows[is_empty[begin : begin + len(rows)]])
-        begin += len(rows)
-    return found
-
-
-def resolve_table(
-    config: ShardConfig, images: ImageTable, facts: Facts, columns: Sequence[str], sources: Sequence[TableFile]
-) -> Listing:
-    """Returns the images of a table with their classes and with the values of further columns."""
-    path, files = config.input, [source.path for source in sources]
-    faults = Faults(path, list_faults(facts.faults, files))
-    labels, classes = dict[str | None, str | None](), None
-    label_names: tuple[str, ...] = ()
-    with faults:
-        labels, label_names = _name_labels(config, facts, files)
-        if LABEL in columns:
-            classes = Column.make_classes(label_names, labels)
-            labels, label_names = {}, ()
-    typed = tuple(_infer_columns(config, facts, columns, files, classes, faults))
-    faults.check()
-    has_images = facts.check_images(path)
-    if has_images:
-        check_no_tensors(config)
-    elif config.form != ImageForm():
-        name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
-        raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
-    if facts.is_embedded and config.image_root is not None:
-        raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
-    root = find_root(config)
-    tensors, dtypes = _infer_tensors(config, facts, sources[0])
+    table = _Table(config)
+    images = table.read_images(observer)
+    unsplit, unlabeled = table.find_empty(images, "split"), table.find_empty(images, "label")
+    kinds = table.read_kinds(images)
+    box_names: tuple[str, ...] = ()
+    if table.has_boxes and not table.faults.found:
+        images, box_names = join_box_rows(images, kinds, table.columns, config)
+    images, missing = read_sizes(images, table.root)
     listing = Listing(
-        make_name(path),
-        root,
-        label_names=label_names,
-        extra=tuple(column.spec for column in typed),
-        skipped=facts.skipped or None,
-        row_files=tuple(get_location(root, file) for file in files) if facts.is_embedded else (),
-        images_shape=facts.infer_images_shape(path),
-        tensors=tensors,
-        tensor_dtypes=dtypes,
-        box_names=facts.box_names,
-        has_images=has_images,
+        make_name(config.input),
+        table.root,
+        images,
+        skipped=Counter({_DAMAGED: table.num_damaged}) if table.num_damaged else None,
+        box_names=box_names,
         columns=config.columns,
-        missing=facts.missing,
+        missing=missing,
+        unsplit=unsplit,
     )
-    return give_meaning(listing, images, labels, columns=typed)
+    faults = Faults(config.input)
+    with faults:
+        listing = table.resolve(listing, kinds, unlabeled)
+    return replace(listing, faults=tuple(faults.found))
 
 
-def _name_labels(
-    config: ShardConfig, facts: Facts, files: Sequence[str]
-) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
-    """Returns the class of each label, and the names of the classes."""
-    path = config.input
-    labels, label_names, is_numeric = number_labels(facts, config, files)
-    if config.labels:
-        by_place = bool(facts.class_names)
-        labels, label_names = rename_labels(
-            config.labels, labels, label_names, is_numeric=is_numeric, by_place=by_place
-        )
-    elif is_numeric and facts.class_names:
-        if len(facts.class_names) > 1:
-            first, second = sorted(facts.class_names)[:2]
-            raise DataError(
-                f"The files of {path} must name the same classes, but one names {_show(first)} and one "
-                f"{_show(second)}. Give the names with `labels`."
-            )
-        names = next(iter(facts.class_names))
-        labels, label_names = name_numbers(f"The metadata of {path}", labels, names), names
-    is_numbered = is_numeric and not (config.labels or facts.class_names)
-    return put_known_first(config, labels, label_names, is_numeric=is_numbered)
+class _Table:
+    """The rows of a table, and what files and rows say about its columns."""
 
+    def __init__(self, config: ShardConfig) -> None:
+        self.config, self.path, self.root = config, config.input, find_root(config)
+        self.from_text, self.faults, self.num_damaged = is_text_table(config.input), RowFaults(), 0
+        self.sources = list_table_files(config.input, config.columns)
+        self.files = [source.path for source in self.sources]
+        self.columns, self.has_boxes = self._read_header()
+        self._names, self._known = {*_KNOWN, *self.columns}, read_known_names(config)
+        self._rows = array("q")  # of each image the number of its file, and the row in it
+        self._class_names, self._tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
 
-def _infer_columns(
-    config: ShardConfig,
-    facts: Facts,
-    names: Sequence[str],
-    files: Sequence[str],
-    classes: Column | None,
-    faults: Faults,
-) -> Iterator[Column]:
-    """Yields the features that the further columns become; `classes` is that of lists of classes."""
-    for name, column in zip(names, facts.columns, strict=bool(facts.columns)):
+    def _read_header(self) -> tuple[tuple[str, ...], bool]:
+        """Returns the further columns in the order of the first row, and whether there are columns of boxes.
+
+        The column `label` is one of them if it holds lists of classes.
+        """
+        for source in self.sources:
+            for number, row in read_rows(source):
+                if isinstance(row, dict):
+                    self.faults = RowFaults()
+                    return _check_header(row, source.path, self.config), not row.keys().isdisjoint(_BOX_COLUMNS)
+                self.faults.begin(source.number, number)
+                with self.faults:
+                    raise row or DataError("the row is damaged.")
+        Faults(self.path, self.faults.explain(self.files)).check()
+        raise DataError(f"{self.path} holds no rows.")
+
+    def read_images(self, observer: Observer | None) -> ImageTable:
+        """Returns the images of all rows but the faulty ones."""
+        builder = ImageTableBuilder()
+        for source in self.sources:
+            num_before = len(builder)
+            for number, row in read_rows(source):
+                if row is None:
+                    self.num_damaged += 1
+                    continue
+                self.faults.begin(source.number, number)
+                with self.faults:
+                    image = self._parse_row(row, number, source)
+                if self.faults.is_faulty:
+                    continue
+                builder.append(image)
+                self._rows.extend((source.number, number))
+                if observer is not None and len(builder) % TELL_EVERY == 0:
+                    observer.progress(Progress(len(builder)))
+            embedded = find_columns(source) if len(builder) > num_before else None
+            if embedded is not None:
+                self._class_names.update([embedded.class_names] if embedded.class_names else [])
+                self._tensors.add(embedded.tensors)
+        return builder.finish()
+
+    def find_empty(self, images: ImageTable, column: str) -> str:
+        """Returns the rows without a text in a column, in words; empty if all have one."""
+        indices = images.find_empty(column).tolist()
+        first = [(self._rows[2 * index], self._rows[2 * index + 1], "") for index in indices[:ROWS_SHOWN]]
+        return Rows(len(indices), tuple(first)).show(self.files) if indices else ""
+
+    def read_kinds(self, images: ImageTable) -> list[CellKinds]:
+        """Returns the kinds of the cells of each further column."""
+        kinds, rows = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
+        for block in images.iterate_extra_blocks():
+            some = list(islice(zip(rows, rows, strict=True), len(block)))
+            for kind, cells in zip(kinds, zip(*block, strict=True), strict=True):
+                kind.add(cells, some)
+        return kinds
+
+    def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
+        """Returns the listing with classes and with the values of further columns."""
+        images, config, path = listing.images, self.config, self.path
+        faults = Faults(path, self.faults.explain(self.files))
+        labels, classes = dict[str | None, str | None](), None
+        label_names: tuple[str, ...] = ()
         with faults:
-            if classes is not None and name == LABEL:
-                yield classes
-            elif name == TARGET and config.columns.target_column is not None:
-                yield column.infer_target(config.columns.target_column, files)
-            elif name != LABEL:
-                is_text = facts.is_embedded or name == CAPTION
-                yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
+            labels, label_names = self._name_labels(images, unlabeled)
+            if LABEL in self.columns:
+                classes = Column.make_classes(label_names, labels)
+                labels, label_names = {}, ()
+        typed = tuple(self._infer_columns(images, kinds, classes, faults))
+        faults.check()
+        nums_images = set(np.unique(images.nums_images).tolist())
+        if nums_images > {NO_IMAGE}:
+            raise DataError(f"Every file of {path} must hold images, or none may.")
+        has_images, is_embedded = NO_IMAGE not in nums_images, bool(images.in_row_groups.any())
+        if has_images:
+            check_no_tensors(config)
+        elif config.form != ImageForm():
+            name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
+            raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
+        if is_embedded and config.image_root is not None:
+            raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
+        tensors, dtypes = self._infer_tensors()
+        images = set_classes(images, labels)
+        if typed and len(images):
+            images = images.convert_extras([column.convert for column in typed])
+        return replace(
+            listing,
+            images=images,
+            label_names=label_names,
+            extra=tuple(column.spec for column in typed),
+            row_files=tuple(get_location(self.root, file) for file in self.files) if is_embedded else (),
+            images_shape=infer_images_shape(images, path),
+            tensors=tensors,
+            tensor_dtypes=dtypes,
+            has_images=has_images,
+        )
+
+    def _name_labels(self, images: ImageTable, unlabeled: str) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+        """Returns the class of each label, and the names of the classes."""
+        config, path = self.config, self.path
+        counts: Mapping[str | None, int] = images.count_values(LABEL)
+        if LABEL in self.columns:
+            cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
+            counts = Counter(chain.from_iterable(cells))
+        labels, label_names, is_numeric = number_labels(counts, config, unlabeled, is_checked=True)
+        if config.labels:
+            by_number = bool(self._class_names)
+            labels, label_names = rename_labels(
+                config.labels, labels, label_names, is_numeric=is_numeric, by_number=by_number
+            )
+        elif is_numeric and self._class_names:
+            if len(self._class_names) > 1:
+                first, second = sorted(self._class_names)[:2]
+                raise DataError(
+                    f"The files of {path} must name the same classes, but one names {_show(first)} and one "
+                    f"{_show(second)}. Give the names with `labels`."
+                )
+            names = next(iter(self._class_names))
+            labels, label_names = name_numbers(f"The metadata of {path}", labels, names), names
+        is_numbered = is_numeric and not (config.labels or self._class_names)
+        return put_known_first(config, labels, label_names, is_numeric=is_numbered)
+
+    def _infer_columns(
+        self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: Faults
+    ) -> Iterator[Column]:
+        """Yields the features that the further columns become; `classes` is that of lists of classes."""
+        is_embedded = bool(images.in_row_groups.any())
+        for name, column in zip(self.columns, kinds, strict=True):
+            with faults:
+                if classes is not None and name == LABEL:
+                    yield classes
+                elif name == TARGET and self.config.columns.target_column is not None:
+                    yield column.infer_target(self.config.columns.target_column, self.files)
+                elif name != LABEL:
+                    yield column.infer(name, self.files, is_text=is_embedded or name == CAPTION)
+
+    def _infer_tensors(self) -> Tensors:
+        columns = find_columns(self.sources[0]) if any(self._tensors) else None
+        if columns is None:
+            return (), {}
+        if columns.image and len(self._tensors) > 1:
+            one, other = (", ".join(names) or "none" for names in sorted(self._tensors)[:2])
+            raise DataError(f"Every file of {self.path} must hold the same tensors, but one has {one}, one {other}.")
+        return infer_tensors(self.files[0], columns.tensors, self.config.tensor_types)
+
+    def _parse_row(self, row: Row | DataError, number: int, source: TableFile) -> ImageRef:
+        """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still."""
+        if not isinstance(row, dict):
+            raise row
+        config, root, faults, image, split, label = (
+            self.config,
+            self.root,
+            self.faults,
+            ImageRef(""),
+            "",
+            row.get(LABEL),
+        )
+        boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
+        with faults:
+            image = _locate(row, number, source, root)
+        with faults:
+            unknown = next((name for name in row if name not in self._names), None)
+            if unknown is not None:
+                raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
+        with faults:
+            boxes, box_labels = _parse_boxes(row, image)
+        with faults:
+            mask = _parse_mask(row.get("mask"), image, root)
+        with faults:
+            split = _parse_split(row["split"]) if row.get("split") is not None else image.split
+        with faults:
+            if LABEL in self.columns:
+                row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
+            elif label is not None:
+                label = _parse_label(label, self._known)
+        return image._replace(
+            split=split,
+            label=label,
+            group="" if config.group_by is None else str(row.get(_find_group(config))),
+            boxes=boxes,
+            box_labels=box_labels,
+            extra=cast(tuple[Value, ...], tuple(row.get(name) for name in self.columns)),  # converted later
+            mask=mask,
+        )
 
 
-def _infer_tensors(config: ShardConfig, facts: Facts, first: TableFile) -> Tensors:
-    columns = find_columns(first) if any(facts.tensors) else None
-    if columns is None:
-        return (), {}
-    if columns.image and len(facts.tensors) > 1:
-        one, other = (", ".join(names) or "none" for names in sorted(facts.tensors)[:2])
-        raise DataError(f"Every file of {config.input} must hold the same tensors, but one has {one}, one {other}.")
-    return infer_tensors(first.path, columns.tensors, config.tensor_types)
+def infer_images_shape(images: ImageTable, source: str) -> tuple[int, ...] | None:
+    """Returns the images of a record as `image_schema` takes them. Records without an image are not counted."""
+    nums_images = set(np.unique(images.nums_images).tolist())
+    if nums_images <= {SINGLE, NO_IMAGE}:
+        return ()
+    if SINGLE in nums_images:
+        raise DataError(f"Every row of {source} must hold one image, or every row a list of images.")
+    known = nums_images - {0, UNKNOWN_NUMBER}
+    return tuple(known) if len(known) == 1 and UNKNOWN_NUMBER not in nums_images else None
 
 
 def explain_no_labels(config: ShardConfig) -> str | None:
@@ -353,7 +386,7 @@ def _find_group(config: ShardConfig) -> str:
 
 
 def _locate(row: Row, number: int, source: TableFile, root: str) -> ImageRef:
-    """Returns the place of a row's image, without its other facts."""
+    """Returns a row's image, with nothing but where it lies."""
     image = row.get("image")
     if isinstance(image, EmbeddedImage):
         file = get_location(root, source.path)
@@ -363,11 +396,11 @@ def _locate(row: Row, number: int, source: TableFile, root: str) -> ImageRef:
     if isinstance(image, list | tuple):
         if not (1 <= len(image) <= MAX_IMAGES and all(map(_is_path, image))):
             raise DataError(f"a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}.")
-        paths = [_place(path, root) for path in image]
+        paths = [_shorten_path(path, root) for path in image]
         return ImageRef(paths[0], images=tuple((path,) for path in paths), num_images=len(paths))
     if not _is_path(image):
         raise DataError(f"'image' must be a path, got {_show_cell(image)}.")
-    return ImageRef(_place(image, root))
+    return ImageRef(_shorten_path(image, root))
 
 
 def _show_cell(value: Any) -> str:
@@ -380,7 +413,7 @@ def _is_path(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value) and "\0" not in value
 
 
-def _place(path: str, root: str) -> str:
+def _shorten_path(path: str, root: str) -> str:
     """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file."""
     if path.startswith(("http://", "https://")):
         return path  # opening it says what to do
@@ -400,54 +433,6 @@ def _place(path: str, root: str) -> str:
     return path
 
 
-def _parse_row(
-    row: ReadRow,
-    number: int,
-    source: TableFile,
-    extra_columns: Sequence[str],
-    names: Set[str],
-    config: ShardConfig,
-    known: Set[str],
-    faults: RowFaults,
-) -> ImageRef:
-    """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still.
-
-    `names` are those of all columns, `extra_columns` those of the further ones in their order.
-    """
-    if not isinstance(row, dict):
-        raise row or DataError("the row is damaged.")
-    root, image, split, label = find_root(config), ImageRef(""), "", row.get(LABEL)
-    boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
-    with faults:
-        image = _locate(row, number, source, root)
-    with faults:
-        unknown = next((name for name in row if name not in names), None)
-        if unknown is not None:
-            raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
-    with faults:
-        boxes, box_labels = _parse_boxes(row, image)
-    with faults:
-        mask = _parse_mask(row.get("mask"), image, root)
-    with faults:
-        split = _parse_split(row["split"]) if row.get("split") is not None else image.split
-    with faults:
-        if LABEL in extra_columns:
-            row, label = row | {LABEL: _parse_labels(label, config.label_separator, known)}, None
-        elif label is not None:
-            label = _parse_label(label, known)
-    return image._replace(
-        split=split,
-        label=label,
-        group="" if config.group_by is None else str(row.get(_find_group(config))),
-        boxes=boxes,
-        box_labels=box_labels,
-        extra=cast(
-            tuple[Value, ...], tuple(row.get(name) for name in extra_columns)
-        ),  # converted when all rows are known
-        mask=mask,
-    )
-
-
 def _parse_split(value: Any) -> str:
     try:
         return name_split(str(value))
@@ -464,7 +449,7 @@ def _parse_mask(value: Any, image: ImageRef, root: str) -> tuple[str | int, ...]
         return tuple(FileRef(value.name, value.size, image.location.file, value.row, row_group=value.row_group))
     if not _is_path(value):
         raise DataError(f"'mask' must be the path of a PNG, got {_show_cell(value)}.")
-    return tuple(FileRef(_place(value, root)))
+    return tuple(FileRef(_shorten_path(value, root)))
 
 
 def _parse_labels(value: Any, separator: str | None, known: Set[str]) -> list[str]:
@@ -542,89 +527,3 @@ def _parse_size(row: Row) -> tuple[float, float]:
     except (KeyError, TypeError, ValueError):
         return 1, 1
     return max(1, width), max(1, height)
-
-
-def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
-    """Returns the images with their sizes in bytes, or 0 if it is unknown, and the files that do not exist."""
-    sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
-    for rows, names in _group_files(images, root):
-        paths = [file_io.join(root, name) for name in names]
-        found = file_io.get_sizes(paths)
-        missing += Missing.find(paths, found)
-        if len(rows):
-            np.add.at(sizes, rows, np.maximum(found, 0))  # a list of images has several files in its row
-    return images.replace_sizes(sizes), missing
-
-
-def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields the files of images in bounded groups, with their rows, and then the files of masks without rows."""
-    if "images" not in images.details:
-        for group in _group_rows(images, root):
-            rows = np.array(group, np.int64)
-            yield rows, images.get_paths(rows)
-    for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
-        owners, names, masks = array("q"), list[str](), list[str]()
-        indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
-        for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
-            files = list_files(image) if image.images else ()
-            owners.extend([row] * len(files))
-            names += [file.path for file in files]
-            mask = FileRef(*cast(Any, image.mask)) if image.mask else None
-            if mask is not None and mask.row_group < 0 and not mask.drawn:
-                masks.append(mask.path)
-        yield np.frombuffer(owners, np.int64), names
-        yield _NO_ROWS, masks
-
-
-def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
-    """Yields row numbers in bounded groups."""
-    remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
-    local: list[int] = []
-    in_row_groups = images.in_row_groups
-    for row, path in enumerate(images.iterate_paths()):
-        if in_row_groups[row]:
-            continue
-        full_path = file_io.join(root, path)
-        if file_io.is_url(full_path):
-            remote[full_path.rpartition("/")[0]].append(row)
-            continue
-        local.append(row)
-        if len(local) == _SIZES_AT_ONCE:
-            yield local
-            local = []
-    yield local
-    yield from (rows.tolist() for rows in remote.values())
-
-
-def number_labels(
-    facts: Facts, config: ShardConfig, files: Sequence[str] = ()
-) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
-    """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
-
-    Numbers below `_MAX_PLACES` are places: each number up to the highest is a class. Larger ones are mere names.
-    """
-    missing = facts.labels[None]
-    if missing == facts.num_images or not +facts.labels:
-        return {}, (), False
-    if missing:
-        which = f": {facts.unlabeled.show(files)}" if facts.unlabeled.count else ""
-        raise DataError(
-            f"{config.input}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have "
-            f"none{which}. Give them one, or take these rows out."
-        )
-    names = sorted(map(str, facts.labels))
-    for name in () if files else sorted({*names} - read_known_names(config)):  # the rows of tables were checked before
-        check_label(name, f"{config.input}: ")
-    if not all(name.isdecimal() and name.isascii() and len(name) < _MAX_DIGITS for name in names):
-        return {name: name for name in names}, tuple(names), False
-    highest = max(map(int, names))
-    if highest < _MAX_PLACES:
-        # "007" and "7" are one class.
-        return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True
-    names.sort(key=int)
-    one, other = next((pair for pair in pairwise(names) if int(pair[0]) == int(pair[1])), ("", ""))
-    if other:
-        raise DataError(
-            f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
-        )
-    return {name: name for name in names}, tuple(names), True

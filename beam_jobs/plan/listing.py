@@ -3,18 +3,27 @@
 import contextlib
 import os
 import unicodedata
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.config import USUAL_COLUMNS, ShardConfig, TableColumns
+from beam_jobs.plan.image_ref import FileRef, list_files
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec, Schema, check_names, class_schema, image_schema
+from tfpipe.native import names as names_of_files
 from tfpipe.storage import file_io
 from tfpipe.system.units import human_count
+
+_SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
+_LISTS_AT_ONCE = 50_000  # lists of images, or masks, whose folders are listed anew for each so many
 
 
 @dataclass(frozen=True)
@@ -23,12 +32,6 @@ class Missing:
 
     count: int = 0
     paths: tuple[str, ...] = ()  # the first three
-
-    @classmethod
-    def find(cls, paths: Sequence[str], sizes: Sequence[int]) -> "Missing":
-        """Returns the files whose size is -1."""
-        missing = [path for path, size in zip(paths, sizes, strict=True) if size < 0]
-        return cls(len(missing), tuple(sorted(missing)[:3]))
 
     def __add__(self, other: "Missing") -> "Missing":
         return Missing(self.count + other.count, tuple(sorted(self.paths + other.paths)[:3]))
@@ -61,7 +64,60 @@ def _find_fault(path: str) -> str:
     return ""
 
 
-NOTHING_MISSING = Missing()
+def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
+    """Returns the images with their sizes in bytes, or 0 if it is unknown, and the files that do not exist."""
+    sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
+    for rows, names in _group_files(images, root):
+        found = _find_sizes(root, names)
+        lacking = [file_io.join(root, names[k]) for k in np.flatnonzero(found < 0)]
+        missing += Missing(len(lacking), tuple(sorted(lacking)[:3]))
+        if len(rows):
+            np.add.at(sizes, rows, np.maximum(found, 0))  # a list of images has several files in its row
+    return images.replace_sizes(sizes), missing
+
+
+def _find_sizes(root: str, names: Sequence[str]) -> NDArray[np.int64]:
+    """Returns the size of each file, a negative number for one that is not there."""
+    if not file_io.is_url(root) and not any(map(file_io.is_url, names)):
+        with contextlib.suppress(OSError):
+            folder = os.open(root or ".", os.O_RDONLY)
+            try:
+                return names_of_files.read_sizes(folder, names)
+            finally:
+                os.close(folder)
+    return np.array(file_io.get_sizes([file_io.join(root, name) for name in names]), np.int64)
+
+
+def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
+    """Yields the files of images in bounded groups, with their rows, and then the files of masks without rows."""
+    if "images" not in images.details:
+        yield from _group_rows(images, root)
+    for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
+        owners, names, masks = list[int](), list[str](), list[str]()
+        indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
+        for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
+            files = list_files(image) if image.images else ()
+            owners += [row] * len(files)
+            names += [file.path for file in files]
+            mask = FileRef(*cast(Any, image.mask)) if image.mask else None
+            if mask is not None and mask.row_group < 0 and not mask.drawn:
+                masks.append(mask.path)
+        yield np.array(owners, np.int64), names
+        yield np.empty(0, np.int64), masks
+
+
+def _group_rows(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
+    """Yields rows with the paths of their images: those on this machine, and then each remote folder at once."""
+    files, remote = np.flatnonzero(~images.in_row_groups), defaultdict[str, list[int]](list)
+    for begin in range(0, len(files), _SIZES_AT_ONCE):
+        rows = files[begin : begin + _SIZES_AT_ONCE]
+        names = images.get_paths(rows)
+        is_remote = np.array([file_io.is_url(name) for name in names], bool) | file_io.is_url(root)
+        for index in np.flatnonzero(is_remote).tolist():
+            remote[file_io.join(root, names[index]).rpartition("/")[0]].append(int(rows[index]))
+        yield rows[~is_remote], [names[index] for index in np.flatnonzero(~is_remote).tolist()]
+    for some in remote.values():
+        yield np.array(some, np.int64), images.get_paths(np.array(some, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +139,9 @@ class Listing:
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)  # in the table, of tensors that may be converted
     has_images: bool = True
     columns: TableColumns = USUAL_COLUMNS
-    missing: Missing = NOTHING_MISSING
+    missing: Missing = Missing()
+    unsplit: str = ""  # the rows of a table without a split, in words
+    faults: tuple[DataError, ...] = ()  # of its rows and columns; nothing is made of such a table
     note: str = ""  # a sentence for the user
 
     @property

@@ -5,7 +5,7 @@ library's version, and images that are added later never move the others.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -79,25 +79,20 @@ def _sort_images(images: ImageTable, listing: Listing, config: ShardConfig) -> N
     return np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
 
 
-def are_splits_named(
-    counts: Mapping[str | None, int],
-    find_unsplit: Callable[[], str],
-    skipped: Mapping[str, int] | None,
-    config: ShardConfig,
-) -> bool:
+def are_splits_named(listing: Listing, config: ShardConfig) -> bool:
     """Returns whether the input names the splits of its images; all or none must have one."""
-    num_images = sum(counts.values())
-    if not num_images:
-        raise DataError(f"No images were found in {config.input}.{_explain_skipped(skipped)}")
+    images, counts = listing.images, listing.images.count_values("split")
+    if not len(images):
+        raise DataError(f"No images were found in {config.input}.{_explain_skipped(listing.skipped)}")
     num_without = counts.get("", 0)
     if not num_without:
         if config.split or config.splits:
             raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
         return True
-    if num_without < num_images:
+    if num_without < len(images):
+        which = listing.unsplit or min(images.get_paths(images.find_empty("split")))
         raise DataError(
-            f"Every image must have a split or none may, but {num_without} of {num_images} have none, such as "
-            f"{find_unsplit()}."
+            f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {which}."
         )
     return False
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.faults import Faults
 from beam_jobs.inputs.recognize import recognize
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
@@ -33,8 +34,9 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
 
 
 def list_images(config: ShardConfig) -> Listing:
-    source = recognize(config)
-    return source.resolve(*source.list())
+    listing = recognize(config).list()
+    Faults(config.input, listing.faults).check()
+    return listing
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:

@@ -1,19 +1,25 @@
-"""Boxes in pixels as fractions of an image, and the listing of images that have such."""
+"""Boxes in pixels as fractions of an image: those of annotations, and those of a table with a row for each box."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.column_types import CellKinds
 from beam_jobs.inputs.folder import name_input
 from beam_jobs.inputs.label_file import rename_labels
-from beam_jobs.inputs.table import read_sizes
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_ref import Box, ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.listing import Listing, read_sizes
+from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
+
+SIZE_COLUMNS = ("width", "height")
+"""The columns of a table with the size of an image, for boxes in pixels."""
 
 _NO_AREA = "box without an area in its image"
 
@@ -76,3 +82,95 @@ def _renumber(images: ImageTable, numbers: Sequence[int]) -> ImageTable:
         return ref._replace(box_labels=tuple(numbers[label] for label in ref.box_labels))
 
     return ImageTable.from_refs(map(renumber, images))
+
+
+def join_box_rows(
+    images: ImageTable, kinds: list[CellKinds], columns: Sequence[str], config: ShardConfig
+) -> tuple[ImageTable, tuple[str, ...]]:
+    """Returns a table's images with all their boxes, as fractions and with class numbers, and the classes' names.
+
+    A further column with different values in the rows of an image becomes a list, with a value for each row.
+    """
+    if "boxes" not in images.details:
+        return images, ()
+    names, in_pixels, rows = set[object](), False, defaultdict[str, list[ImageRef]](list)
+    for ref in images:
+        rows[ref.path].append(ref)
+        names.update(ref.box_labels)
+        in_pixels = in_pixels or any(side > 1 for box in ref.boxes for side in box)
+    texts = {name for name in names if isinstance(name, str)}
+    if len(rows) == len(images) and not texts and not in_pixels:
+        return images, ()
+    if texts and len(texts) < len(names):
+        raise DataError(f"{config.input}: the classes of boxes must be all names or all numbers, got {min(texts)!r}.")
+    ordered = tuple(order_names(config, sorted(texts))) if texts else ()
+    sizes = [columns.index(name) for name in SIZE_COLUMNS] if in_pixels else []
+    listed = [
+        index
+        for index, name in enumerate(columns)
+        if name != "label" and any(ref.extra[index] != some[0].extra[index] for some in rows.values() for ref in some)
+    ]
+    numbers = {name: number for number, name in enumerate(ordered)}
+    joined = ImageTable.from_refs(_join(some, sizes, listed, numbers, config.input) for some in rows.values())
+    for index in listed:
+        kinds[index] = CellKinds(kinds[index].from_text)
+        kinds[index].add((row[index] for row in joined.iterate_extras()), ((0, row) for row in count(1)))
+    return joined, ordered
+
+
+def _join(
+    rows: Sequence[ImageRef], sizes: Sequence[int], listed: Sequence[int], numbers: Mapping[str, int], source: str
+) -> ImageRef:
+    """Returns the image of some rows."""
+    first, boxes, labels = rows[0], list[Box](), list[int]()
+    frames = [_read_size(ref, sizes, source) for ref in rows if sizes and ref.boxes]
+    if len(set(frames)) > 1:
+        raise DataError(
+            f"{source}: the rows of {first.path} must have the same width and height, got {sorted(set(frames))}."
+        )
+    for ref in rows:
+        _check_same(first, ref, source)
+        boxes += [_scale(box, ref, frames[0], source) for box in ref.boxes] if sizes else ref.boxes
+        labels += [numbers.get(cast(str, label), label) for label in ref.box_labels]
+    if len(labels) not in (0, len(boxes)):
+        raise DataError(f"{source}: every box of {first.path} must have a class or none may.")
+    extra: list[Any] = list(first.extra)
+    for index in listed:
+        values = [ref.extra[index] for ref in rows]
+        if None in values and any(value is not None for value in values):
+            raise DataError(
+                f"{source}: every row of {first.path} must have a value in the same columns, or none may, got {values}."
+            )
+        extra[index] = None if None in values else values
+    frame = frames[0] if frames else ()
+    return first._replace(boxes=tuple(boxes), box_labels=tuple(labels), extra=tuple(extra), frame=frame)
+
+
+def _check_same(first: ImageRef, ref: ImageRef, source: str) -> None:
+    for name in ("label", "split", "group", "mask"):
+        one, other = getattr(first, name), getattr(ref, name)
+        if one != other:
+            advice = (
+                " If it is the class of each box, name its column by `box_label_column`." if name == "label" else ""
+            )
+            raise DataError(
+                f"{source}: the rows of {first.path} have a box each, so they must have the same {name!r}, got {one!r} "
+                f"and {other!r}.{advice}"
+            )
+
+
+def _read_size(ref: ImageRef, sizes: Sequence[int], source: str) -> tuple[float, float]:
+    try:
+        width, height = (float(cast(str, ref.extra[index])) for index in sizes)
+    except (TypeError, ValueError):
+        width = height = 0
+    if not (width > 0 and height > 0):
+        raise DataError(f"{source}: boxes in pixels need the width and height of {ref.path}.")
+    return width, height
+
+
+def _scale(box: Box, ref: ImageRef, frame: tuple[float, float], source: str) -> Box:
+    """Returns a box in pixels as fractions."""
+    if max(box) <= 1 and any(side % 1 for side in box):
+        raise DataError(f"{source}: boxes must be all in pixels or all fractions, got {list(box)} of {ref.path}.")
+    return box[0] / frame[0], box[1] / frame[1], box[2] / frame[0], box[3] / frame[1]

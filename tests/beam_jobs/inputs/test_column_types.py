@@ -1,21 +1,21 @@
 """The kind of a further column, as all of its cells tell it."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
 
-from beam_jobs.inputs.column_types import Column, ColumnFacts
+from beam_jobs.inputs.column_types import CellKinds, Column
 from tfpipe.errors import DataError
 
 
 def infer_column(cells: Sequence[Any], *, text: bool) -> Column:
-    """Returns a column, from the facts about single cells that are added in any order."""
-    facts = [ColumnFacts.read([cell], 0, [row], from_text=text) for row, cell in enumerate(cells, start=1)]
-    shuffled = [*facts[1::2], *facts[::2]]
-    together = ColumnFacts.read(cells, 0, range(1, 9), from_text=text)
-    assert sum(shuffled, ColumnFacts()) == together
-    return together.infer("c", ["t"], from_text=text)
+    """Returns a column, from its cells in two files."""
+    kinds = CellKinds(text)
+    kinds.add(cells[:2], [(0, 1), (0, 2)])
+    kinds.add(cells[2:], ((1, row) for row in count(1)))
+    return kinds.infer("c", ["t", "u"])
 
 
 def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
@@ -107,5 +107,7 @@ def test_what_would_come_back_in_another_spelling_is_text(odd: str) -> None:
 
 
 def test_a_target_may_be_spelled_in_any_way() -> None:
-    column = ColumnFacts.read(["1E5", "007", " 2"], 0, (1, 2, 3), from_text=True).infer_target("price", ["t"])
+    kinds = CellKinds(from_text=True)
+    kinds.add(["1E5", "007", " 2"], [(0, 1), (0, 2), (0, 3)])
+    column = kinds.infer_target("price", ["t"])
     assert [column.convert(cell) for cell in ("1E5", "007", " 2")] == [100000.0, 7.0, 2.0]

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import WholeInput
+from beam_jobs.inputs.recognize import Input
 from beam_jobs.make_plan import plan_input
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
@@ -42,7 +42,7 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
     listing = make_listing(refs, **(fields or {}))
-    return plan_input(WholeInput(ShardConfig("/photos", "/out", **options), lambda *_: listing))
+    return plan_input(Input(ShardConfig("/photos", "/out", **options), lambda *_: listing))
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:
