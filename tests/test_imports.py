@@ -89,6 +89,22 @@ def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
     assert list_loaded("import beam_jobs.make_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
+def test_pillow_loads_for_images_that_the_native_library_leaves() -> None:
+    assert list_loaded("import tfpipe.readers.numpy") == {"numpy"}
+
+
+def test_an_inspection_loads_neither_pillow_nor_the_jobs(small_dataset: Path) -> None:
+    loaded = list_loaded(f"""
+import contextlib, sys
+from tfpipe.cli.main import main
+sys.argv = ["tfpipe", "inspect", {str(small_dataset)!r}]
+with contextlib.suppress(SystemExit):
+    main()
+assert "beam_jobs" not in sys.modules
+""")
+    assert loaded == {"numpy", "rich"}
+
+
 def test_readers_name_the_extra() -> None:
     # The readers' own tests check that they load no TensorFlow.
     result = run_python("""

@@ -78,16 +78,18 @@ def _inspect_dataset(
     page: tuple[int, str] | None,
     as_json: bool,
 ) -> None:
-    from tfpipe.cli.inspect_images import draw_sheet, write_page
     from tfpipe.cli.inspect_summary import make_document, print_summary
     from tfpipe.engine.source import Source
     from tfpipe.storage.file_io import check_files
 
     splits = {name: manifest.splits[name] for name in names}
     written = {}
-    for name, target, write in (("sheet", show, draw_sheet), ("page", page, write_page)):
-        if target is not None:
-            written[name] = {"file": target[1], "records": write(manifest, names, *target)}
+    if show is not None or page is not None:
+        from tfpipe.cli.inspect_images import draw_sheet, write_page  # loads Pillow
+
+        for name, target, write in (("sheet", show, draw_sheet), ("page", page, write_page)):
+            if target is not None:
+                written[name] = {"file": target[1], "records": write(manifest, names, *target)}
     document = make_document(dataset, manifest, splits)
     if as_json:
         click.echo(json.dumps({**document, **written}))

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.console import clean_line, new_console
-from tfpipe.cli.shared.shard_output import list_columns
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import mixing_score
 from tfpipe.engine.plan import plan_batches
@@ -278,7 +277,7 @@ def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, st
     facts = {
         "Labels": _list_names(manifest.label_names) or "none",
         **{spec.name: _list_names(spec.names) for spec in manifest.full_schema.features if spec.names},
-        "Columns": ", ".join(map(clean_line, list_columns(manifest))),
+        "Columns": ", ".join(map(clean_line, manifest.full_schema.further_names)),
         "Added": ", ".join(_name_column(name, column) for name, column in document.get("columns", {}).items()),
         **{name.capitalize(): _list_counts(document[name]) for name in ("changed", "noticed", "skipped")},
         "Layer": str(document.get("layer", "")) + (f", with {human_count(hidden, 'hidden record')}" if hidden else ""),

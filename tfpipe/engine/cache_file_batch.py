@@ -24,7 +24,6 @@ from tfpipe.engine.stored_images import StoredImages
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT
 from tfpipe.images.errors import BadImage
-from tfpipe.images.masks import encode_mask, read_mask, resize_nearest
 from tfpipe.system.hash_permutation import IntArray
 
 _RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # the features that say what a raw image is
@@ -131,6 +130,8 @@ class FileCachingMaker(WrappedMaker):
         return replace(stored, columns=columns)
 
     def _squeeze_masks(self, name: str, column: Column, sizes: IntArray) -> Column:
+        from tfpipe.images.masks import encode_mask, read_mask, resize_nearest  # loads Pillow
+
         column.check_counts(1, name)
         masks: list[list[bytes]] = []
         for row, (height, width) in enumerate(sizes.tolist()):

@@ -210,13 +210,13 @@ class RecordReader:
             column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
         if self._ranges is not None and len(numbers):
             self._announce_remote(
-                self._ranges, *map(self._find_stored, (np.unique(numbers), numbers if soon is None else soon))
+                self._ranges, *map(self._find_stored, (_sort_unique(numbers), numbers if soon is None else soon))
             )
             return
         if sys.platform != "linux" or not len(numbers):  # a rank may have none in the last step of an evaluation
             return
         try:
-            shards, begins, sizes = self._locate_many(self._find_stored(np.unique(numbers)))
+            shards, begins, sizes = self._locate_many(self._find_stored(_sort_unique(numbers)))
             for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
                 file = self._open(self._shards[shard])
                 os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
@@ -370,7 +370,7 @@ class RecordReader:
         memory = take_memory(spans.num_bytes, memory)
         table, frames_at = spans.table.copy(), np.stack((spans.ats, sizes), axis=1)
         whole = np.empty(len(unique), np.bool_)
-        files = np.unique(shards)
+        files = _sort_unique(shards)
         for chosen in np.split(files, range(_MAX_BLOCK_FILES, len(files), _MAX_BLOCK_FILES)):
             first_span, end_span = np.searchsorted(spans.table[:, 0], (chosen[0], chosen[-1] + 1)).tolist()
             first, end = np.searchsorted(shards, (chosen[0], chosen[-1] + 1)).tolist()
@@ -459,7 +459,7 @@ class RecordReader:
         """Returns the shard, the offset and the size of records whose numbers in the shards ascend, each int64 [n]."""
         shards = np.searchsorted(self._end_array, numbers, side="right")
         if self._ranges is not None:
-            self._read_indexes([self._shards[shard] for shard in np.unique(shards).tolist()])
+            self._read_indexes([self._shards[shard] for shard in _sort_unique(shards).tolist()])
         begins, sizes = np.empty((2, len(numbers)), np.int64)
         chosen, firsts = np.unique(shards, return_index=True)
         for shard, first, last in zip(
@@ -576,6 +576,11 @@ def _unpack_or_none(member: memoryview) -> bytes | None:
         return unpack_member(member)
     except FormatError:
         return None
+
+
+def _sort_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the different numbers, sorted. Asked for their places too, NumPy does not import masked arrays."""
+    return np.unique(numbers, return_index=True)[0]
 
 
 def _is_writable_bytes(memory: object) -> bool:

@@ -321,6 +321,12 @@ class Schema:
         """The features that hold sizes of tensors. A writer makes them, and no reader needs to name them."""
         return frozenset(spec.tensor.sizes for spec in self.features if spec.tensor and spec.tensor.sizes)
 
+    @property
+    def further_names(self) -> list[str]:
+        """The features beside the image, the class, the boxes and the mask, without the sizes of tensors."""
+        usual = {*IMAGE_KEYS, *class_schema().names, *BOX_COLUMNS, BBOX_TEXT, IMAGE_MASK, *self.sizes_keys}
+        return [name for name in self.names if name not in usual]
+
     @cached_property
     def _written(self) -> frozenset[str]:
         return frozenset(self._by_name.keys() - self.sizes_keys)

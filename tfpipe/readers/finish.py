@@ -18,7 +18,7 @@ from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_function
 
-ImageTransform: TypeAlias = Callable[[Any, np.random.Generator], NDArray[Any]]
+ImageTransform: TypeAlias = Callable[[Any, "np.random.Generator"], NDArray[Any]]
 """A function from a whole Pillow image and random numbers to an array, all of one shape and dtype."""
 
 BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]

@@ -28,7 +28,6 @@ _MAX_BARS = 12
 _HEAD_BYTES = 1 << 16
 
 _MAX_REASONS = 3
-_OURS = frozenset((*keys.IMAGE_KEYS, *keys.class_schema().names, *keys.BOX_COLUMNS, keys.BBOX_TEXT, keys.IMAGE_MASK))
 
 
 def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
@@ -43,7 +42,7 @@ def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any
         },
         "classes": classes,
         "no_classes": _explain_no_classes(config, manifest.schema, has_classes=bool(classes)),
-        "columns": list_columns(manifest),
+        "columns": manifest.full_schema.further_names,
         "changed": dict(manifest.changed),
         "duplicates": asdict(manifest.duplicates),
         "quarantined": manifest.quarantined,
@@ -191,9 +190,3 @@ def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
             image, reason = str(row["path"]), str(row["reason"])
             rows.setdefault(reason, {"path": image, "reason": reason})
     return list(rows.values())[:_MAX_REASONS]
-
-
-def list_columns(manifest: Manifest) -> list[str]:
-    """Returns the features that are kept beside the image, the class, the boxes and the mask."""
-    schema = manifest.full_schema
-    return [name for name in schema.names if name not in _OURS | schema.sizes_keys]

@@ -18,10 +18,7 @@ from tfpipe.engine.clocks import run_in_threads
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_crop, view_raw_pixels
 from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import read_image_header
-from tfpipe.images.masks import crop_nearest, read_mask, resize_nearest
 from tfpipe.native import antialias, batches
 from tfpipe.system.hash_permutation import IntArray
 
@@ -112,6 +109,8 @@ def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
 
 def measure_headers(column: Column) -> IntArray:
     """Returns the height and width of each image, read from its header: int64 [images, 2]."""
+    from tfpipe.images.image_header import read_image_header  # loads Pillow
+
     sizes = np.empty((len(column.values), 2), np.int64)
     rows = np.repeat(np.arange(len(column.counts)), column.counts)
     for image, row in enumerate(rows.tolist()):
@@ -174,6 +173,8 @@ def _decode_natively(
 
 def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
     """Decodes one crop by itself, or takes it out of raw pixels."""
+    from tfpipe.images.decode import decode_crop, view_raw_pixels  # loads Pillow
+
     y, x, height, width = images.boxes[image].tolist()
     with images.naming(image):
         if decoding.raw_size is None:
@@ -221,6 +222,8 @@ def make_masks(
     A mask that is damaged, or has another size than its stored image, is a `BadRecord`. They are squeezed before they
     are cropped, where a cache has its images squeezed.
     """
+    from tfpipe.images.masks import crop_nearest, read_mask, resize_nearest  # loads Pillow
+
     column.check_counts(1, name)
     masks = np.zeros((len(column.counts) + filled, *size), np.int32)
     for row, (height, width) in enumerate(stored_sizes.tolist()):
