@@ -11,9 +11,9 @@ PAGE = DOCS / "howto" / "in-and-out.md"
 # The first cell of each row, and the tests: `tests/FILE.py::FUNCTION`.
 TESTS = {
     "a folder of images, of class folders, or of splits with class folders": [
-        "beam_jobs/inputs/test_class_folders.py::test_unlabelled",
+        "beam_jobs/inputs/test_class_folders.py::test_layouts_of_an_archive_and_of_a_folder",
         "beam_jobs/inputs/test_class_folders.py::test_class_folders",
-        "beam_jobs/inputs/test_class_folders.py::test_split_folders_together",
+        "beam_jobs/inputs/test_class_folders.py::test_split_folders",
     ],
     "[a table](tables.md): `.csv`, `.tsv`, `.jsonl` or `.parquet`, one file or many": [
         "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
@@ -25,7 +25,7 @@ TESTS = {
     "a target of a regression, in a table": ["cli/test_shard_tables.py::test_the_target_of_a_regression"],
     "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
         "beam_jobs/inputs/test_read_image.py::test_members_of_archives_are_read",
-        "beam_jobs/inputs/test_class_folders.py::test_a_tar_of_tars",
+        "beam_jobs/inputs/test_archive.py::test_tar_files_in_a_tar_file_are_listed",
         "beam_jobs/inputs/test_class_folders.py::test_a_folder_of_tars",
     ],
     "WebDataset and img2dataset: tars of images beside captions": [
@@ -84,7 +84,7 @@ TESTS = {
     ],
     "several images a record, from Python code": [
         "cli/test_several_images.py::test_records_hold_lists",
-        "pipeline/test_several_images.py::test_training_equals_a_slow_reference",
+        "pipeline/test_several_images.py::test_images_are_drawn_among_as_many_as_a_record_has",
     ],
     "WebDataset": [
         "export/test_formats.py::test_webdataset",
