@@ -50,17 +50,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class WorkerClock:
-    """The figures of one worker since the trainer began."""
-
+class _Worker:
     address: str
-    batches: int = 0
-    made_s: float = 0.0  # as it says itself; two batches are made at once
-    num_bytes: int = 0
-
-
-@dataclass
-class _Worker(WorkerClock):
+    batches: int = 0  # since the trainer began
     outstanding: int = 0
     losses: int = 0  # since its last batch
     rests_until: float = 0.0  # ever longer, because it may answer nothing but calls
@@ -92,11 +84,6 @@ class Workers:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workers, (self._options, self._most)
-
-    @property
-    def clocks(self) -> list[WorkerClock]:
-        """The figures of each worker by now."""
-        return [WorkerClock(each.address, each.batches, each.made_s, each.num_bytes) for each in self._workers]
 
     def find_silent(self) -> dict[str, str]:
         """Waits until all were called, and returns what is wrong with those that do not answer, by their addresses."""
@@ -168,17 +155,15 @@ class Workers:
         while not wait_for((answer,), _TICK_S).done:
             if worker.trouble or time.monotonic() > deadline or is_left():
                 raise TimeoutError(worker.trouble)
-        facts, batch, num_bytes = answer.result()
+        facts, batch, _ = answer.result()
         if "error" in facts:
             kind = _ERRORS.get(str(facts["error"]), DataError)
             raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
-        if type(made_s := facts.get("made_s")) is not float:
+        if type(facts.get("made_s")) is not float:
             raise BrokenAnswer("a batch does not say how long it took")
         with self._changed:
             worker.losses, worker.cause = 0, "it is busy"
             worker.batches += 1
-            worker.made_s += made_s
-            worker.num_bytes += num_bytes
         return batch
 
     def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> Answer:
@@ -239,11 +224,6 @@ class RemoteMaker:
         self._workers = workers or Workers(options, per_worker if options.share == "auto" else None)
         if workers is None:
             self._workers.check()
-
-    @property
-    def worker_clocks(self) -> list[WorkerClock]:
-        """The figures of each worker."""
-        return self._workers.clocks
 
     def list_numbers(self, epoch: int, step: int) -> Any:
         """Lists nothing, because workers list the records."""
