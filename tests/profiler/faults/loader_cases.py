@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -233,71 +233,39 @@ FAULTS: dict[str, LoaderFault] = {
     ),
     "restarts": LoaderFault(by_torch(get_slowly, length=96), ("restarts",), "persistent_workers=True"),
     "fed": LoaderFault(by_torch(make_pixels), ("accelerator",), "", step_s=0.05),
-    "grain_zero_workers": LoaderFault(by_grain(get_slowly), ("too few workers",), "num_workers=", needs="grain"),
-    "grain_too_few_workers": LoaderFault(
-        by_grain(get_slowly, workers=1), ("too few workers",), "num_workers=", needs="grain"
-    ),
-    "grain_too_many_workers": LoaderFault(
-        by_grain(get_slowly, workers=6 * CORES), ("too many workers",), "num_workers=", needs="grain"
-    ),
-    "grain_lock": LoaderFault(
-        by_grain(get_slowly, threads=8), ("lock",), "num_workers=", where="compute", needs="grain"
-    ),
-    "grain_network": LoaderFault(
-        by_grain(get_by_network, workers=2),
-        ("waits",),
-        "num_workers=",
-        step_s=0.06,
-        where="get_by_network",
-        needs="grain",
-    ),
-    "grain_function": LoaderFault(
-        by_grain(get_slowly, workers=CORES),
-        ("cores",),
-        "Make ",
-        by_grain(functools.partial(get_slowly, ms=2.0), workers=CORES),
-        where="compute",
-        needs="grain",
-    ),
-    "grain_pillow": LoaderFault(
-        lambda folder: make_grain(functools.partial(get_decoded, list_images(folder)), workers=CORES),
-        ("cores",),
-        "Call `image.draft",
-        lambda folder: make_grain(functools.partial(get_decoded, list_images(folder), draft=True), workers=CORES),
-        where="get_decoded",
-        needs="grain",
-    ),
-    "grain_late_storage": LoaderFault(
-        lambda folder: make_grain(functools.partial(get_late, list_images(folder, size=(200, 150))), workers=2),
-        ("storage latency",),
-        "num_workers=",
-        step_s=0.06,
-        delay_us=5000,
-        where="get_late",
-        needs="grain",
-    ),
-    "grain_float64": LoaderFault(
-        by_grain(functools.partial(make_pixels, side=256, dtype="float64"), workers=CORES),
-        ("hand-over", "cores"),
-        "Hand over uint8",
-        by_grain(functools.partial(make_pixels, side=256), workers=CORES),
-        needs="grain",
-    ),
-    "grain_objects": LoaderFault(
-        by_grain(get_objects, workers=CORES, collate=keep),
-        ("hand-over",),
-        "Hand over tensors",
-        by_grain(functools.partial(get_objects, as_array=True), workers=CORES),
-        needs="grain",
-    ),
-    "grain_collates_in_main": LoaderFault(
-        lambda _: CollatesInMain(make_grain(make_pixels, CORES, collate=keep)),
-        ("main process",),
-        "Move ",
-        by_grain(make_pixels, workers=CORES, collate=stack_and_compute),
-        where="compute",
-        needs="grain",
-    ),
-    "grain_fed": LoaderFault(by_grain(make_pixels, workers=1), ("accelerator",), "", step_s=0.05, needs="grain"),
 }
-"""Every fault by its name."""
+"""Every fault by its name; those of Grain loaders have names of their own below."""
+
+
+def of_grain(name: str, make: Callable[[Path], Any], cure: Callable[[Path], Any] | None = None, **facts: Any) -> None:
+    """Adds a fault of a DataLoader as one of a Grain loader."""
+    name_there = "grain_function" if name == "python_function" else f"grain_{name}"
+    FAULTS[name_there] = replace(FAULTS[name], make=make, cure=cure, needs="grain", **facts)
+
+
+def grain_of_files(
+    get: Callable[..., Any], size: tuple[int, int] = (1200, 900), **options: Any
+) -> Callable[[Path], Any]:
+    return lambda folder: make_grain(functools.partial(get, list_images(folder, size=size)), **options)
+
+
+of_grain("zero_workers", by_grain(get_slowly))
+of_grain("too_few_workers", by_grain(get_slowly, workers=1))
+of_grain("too_many_workers", by_grain(get_slowly, workers=6 * CORES))
+of_grain("lock", by_grain(get_slowly, threads=8))
+of_grain("network", by_grain(get_by_network, workers=2), step_s=0.06)
+half = by_grain(functools.partial(get_slowly, ms=2.0), workers=CORES)
+of_grain("python_function", by_grain(get_slowly, workers=CORES), half)
+drafts = grain_of_files(functools.partial(get_decoded, draft=True), workers=CORES)
+of_grain("pillow", grain_of_files(get_decoded, workers=CORES), drafts)
+of_grain("late_storage", grain_of_files(get_late, (200, 150), workers=2), step_s=0.06)
+wide, narrow = (functools.partial(make_pixels, side=256, dtype=dtype) for dtype in ("float64", "uint8"))
+of_grain("float64", by_grain(wide, workers=CORES), by_grain(narrow, workers=CORES))
+arrays = by_grain(functools.partial(get_objects, as_array=True), workers=CORES)
+of_grain("objects", by_grain(get_objects, workers=CORES, collate=keep), arrays)
+of_grain(
+    "collates_in_main",
+    lambda _: CollatesInMain(make_grain(make_pixels, CORES, collate=keep)),
+    by_grain(make_pixels, workers=CORES, collate=stack_and_compute),
+)
+of_grain("fed", by_grain(make_pixels, workers=1))
