@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tfpipe
+from tfpipe import fields
 
 Records = Iterator[dict[str, Any]]
 
@@ -39,13 +40,13 @@ def make_records(records: range, number: int | None = 3, kind: str = "PNG") -> R
         yield {"views": files, "class": record % 2, "caption": f"record {record}"}
 
 
-LABEL_AND_TEXT: Mapping[str, Any] = {"class": tfpipe.Label(("cat", "dog")), "caption": tfpipe.Text()}
+LABEL_AND_TEXT: Mapping[str, Any] = {"class": fields.Label(("cat", "dog")), "caption": fields.Text()}
 
 
 def write_several(
     output: Path, count: int = 18, number: int | None = 3, kind: str = "PNG", num_shards: int = 3
 ) -> tfpipe.Manifest:
     """Writes a dataset of such records, with a fixed number of images or 2 to 5 in each."""
-    schema = {"views": tfpipe.Images(number), **LABEL_AND_TEXT}
+    schema = {"views": fields.Images(number), **LABEL_AND_TEXT}
     tfpipe.write(make_records(range(count), number, kind), str(output), schema, num_shards=num_shards, workers=0)
     return tfpipe.load_manifest(str(output))

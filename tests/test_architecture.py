@@ -42,7 +42,7 @@ FLOORS = {
         *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.plan", "beam_jobs.shards"),
     ),
     1: (
-        *("tfpipe.engine", "tfpipe.images", "tfpipe.dataset", "tfpipe.writer"),
+        *("tfpipe.engine", "tfpipe.images", "tfpipe.dataset", "tfpipe.writer", "tfpipe.fields"),
         *("beam_jobs.config", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
@@ -65,6 +65,7 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.dataset"),
+    ("tfpipe.writer", "tfpipe.fields"),
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
@@ -472,3 +473,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, check: str, path: str, tex
 
 def test_every_check_has_a_planted_violation() -> None:
     assert {check for check, *_ in PLANTED} == {check.__name__ for check in CHECKS}
+
+
+if __name__ == "__main__":
+    print(render_floors())

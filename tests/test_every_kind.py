@@ -20,6 +20,7 @@ from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tests.several_images import write_several
+from tfpipe import fields
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
@@ -30,7 +31,7 @@ from tfpipe.readers.torch import TorchBatches, data_loader
 
 KINDS = ("latents", "captions", "masks", pytest.param("views", marks=pytest.mark.slow), "some")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
-SCHEMA = {"id": tfpipe.Values("int64"), "latents": tfpipe.Tensor("bfloat16", (2, 3))}
+SCHEMA = {"id": fields.Values("int64"), "latents": fields.Tensor("bfloat16", (2, 3))}
 VIEWS = ("back", "front", "side")
 FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,)}
 

@@ -112,7 +112,7 @@ import tfpipe
 for name in {names}:
     try:
         getattr(tfpipe, name)
-    except tfpipe.MissingDependencyError as error:
+    except tfpipe.errors.MissingDependencyError as error:
         print(error)
 """)
     for name, line in zip(names, done.stdout.splitlines(), strict=True):
@@ -175,7 +175,7 @@ def test_a_notebook_shows_images(open_shown: Callable[[Path], Any], num_shown: i
 
 
 def test_a_notebook_shows_text_where_there_are_no_images(tmp_path: Path) -> None:
-    manifest = tfpipe.write([{"value": 1.0}], tmp_path / "rows", {"value": tfpipe.Values("float")}, num_shards=1)
+    manifest = tfpipe.write([{"value": 1.0}], tmp_path / "rows", {"value": tfpipe.fields.Values("float")}, num_shards=1)
     assert manifest._repr_html_() is None
 
 

@@ -11,6 +11,7 @@ from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:  # the names that load at their first use
+    from tfpipe import fields as fields
     from tfpipe.columns.add import add_column as add_column
     from tfpipe.dataset.load import load_manifest as load_manifest
     from tfpipe.distribution import distribute_dataset as distribute_dataset
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # the names that load at their first use
     from tfpipe.errors import ConfigError as ConfigError
     from tfpipe.errors import DataError as DataError
     from tfpipe.errors import FormatError as FormatError
-    from tfpipe.errors import MissingDependencyError as MissingDependencyError
     from tfpipe.errors import TfpipeError as TfpipeError
     from tfpipe.format.manifest import Manifest as Manifest
     from tfpipe.pipeline.build import build_dataset as build_dataset
@@ -45,14 +45,6 @@ if TYPE_CHECKING:  # the names that load at their first use
     from tfpipe.readers.sampler import ExactSampler as ExactSampler
     from tfpipe.readers.torch import TorchBatches as TorchBatches
     from tfpipe.readers.torch import data_loader as data_loader
-    from tfpipe.writer.fields import Image as Image
-    from tfpipe.writer.fields import Images as Images
-    from tfpipe.writer.fields import Label as Label
-    from tfpipe.writer.fields import Labels as Labels
-    from tfpipe.writer.fields import Mask as Mask
-    from tfpipe.writer.fields import Tensor as Tensor
-    from tfpipe.writer.fields import Text as Text
-    from tfpipe.writer.fields import Values as Values
     from tfpipe.writer.write import write as write
 
 # The module of each name above, which a test compares.
@@ -72,7 +64,7 @@ _NAMES = {
     "tfpipe.engine.config.tf_data_options": ("TfDataOptions",),
     "tfpipe.engine.mixture": ("mix",),
     "tfpipe.engine.source": ("tfrecord_files",),
-    "tfpipe.errors": ("ConfigError", "DataError", "FormatError", "MissingDependencyError", "TfpipeError"),
+    "tfpipe.errors": ("ConfigError", "DataError", "FormatError", "TfpipeError"),
     "tfpipe.format.manifest": ("Manifest",),
     "tfpipe.pipeline.build": ("build_dataset", "build_stages"),
     "tfpipe.pipeline.stage": ("Stage", "Stages"),
@@ -85,15 +77,16 @@ _NAMES = {
     "tfpipe.readers.numpy": ("NumpyBatches",),
     "tfpipe.readers.sampler": ("ExactSampler",),
     "tfpipe.readers.torch": ("TorchBatches", "data_loader"),
-    "tfpipe.writer.fields": ("Image", "Images", "Label", "Labels", "Mask", "Tensor", "Text", "Values"),
     "tfpipe.writer.write": ("write",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_MODULES)]
+__all__ = ["__version__", "fields", *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> object:
+    if name == "fields":  # a module, with the kinds of values for `tfpipe.write`
+        return import_module("tfpipe.fields")
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

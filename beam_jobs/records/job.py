@@ -22,7 +22,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import SplitInfo
 from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
-from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 

@@ -18,12 +18,13 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from beam_jobs.records.job import DIGEST_BYTES, RecordsJob
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.fields import Field
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import check_split_name, shard_name
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.job import check_key, count_shards, hash_key, naming
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.written_shard import WrittenShard
 
 _NO_DIGEST = b""
@@ -46,7 +47,7 @@ class WriteRecords(beam.PTransform):
     Args:
         output: The directory of the dataset, as a path or URL (gs://, s3://, az://) that every worker reaches. It must
             not exist yet, or be empty.
-        schema: The kind of each value by its name: `tfpipe.Tensor`, `Text`, `Values` or `Label`.
+        schema: The kind of each value by its name: `tfpipe.fields.Tensor`, `Text`, `Values` or `Label`.
         num_shards: The number of shards of a split, or of each split by its name.
         key: The name of a value that no other record of the split has: a text or a whole number.
         refuse_nan: Whether a tensor with NaN is an error.

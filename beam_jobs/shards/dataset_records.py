@@ -34,7 +34,7 @@ from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
 from tfpipe.storage import file_io
-from tfpipe.writer.fields import make_image_features
+from tfpipe.writer.record_form import make_image_features
 
 _DIGEST_BYTES = 32
 _MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from beam_jobs.plan.image_ref import PlannedImage
 from tfpipe.images.normalize import PreparedImage
-from tfpipe.writer.fields import make_image_features
+from tfpipe.writer.record_form import make_image_features
 
 # A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
 MAX_SOURCE_BYTES = 512 * 2**20

@@ -120,7 +120,7 @@ class DrawnShard:
 def write_drawn(output: Path, count: int, size: tuple[int, int], sizes: Sizes) -> Path:
     import tfpipe
 
-    schema = {"image": tfpipe.Image(), "label": tfpipe.Label(tuple(f"class_{k}" for k in range(CLASSES)))}
+    schema = {"image": tfpipe.fields.Image(), "label": tfpipe.fields.Label(tuple(f"class_{k}" for k in range(CLASSES)))}
     tfpipe.write(DrawnShard(count, size), output, schema, num_shards=SHARDS, workers=sizes.workers)
     return output
 
@@ -135,7 +135,9 @@ def write_folder(images: Path, output: Path) -> Path:
     names = tuple(sorted({path.parent.name for path in files}))
     order = np.random.default_rng(0).permutation(len(files))
     records = ({"image": files[k].read_bytes(), "label": files[k].parent.name} for k in order)
-    tfpipe.write(records, output, {"image": tfpipe.Image(), "label": tfpipe.Label(names)}, num_shards=SHARDS)
+    tfpipe.write(
+        records, output, {"image": tfpipe.fields.Image(), "label": tfpipe.fields.Label(names)}, num_shards=SHARDS
+    )
     return output
 
 

@@ -209,7 +209,7 @@ def _add_vectors(dataset: Path) -> None:
     import tfpipe
 
     vector, begin = np.linspace(0, 1, 1024, dtype=np.float32), time.perf_counter()
-    manifest = tfpipe.add_column(dataset, "vector", lambda _: vector, tfpipe.Tensor("float32", (1024,)))
+    manifest = tfpipe.add_column(dataset, "vector", lambda _: vector, tfpipe.fields.Tensor("float32", (1024,)))
     written = sum(path.stat().st_size for path in (dataset / "columns").rglob("*") if path.is_file())
     share = written / (vector.nbytes * sum(split.records for split in manifest.splits.values()))
     click.echo(f"A column of 4 KB: {time.perf_counter() - begin:.1f} s, {share:.3f} of the bytes of its values")

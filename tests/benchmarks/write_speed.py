@@ -90,7 +90,7 @@ def _start() -> Times:
 def _time_write(records: Iterator[dict[str, Any]], folder: str, record_bytes: int, workers: int | None = 0) -> Times:
     import tfpipe
 
-    schema = {"latents": tfpipe.Tensor("float32", (record_bytes // 4,)), "caption": tfpipe.Text()}
+    schema = {"latents": tfpipe.fields.Tensor("float32", (record_bytes // 4,)), "caption": tfpipe.fields.Text()}
     write, begin = tfpipe.write, _start()
     write(records, Path(folder) / "out", schema, num_shards=4, workers=workers)
     return _stop(begin)
@@ -129,7 +129,7 @@ def _time_examples(records: Iterator[dict[str, Any]], folder: str, encode: Calla
 def _time_write_images(records: Iterator[dict[str, Any]], folder: str, _: str) -> Times:
     import tfpipe
 
-    schema = {"key": tfpipe.Text(), "jpg": tfpipe.Values("bytes"), "txt": tfpipe.Text()}
+    schema = {"key": tfpipe.fields.Text(), "jpg": tfpipe.fields.Values("bytes"), "txt": tfpipe.fields.Text()}
     write, begin = tfpipe.write, _start()
     write(records, Path(folder) / "out", schema, num_shards=4, workers=0)
     return _stop(begin)

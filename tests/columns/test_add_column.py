@@ -15,6 +15,7 @@ from tests.columns.values import get_index, skip_first, skip_odd
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part, read_parts
 from tests.refusals import refusal
+from tfpipe import fields
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.readers.data_source import Record, data_source
@@ -27,7 +28,7 @@ from tfpipe.system.hash_permutation import IntArray
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3, extra_features=("embedding",))
-VECTOR = tfpipe.Tensor("float32", (4,))
+VECTOR = fields.Tensor("float32", (4,))
 
 
 def embed(record: Record) -> Any:
@@ -69,7 +70,7 @@ def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
         sizes.append(len(records))
         return [{"caption": f"A {record.label_name}.", "tags": [record.index, 7]} for record in records]
 
-    schema = {"caption": tfpipe.Text(), "tags": tfpipe.Values("int64", None)}
+    schema = {"caption": fields.Text(), "tags": fields.Values("int64", None)}
     manifest = tfpipe.add_column(pets, "words", describe, schema, batch_size=4)
     assert sizes == [4, 2, 4, 2, 1, 2]  # of two shards of six, and one of one and one of two
     assert manifest.full_schema.names[-2:] == ("caption", "tags")
@@ -81,15 +82,15 @@ def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
 def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> None:
     other = str(shutil.copytree(pets, tmp_path / "other"))
     for dataset, workers in ((pets, 0), (other, 2)):
-        tfpipe.add_column(dataset, "index", get_index, tfpipe.Values("int64"), workers=workers)
+        tfpipe.add_column(dataset, "index", get_index, fields.Values("int64"), workers=workers)
     assert read_tree(Path(pets, "columns")) == read_tree(Path(other, "columns"))
     with pytest.raises(ConfigError) as caught:
-        tfpipe.add_column(pets, "other", lambda record: 1, tfpipe.Values("int64"), workers=1)
+        tfpipe.add_column(pets, "other", lambda record: 1, fields.Values("int64"), workers=1)
     assert str(caught.value).startswith("With `workers` the function must stand at the top of a module, where worker ")
 
 
 def test_a_record_without_a_value_is_an_error(pets: str) -> None:
-    assert refusal(DataError, tfpipe.add_column, pets, "even", skip_odd, tfpipe.Values("int64")) == (
+    assert refusal(DataError, tfpipe.add_column, pets, "even", skip_odd, fields.Values("int64")) == (
         "Record 1 of shard 0 of 'train' has no value. Give it one, or set `missing` to default or view."
     )
     assert tfpipe.load_manifest(pets).columns == ()
@@ -98,15 +99,15 @@ def test_a_record_without_a_value_is_an_error(pets: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "given", "expected"),
     [
-        (tfpipe.Values("int64"), 5, {}, [0]),
-        (tfpipe.Values("int64"), 5, {"new": -1}, [-1]),
-        (tfpipe.Values("float", (2,)), [1.5, 2], {}, [0, 0]),
-        (tfpipe.Values("bytes", None), [b"a"], {}, []),
-        (tfpipe.Text(), "a", {}, [b""]),
-        (tfpipe.Text(), "a", {"new": "none"}, [b"none"]),
-        (tfpipe.Labels(("x", "y")), ["y"], {}, []),
-        (tfpipe.Tensor("float32", (2,)), np.ones(2, np.float32), {}, [bytes(8)]),
-        (tfpipe.Tensor("int8", (None, 2)), np.ones((3, 2), np.int8), {}, [b""]),
+        (fields.Values("int64"), 5, {}, [0]),
+        (fields.Values("int64"), 5, {"new": -1}, [-1]),
+        (fields.Values("float", (2,)), [1.5, 2], {}, [0, 0]),
+        (fields.Values("bytes", None), [b"a"], {}, []),
+        (fields.Text(), "a", {}, [b""]),
+        (fields.Text(), "a", {"new": "none"}, [b"none"]),
+        (fields.Labels(("x", "y")), ["y"], {}, []),
+        (fields.Tensor("float32", (2,)), np.ones(2, np.float32), {}, [bytes(8)]),
+        (fields.Tensor("int8", (None, 2)), np.ones((3, 2), np.int8), {}, [b""]),
     ],
 )
 def test_a_default_takes_the_place_of_a_missing_value(pets, kind, value, given, expected):
@@ -120,7 +121,7 @@ def test_a_default_takes_the_place_of_a_missing_value(pets, kind, value, given, 
 
 
 def test_a_view_has_the_records_with_a_value(pets: str) -> None:
-    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")
     view = tfpipe.load_manifest(f"{pets}@even")
     assert {name: split.records for name, split in view.splits.items()} == {"train": 6, "validation": 2}
     records = list(data_source(view, "train"))
@@ -240,21 +241,36 @@ def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_im
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a.b", get_index, tfpipe.Text()), "A column's name must have at most 64 letters, digits, dashes and "),
+        (("a.b", get_index, fields.Text()), "A column's name must have at most 64 letters, digits, dashes and "),
         (
-            ("new", get_index, {"embedding": tfpipe.Text()}),
+            ("new", get_index, {"embedding": fields.Text()}),
             "{pets} has a feature 'embedding' in its column 'embedding'. Give the new one another name, or set "
             "`replace` and `name` embedding to replace that column.",
         ),
-        (("new", get_index, {"image/x": tfpipe.Text()}), "An extra column must not be named 'image' or begin with "),
-        (("new", get_index, {"label": tfpipe.Text()}), "A value must not be named 'label': a batch has something else"),
-        (("new", get_index, tfpipe.Image()), "A column holds Tensor, Text, Values or Labels, got 'new' as Image."),
-        (("new", get_index, tfpipe.Text()), "Record 0 of shard 0 of 'train': Feature 'new' must be one value of "),
         (
-            ("embedding", get_index, {"other": tfpipe.Text()}),
+            ("new", get_index, {"image/x": fields.Text()}),
+            "An extra column must not be named 'image' or begin with ",
+        ),
+        (
+            ("new", get_index, {"label": fields.Text()}),
+            "A value must not be named 'label': a batch has something else",
+        ),
+        (
+            ("new", get_index, fields.Image()),
+            "A column holds Tensor, Text, Values or Labels, got 'new' as Image.",
+        ),
+        (
+            ("new", get_index, fields.Text()),
+            "Record 0 of shard 0 of 'train': Feature 'new' must be one value of ",
+        ),
+        (
+            ("embedding", get_index, {"other": fields.Text()}),
             "{pets} has a column 'embedding'. Give another `name`, or set `replace`.",
         ),
-        (("new", get_index, {"embedding/x": tfpipe.Text()}), "Extra columns 'embedding' and 'embedding/x' cannot "),
+        (
+            ("new", get_index, {"embedding/x": fields.Text()}),
+            "Extra columns 'embedding' and 'embedding/x' cannot ",
+        ),
     ],
 )
 def test_wrong_arguments(pets: str, arguments: tuple[Any, ...], message: str) -> None:
@@ -284,13 +300,13 @@ def test_a_column_takes_the_place_of_another_and_may_come_out_of_it(pets: str, t
         (old,) = record.features["embedding"]  # type: ignore[misc]
         return {"caption": f"{record.split} {np.frombuffer(old, np.float32)[0]:.0f}"}
 
-    manifest = tfpipe.add_column(pets, "embedding", describe, {"caption": tfpipe.Text()}, replace=True)
+    manifest = tfpipe.add_column(pets, "embedding", describe, {"caption": fields.Text()}, replace=True)
     assert manifest.full_schema.names[-1] == "caption"
     assert "embedding" not in manifest.full_schema
     captions = [record.features["caption"] for record in data_source(pets, "validation")]
     assert captions == [[b"validation 0"], [b"validation 1"], [b"validation 2"]]
-    tfpipe.add_column(pets, "embedding", get_index, tfpipe.Values("int64"), replace=True)
-    tfpipe.add_column(other, "embedding", get_index, tfpipe.Values("int64"), replace=True)  # there is none
+    tfpipe.add_column(pets, "embedding", get_index, fields.Values("int64"), replace=True)
+    tfpipe.add_column(other, "embedding", get_index, fields.Values("int64"), replace=True)  # there is none
     assert read_parts(pets) == read_parts(other)
 
 
@@ -298,45 +314,45 @@ def test_a_failure_leaves_the_old_column(pets: str) -> None:
     before = read_tree(Path(add(pets)))
     with pytest.raises(DataError, match=r"^Record 5 of shard 1 of 'train' could not be made: ZeroDivisionError"):
         tfpipe.add_column(
-            pets, "embedding", lambda record: 1 // (record.index - 11), tfpipe.Values("int64"), replace=True
+            pets, "embedding", lambda record: 1 // (record.index - 11), fields.Values("int64"), replace=True
         )
     assert {path: data for path, data in read_tree(Path(pets)).items() if ".tfpipe-write" not in path} == before
 
 
 def test_a_feature_of_the_records_is_not_replaced(tmp_path: Path) -> None:
-    tfpipe.write([{"caption": "a"}], tmp_path / "texts", {"caption": tfpipe.Text()}, num_shards=1, workers=0)
+    tfpipe.write([{"caption": "a"}], tmp_path / "texts", {"caption": fields.Text()}, num_shards=1, workers=0)
     with pytest.raises(ConfigError) as caught:
-        tfpipe.add_column(tmp_path / "texts", "caption", str, tfpipe.Text(), replace=True)
+        tfpipe.add_column(tmp_path / "texts", "caption", str, fields.Text(), replace=True)
     assert str(caught.value) == f"{tmp_path}/texts has a feature 'caption'. Give the new one another name."
 
 
 def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
-    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
-    tfpipe.add_column(pets, "even", get_index, tfpipe.Values("int64"), replace=True)
+    tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")
+    tfpipe.add_column(pets, "even", get_index, fields.Values("int64"), replace=True)
     values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
     assert values == [0, 2, 4, 6, 8, 10]
-    tfpipe.add_column(pets, "even", skip_first, tfpipe.Values("int64"), missing="view", replace=True)
+    tfpipe.add_column(pets, "even", skip_first, fields.Values("int64"), missing="view", replace=True)
     values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
     assert values == [*range(1, 12)]
 
 
 def test_a_function_that_fails_is_named(pets: str) -> None:
     with pytest.raises(DataError) as caught:
-        tfpipe.add_column(pets, "new", lambda record: 1 // (record.index - 2), tfpipe.Values("int64"))
+        tfpipe.add_column(pets, "new", lambda record: 1 // (record.index - 2), fields.Values("int64"))
     assert str(caught.value) == (
         "Record 2 of shard 0 of 'train' could not be made: ZeroDivisionError: integer division or modulo by zero."
     )
     with pytest.raises(DataError, match=r"The function must return 4 values for as many records, got 3\.$"):
-        tfpipe.add_column(pets, "new", lambda records: [1] * 3, tfpipe.Values("int64"), batch_size=4)
+        tfpipe.add_column(pets, "new", lambda records: [1] * 3, fields.Values("int64"), batch_size=4)
 
 
 def test_a_view_gets_no_column(pets: str) -> None:
-    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")
     with pytest.raises(ConfigError) as caught:
         add(f"{pets}@even")
     assert str(caught.value) == "A column is added to a dataset and not to the view 'even'. Leave the @ out."
     shutil.rmtree(Path(pets, "columns"))
-    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")  # its own view is replaced
+    tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")  # its own view is replaced
     shutil.rmtree(Path(pets, "columns"))
     with pytest.raises(ConfigError, match=r"^There is a view 'even' already\. Give the column another `name`\.$"):
-        tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("float"), missing="view")
+        tfpipe.add_column(pets, "even", skip_odd, fields.Values("float"), missing="view")

@@ -7,20 +7,21 @@ import tfpipe
 from tests.columns.values import get_index, skip_odd
 from tests.layers.growth import read_parts
 from tests.writer.test_every_writer import write_and_vanish
+from tfpipe import fields
 from tfpipe.readers.data_source import data_source
 
 
 def add_even(inputs: Path, output: Path) -> None:
-    tfpipe.add_column(output, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    tfpipe.add_column(output, "even", skip_odd, fields.Values("int64"), missing="view")
 
 
 def replace_even(inputs: Path, output: Path) -> None:
-    tfpipe.add_column(output, "even", get_index, tfpipe.Values("int64"), replace=True)
+    tfpipe.add_column(output, "even", get_index, fields.Values("int64"), replace=True)
 
 
 def test_a_kill_leaves_the_old_column_or_the_new_one(small_dataset: Path, tmp_path: Path) -> None:
     old = shutil.copytree(small_dataset, tmp_path / "old")
-    tfpipe.add_column(old, "even", skip_odd, tfpipe.Values("int64"), missing="default")
+    tfpipe.add_column(old, "even", skip_odd, fields.Values("int64"), missing="default")
     replace_even(Path(), Path(shutil.copytree(old, tmp_path / "new")))
     expected, seen = read_parts(tmp_path / "new"), set()
     for moment in range(0, 100, 9):

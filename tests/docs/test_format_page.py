@@ -273,7 +273,9 @@ def test_masks_are_read_by_the_page(tmp_path: Path) -> None:
 
     classes = make_classes(0, (6, 4))
     record = {"image": np.zeros((4, 6, 3), np.uint8), "mask": make_palette(classes)}
-    tfpipe.write([record], tmp_path / "out", {"image": tfpipe.Image(), "mask": tfpipe.Mask()}, num_shards=1)
+    tfpipe.write(
+        [record], tmp_path / "out", {"image": tfpipe.fields.Image(), "mask": tfpipe.fields.Mask()}, num_shards=1
+    )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     (spec,) = [spec for spec in manifest["schema"]["features"] if spec.get("kind") == "mask"]
     assert (manifest["format_version"], spec["name"], spec["dtype"], spec["shape"]) == (1, "image/mask", "bytes", [])

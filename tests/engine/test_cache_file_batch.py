@@ -14,6 +14,7 @@ import tfpipe
 from tests.engine.test_cache_file import NAME, check_equal, config_of, get_file, open_batches, plain
 from tests.mask_files import make_mask
 from tests.several_images import make_file, make_pixels, write_several
+from tfpipe import fields
 from tfpipe.engine.cache_file import is_filled
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.open_maker import open_maker
@@ -34,10 +35,10 @@ def source(small_dataset: Path, tmp_path: Path) -> Manifest:
 def write_records(folder: Path, kind: str) -> Manifest:
     if kind == "several":
         return write_several(folder, count=19, number=None, num_shards=4)
-    schema: dict[str, Any] = {"words": tfpipe.Values("bytes", None), "count": tfpipe.Values("int64", ())}
+    schema: dict[str, Any] = {"words": fields.Values("bytes", None), "count": fields.Values("int64", ())}
     records: list[dict[str, Any]] = [{"words": [b"w"] * (k % 4), "count": k} for k in range(19)]
     if kind == "masks":
-        schema |= {"photo": tfpipe.Image(), "classes": tfpipe.Mask()}
+        schema |= {"photo": fields.Image(), "classes": fields.Mask()}
         for k, record in enumerate(records):
             record |= {"photo": make_file(k, 0, "JPEG"), "classes": make_mask(k, make_pixels(k, 0).shape[1::-1])}
     tfpipe.write(records, str(folder), schema, num_shards=4, workers=0)
@@ -172,7 +173,7 @@ def test_a_transform_gets_the_images_of_both(source: Manifest, tmp_path: Path) -
 
 
 def test_a_damaged_image_is_named(tmp_path: Path) -> None:
-    schema = {"photo": tfpipe.Image(), "classes": tfpipe.Mask()}
+    schema = {"photo": fields.Image(), "classes": fields.Mask()}
     sizes = [make_pixels(k, 0).shape[1::-1] for k in range(4)]
     records = [{"photo": make_file(k, 0, "JPEG"), "classes": make_mask(k, sizes[k])} for k in range(4)]
     tfpipe.write(records, str(tmp_path / "out"), schema, num_shards=1, workers=0)

@@ -13,8 +13,8 @@ from tests.beam_jobs.images import write_files
 from tfpipe.columns.add import add_column
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError
+from tfpipe.fields import Values
 from tfpipe.format.image_form import ImageForm
-from tfpipe.writer.fields import Values
 
 RAW = ImageForm(encoding="raw", square=8)
 

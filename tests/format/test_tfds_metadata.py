@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.format import tfds_metadata as written
 from tfpipe.format import tfrecord
@@ -192,7 +193,11 @@ def test_raw_pixels_need_their_side():
 def test_tensors_and_text_are_read(tmp_path):
     import tfpipe
 
-    schema = {"x": tfpipe.Tensor("bfloat16", (None, 2)), "y": tfpipe.Tensor("bool", (2,)), "caption": tfpipe.Text()}
+    schema = {
+        "x": fields.Tensor("bfloat16", (None, 2)),
+        "y": fields.Tensor("bool", (2,)),
+        "caption": fields.Text(),
+    }
     rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "y": [k > 1, True], "caption": "é"} for k in range(3)]
     tfpipe.write(rows, tmp_path / "out", schema, num_shards=2, workers=0)
     found = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
@@ -207,7 +212,7 @@ def test_tensors_that_tfds_cannot_read_leave_its_files_out(tmp_path, dtype, shap
     import tfpipe
 
     array = np.zeros([size or 1 for size in shape], dtype)
-    tfpipe.write([{"x": array}], tmp_path / "out", {"x": tfpipe.Tensor(dtype, shape)}, num_shards=1, workers=0)
+    tfpipe.write([{"x": array}], tmp_path / "out", {"x": fields.Tensor(dtype, shape)}, num_shards=1, workers=0)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "index",
         "manifest.json",

@@ -16,11 +16,11 @@ from tfpipe.columns.add import add_column
 from tfpipe.dataset.history import load_history
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import TfpipeError
+from tfpipe.fields import Values
 from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.writer.fields import Values
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.layers.changer"])

@@ -26,6 +26,7 @@ from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.fields import Values
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data
@@ -38,7 +39,6 @@ from tfpipe.readers.torch import TorchBatches
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 from tfpipe.writer.changes import open_change
-from tfpipe.writer.fields import Values
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=(NAME,))

@@ -13,6 +13,7 @@ import pytest
 import tfpipe
 from tests.conftest import Tfpipe
 from tests.refusals import refusal
+from tfpipe import fields
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
@@ -136,7 +137,7 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
 def test_a_lock_names_the_column_that_has_other_values(pets: str, tmp_path: Path, caplog) -> None:
     copy = str(shutil.copytree(pets, tmp_path / "copy"))
     for name in ("score", "other"):
-        tfpipe.add_column(copy, name, lambda record: record.index, tfpipe.Values("int64"))
+        tfpipe.add_column(copy, name, lambda record: record.index, fields.Values("int64"))
     training = lock(copy, extra_features=("score",))
     (score,) = (column for column in tfpipe.load_manifest(copy).columns if column.name == "score")
     assert training.columns == {"score": score.splits["train"].fingerprint}
@@ -144,10 +145,10 @@ def test_a_lock_names_the_column_that_has_other_values(pets: str, tmp_path: Path
     assert read_lock(path) == training
     assert lock(copy).columns == {}
     rows = look_up_step(training.open(), 3)
-    tfpipe.add_column(copy, "other", lambda record: -record.index, tfpipe.Values("int64"), replace=True)
+    tfpipe.add_column(copy, "other", lambda record: -record.index, fields.Values("int64"), replace=True)
     assert look_up_step(read_lock(path).open(), 3) == rows
     assert caplog.messages == []
-    tfpipe.add_column(copy, "score", lambda record: -record.index, tfpipe.Values("int64"), replace=True)
+    tfpipe.add_column(copy, "score", lambda record: -record.index, fields.Values("int64"), replace=True)
     assert look_up_step(read_lock(path).open(), 3) == rows
     assert caplog.messages == [
         f"The column 'score' of {copy} has other values than those of the lock. The steps have the same records."

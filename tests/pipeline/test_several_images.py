@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tfpipe
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
+from tfpipe import fields
 from tfpipe.engine import crops
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import plan_batches
@@ -197,7 +198,7 @@ def test_a_mixture_needs_one_number(some: tfpipe.Manifest, three: tfpipe.Manifes
     tfpipe.write(
         ({"image": make_pixels(k, 0), **{"class": 0, "caption": "a"}} for k in range(8)),
         f"{some.directory}-single",
-        {"image": tfpipe.Image(), **LABEL_AND_TEXT},
+        {"image": fields.Image(), **LABEL_AND_TEXT},
         num_shards=1,
         workers=0,
     )
@@ -213,7 +214,7 @@ def test_a_mixture_needs_one_number(some: tfpipe.Manifest, three: tfpipe.Manifes
 
 
 def test_records_of_one_image_have_no_number(tmp_path: Path) -> None:
-    schema = {"image": tfpipe.Image()}
+    schema = {"image": fields.Image()}
     tfpipe.write([{"image": make_pixels(0, 0)}], tmp_path / "out", schema, num_shards=1, workers=0)
     with pytest.raises(ConfigError) as error:
         tfpipe.build_dataset(

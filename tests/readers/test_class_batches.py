@@ -10,12 +10,17 @@ import torch
 import tfpipe
 from tests.beam_jobs.images import make_png
 from tests.refusals import refusal
+from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
 NAMES = ("red", "round", "small")
-SCHEMA = {"id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES), "pair": tfpipe.Labels(NAMES, count=2)}
+SCHEMA = {
+    "id": fields.Values("int64"),
+    "tags": fields.Labels(NAMES),
+    "pair": fields.Labels(NAMES, count=2),
+}
 
 
 def list_tags(number: int) -> list[int]:
@@ -91,7 +96,7 @@ def test_dtypes(manifest: tfpipe.Manifest) -> None:
 
 
 def test_beside_images(tmp_path: Path) -> None:
-    schema = {"image": tfpipe.Image(), "tags": tfpipe.Labels(NAMES)}
+    schema = {"image": fields.Image(), "tags": fields.Labels(NAMES)}
     records = [{"image": make_png(k), "tags": list_tags(k)} for k in range(8)]
     manifest = tfpipe.write(records, tmp_path / "out", schema, num_shards=1, workers=0)
     config = make_config(image_size=8, extra_features=("tags",), multi_hot=("tags",))

@@ -10,17 +10,18 @@ import pytest
 import torch
 
 import tfpipe
+from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
 SCHEMA = {
-    "id": tfpipe.Values("int64"),
-    "latents": tfpipe.Tensor("bfloat16", (2, 3)),
-    "flags": tfpipe.Tensor("bool", (2,)),
-    "tokens": tfpipe.Tensor("int32", (None, 2)),
-    "caption": tfpipe.Text(),
-    "class": tfpipe.Label(("cat", "dog")),
+    "id": fields.Values("int64"),
+    "latents": fields.Tensor("bfloat16", (2, 3)),
+    "flags": fields.Tensor("bool", (2,)),
+    "tokens": fields.Tensor("int32", (None, 2)),
+    "caption": fields.Text(),
+    "class": fields.Label(("cat", "dog")),
 }
 NUMBERS = ("id", "latents", "flags", "tokens")
 STEPS = 9  # more than an epoch of six

@@ -24,6 +24,7 @@ from tests.integrity.made import payload, write_dataset
 from tests.service.test_arrays import check_same
 from tests.service.workers import start_workers
 from tests.several_images import write_several
+from tfpipe import fields
 from tfpipe.engine.clocks import PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -89,10 +90,10 @@ def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
         for k in range(20)
     ]
     schema = {
-        "id": tfpipe.Values("int64"),
-        "tokens": tfpipe.Tensor("int32", (None, 2)),
-        "caption": tfpipe.Text(),
-        "words": tfpipe.Values("bytes", None),
+        "id": fields.Values("int64"),
+        "tokens": fields.Tensor("int32", (None, 2)),
+        "caption": fields.Text(),
+        "words": fields.Values("bytes", None),
     }
     plain = tfpipe.write(records, tmp_path / "plain", schema, num_shards=2, workers=0)
     small = {"batch_size": 4, "image_size": 8}

@@ -58,7 +58,7 @@ def test_a_function_of_a_script_needs_the_guard(tmp_path: Path) -> None:
     script.write_text(
         "import numpy as np\nimport tfpipe\n\n"
         "def make(shard):\n    yield {'x': np.zeros(2, np.float32)}\n\n"
-        "tfpipe.write(make, 'out', {'x': tfpipe.Tensor('float32', (2,))}, num_shards=2, workers=2)\n"
+        "tfpipe.write(make, 'out', {'x': tfpipe.fields.Tensor('float32', (2,))}, num_shards=2, workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.writer.fields import Label, Tensor, Text, Values
+from tfpipe.fields import Label, Tensor, Text, Values
 
 SCHEMA = {
     "id": Values("int64"),

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.schema import Schema, class_schema, image_schema, make_tensor_specs
+from tfpipe.format.schema import MASK, Schema, class_schema, image_schema, make_tensor_specs
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.images.errors import BadImage
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.fields import MASK
 
 IMAGE = image_schema(labeled=True, boxes=False, box_labels=False)
 WHOLE = {"image/format": "PNG", "image/height": 20, "image/width": 30, "image/class/label": 4}

@@ -10,6 +10,7 @@ import pytest
 import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tfpipe import fields
 from tfpipe.errors import DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -17,10 +18,10 @@ from tfpipe.format.example import encode_example
 from tfpipe.integrity.repair import repair
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.views.choose import find_facts
-from tfpipe.writer.fields import RecordForm
 from tfpipe.writer.job import hash_key
+from tfpipe.writer.record_form import RecordForm
 
-SCHEMA = {"id": tfpipe.Values("int64")}
+SCHEMA = {"id": fields.Values("int64")}
 
 Write = Callable[[Path, Path], Any]
 

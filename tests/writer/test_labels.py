@@ -12,6 +12,7 @@ import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import make_png
 from tests.refusals import refusal
+from tfpipe import fields
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.config import ExportConfig
@@ -24,7 +25,11 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 NAMES = ("red", "round", "small")
-SCHEMA = {"id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES), "pair": tfpipe.Labels(NAMES, count=2)}
+SCHEMA = {
+    "id": fields.Values("int64"),
+    "tags": fields.Labels(NAMES),
+    "pair": fields.Labels(NAMES, count=2),
+}
 
 
 def make_record(number: int) -> dict[str, Any]:
@@ -91,13 +96,13 @@ def test_a_fixed_count_must_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (tfpipe.Labels(()), "'x': the names of classes must be texts, and at least one, got ()."),
-        (tfpipe.Labels("red"), "'x': the names of classes must be texts, and at least one, got 'red'."),
-        (tfpipe.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
-        (tfpipe.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
+        (fields.Labels(()), "'x': the names of classes must be texts, and at least one, got ()."),
+        (fields.Labels("red"), "'x': the names of classes must be texts, and at least one, got 'red'."),
+        (fields.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
+        (fields.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
     ],
 )
-def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: tfpipe.Labels, message: str) -> None:
+def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: fields.Labels, message: str) -> None:
     assert refusal(ConfigError, write, tmp_path / "out", {"x": labels}) == message
 
 
@@ -147,7 +152,7 @@ def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
 
 def test_merge_refuses_other_names(tmp_path: Path) -> None:
     first = write(tmp_path / "first")
-    second = write(tmp_path / "second", {**SCHEMA, "tags": tfpipe.Labels((*NAMES, "a", "b", "c"))})
+    second = write(tmp_path / "second", {**SCHEMA, "tags": fields.Labels((*NAMES, "a", "b", "c"))})
     assert refusal(DataError, join_datasets, [first, second], tmp_path / "merged", num_shards=1, workers=1) == (
         "The classes of 'tags' must have the same names in the same order, but are 'red', 'round', 'small' in "
         f"{first} and are 'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
@@ -163,7 +168,7 @@ def test_merge_refuses_other_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset"])
 def test_exports_hold_the_numbers(tmp_path: Path, to: Any) -> None:
-    schema = {"image": tfpipe.Image(), "id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES)}
+    schema = {"image": fields.Image(), "id": fields.Values("int64"), "tags": fields.Labels(NAMES)}
     records = ({"image": make_png(k), "id": k, "tags": make_record(k)["tags"]} for k in range(12))
     export(ExportConfig(str(write(tmp_path / "out", schema, records)), str(tmp_path / to), to, workers=0))
     make_dataset(tmp_path / to, tmp_path / "back", num_shards=1, workers=1)

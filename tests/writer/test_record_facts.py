@@ -6,7 +6,8 @@ import sys
 _COUNT_THREADS = """
 import os
 import pyarrow.parquet
-from tfpipe.writer.fields import RecordForm, Values
+from tfpipe.fields import Values
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.record_facts import RecordFacts, _read_table
 
 facts = RecordFacts.of_new_shard(RecordForm({"age": Values("int64")}).schema, ())

@@ -19,6 +19,7 @@ from tests.conftest import ROOT
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, make_records
 from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
+from tfpipe import fields
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.tensors.tensor_stats import TensorStats
@@ -83,7 +84,7 @@ def test_several_splits(tmp_path: Path) -> None:
 def test_a_plain_reader_opens_it(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    schema = {"x": tfpipe.Tensor("bfloat16", (None, 2)), "caption": tfpipe.Text()}
+    schema = {"x": fields.Tensor("bfloat16", (None, 2)), "caption": fields.Text()}
     rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "caption": str(k)} for k in range(3)]
     manifest = write(tmp_path / "out", rows, schema=schema, num_shards=1)
     features = {"x": tf.io.FixedLenFeature([], tf.string)}
@@ -125,7 +126,7 @@ def test_what_the_users_code_raises_is_named(tmp_path: Path) -> None:
 
 
 def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
-    schema = {"x": tfpipe.Tensor("float32", (2,))}
+    schema = {"x": fields.Tensor("float32", (2,))}
     rows = [{"x": np.float32([1, value])} for value in (0, math.nan, math.inf)]
     manifest = write(tmp_path / "out", rows, schema=schema)
     assert manifest.splits["train"].tensors["x"] == TensorStats(3, 6, 1, 1, 1, 0.0, 1.0)
@@ -147,21 +148,30 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
         ),
         ({"schema": {}}, "`schema` must name the values of a record, got none."),
         (
-            {"schema": {"a": tfpipe.Values}},
+            {"schema": {"a": fields.Values}},
             "The kind of 'a' must be a Tensor, a Text, Values, a Label, Labels, an Image, Images or a Mask, got",
         ),
-        ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
-        ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),
-        ({"schema": {"x": tfpipe.Tensor("int4", ())}}, "'x': A tensor's dtype must be one of bool, int8,"),
-        ({"schema": {"a": tfpipe.Label(("x", "x"))}}, "The names of a Label must be different."),
         (
-            {"schema": {"a": tfpipe.Label("cat")}},
+            {"schema": {"mask": fields.Text()}},
+            "A value must not be named 'mask': a batch has something else of that",
+        ),
+        (
+            {"schema": {"image/x": fields.Text()}},
+            "An extra column must not be named 'image' or begin with 'image/'",
+        ),
+        ({"schema": {"x": fields.Tensor("int4", ())}}, "'x': A tensor's dtype must be one of bool, int8,"),
+        ({"schema": {"a": fields.Label(("x", "x"))}}, "The names of a Label must be different."),
+        (
+            {"schema": {"a": fields.Label("cat")}},
             "'a': the names of classes must be texts, and at least one, got 'cat'.",
         ),
-        ({"schema": {"a": tfpipe.Label(3)}}, "'a': the names of classes must be texts, and at least one, got 3."),
-        ({"schema": {"a": tfpipe.Tensor("int8", 3)}}, "'a': a shape must be a tuple of sizes, got 3."),
         (
-            {"schema": tfpipe.Text()},
+            {"schema": {"a": fields.Label(3)}},
+            "'a': the names of classes must be texts, and at least one, got 3.",
+        ),
+        ({"schema": {"a": fields.Tensor("int8", 3)}}, "'a': a shape must be a tuple of sizes, got 3."),
+        (
+            {"schema": fields.Text()},
             "`schema` must give each value its kind, as in {'image': Image()}, got Text(doc='').",
         ),
     ],
@@ -271,7 +281,7 @@ def test_neither_tensorflow_nor_beam_is_loaded(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == []
 
 
-IMAGES = {"image": tfpipe.Image(), "mask": tfpipe.Mask(), "class": tfpipe.Label(("cat", "dog"))}
+IMAGES = {"image": fields.Image(), "mask": fields.Mask(), "class": fields.Label(("cat", "dog"))}
 
 
 def make_image_record(number: int) -> dict[str, Any]:
@@ -338,20 +348,20 @@ def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any]
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"m": tfpipe.Mask()}, "The Mask 'm' needs an Image in the same record, got none."),
+        ({"m": fields.Mask()}, "The Mask 'm' needs an Image in the same record, got none."),
         (
-            {"a": tfpipe.Image(), "b": tfpipe.Image()},
+            {"a": fields.Image(), "b": fields.Image()},
             "A record must have at most one Image, got 'a', 'b'. Give them as one list, of the kind Images.",
         ),
         (
-            {"a": tfpipe.Image(), "b": tfpipe.Images(2)},
+            {"a": fields.Image(), "b": fields.Images(2)},
             "A record must have an Image or Images, got 'a' and 'b'. Make it one list.",
         ),
         (
-            {"a": tfpipe.Images(2), "b": tfpipe.Mask()},
+            {"a": fields.Images(2), "b": fields.Mask()},
             "The Mask 'b' needs an Image in the same record, got Images 'a'.",
         ),
-        ({"a": tfpipe.Images(0)}, "'a': the number of Images must be from 1 to 1,024, got 0."),
+        ({"a": fields.Images(0)}, "'a': the number of Images must be from 1 to 1,024, got 0."),
     ],
 )
 def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, Any], message: str) -> None:
@@ -375,7 +385,7 @@ def test_images_are_named_by_record_and_number(tmp_path: Path, change: Callable[
     records = list(make_records(range(2)))
     records[1]["views"] = change(records[1]["views"])
     with pytest.raises(ConfigError) as error:
-        tfpipe.write(records, tmp_path / "out", {"views": tfpipe.Images(3), **LABEL_AND_TEXT}, num_shards=1, workers=0)
+        tfpipe.write(records, tmp_path / "out", {"views": fields.Images(3), **LABEL_AND_TEXT}, num_shards=1, workers=0)
     assert str(error.value) == f"Record 1 of 'train': {message}"
 
 
@@ -386,7 +396,7 @@ def test_a_killed_run_counts_its_images_again(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             yield record
 
-    schema = {"views": tfpipe.Images(), **LABEL_AND_TEXT}
+    schema = {"views": fields.Images(), **LABEL_AND_TEXT}
     with pytest.raises(KeyboardInterrupt):
         tfpipe.write(make_some(5), tmp_path / "out", schema, num_shards=2, workers=0)
     manifest = tfpipe.write(make_some(8), tmp_path / "out", schema, num_shards=2, workers=0)

@@ -12,11 +12,11 @@ from tfpipe.columns.config import ColumnConfig, Missing
 from tfpipe.columns.write import NewColumn, Value, load_for_column
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.fields import Field
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
 from tfpipe.system.arguments import check_count, check_function
 from tfpipe.writer.changes import open_change
-from tfpipe.writer.fields import Field
 
 
 def add_column(

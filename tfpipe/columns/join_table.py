@@ -15,6 +15,7 @@ from tfpipe.columns.write import NewColumn, Value, list_parts, load_for_column
 from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.fields import Field, Tensor, Text, Values
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
@@ -23,7 +24,6 @@ from tfpipe.system.units import human_count
 from tfpipe.views.choose import FactsTable, open_facts, quote, quote_text
 from tfpipe.writer import record_facts as facts
 from tfpipe.writer.changes import Change, open_change
-from tfpipe.writer.fields import Field, Tensor, Text, Values
 
 _SPLIT = "split"
 _ROWS_AT_ONCE = 1024

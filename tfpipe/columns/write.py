@@ -21,6 +21,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.fields import Field, Image, Images, Label, Mask
 from tfpipe.format import file_names
 from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
@@ -30,8 +31,8 @@ from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
 from tfpipe.writer.changes import Change, hash_job
-from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.job import WriteFolder, WriteJob
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.write import put_together, write_split
 from tfpipe.writer.written_shard import WrittenShard

@@ -13,13 +13,14 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.fields import Field
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.record_facts import RecordFacts
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 

@@ -20,6 +20,7 @@ from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.fields import Field
 from tfpipe.format import file_names
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
@@ -28,9 +29,9 @@ from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
-from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WriteFolder, WriteJob, check_key, check_new, count_shards, name_records, naming
+from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 

@@ -15,7 +15,7 @@ from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.storage.file_io import read_regular
-from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.record_form import RecordForm
 
 
 @dataclass(frozen=True)

@@ -186,15 +186,18 @@ def test_splits_and_classes_come_from_names_and_columns(tmp_path: Path) -> None:
     assert manifest.label_names == ("cat", "dog")
 
 
-KINDS_OF_IMAGES = {"single": {"image": tfpipe.Image()}, "mask": {"image": tfpipe.Image(), "mask": tfpipe.Mask()}}
+KINDS_OF_IMAGES = {
+    "single": {"image": tfpipe.fields.Image()},
+    "mask": {"image": tfpipe.fields.Image(), "mask": tfpipe.fields.Mask()},
+}
 
 
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("kind", ["single", "mask", "several"])
 def test_tensors_beside_images_come_back(tmp_path: Path, monkeypatch, kind: str, *, copies: bool) -> None:
-    fields = KINDS_OF_IMAGES.get(kind, {"views": tfpipe.Images(2)})
-    schema = {"latents": tfpipe.Tensor("bfloat16", (None, 3)), "scale": tfpipe.Tensor("float16", ())}
-    schema |= {"caption": tfpipe.Text(), **fields}
+    fields = KINDS_OF_IMAGES.get(kind, {"views": tfpipe.fields.Images(2)})
+    schema = {"latents": tfpipe.fields.Tensor("bfloat16", (None, 3)), "scale": tfpipe.fields.Tensor("float16", ())}
+    schema |= {"caption": tfpipe.fields.Text(), **fields}
 
     def make_value(name: str, k: int) -> Any:
         if name == "views":

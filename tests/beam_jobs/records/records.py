@@ -11,15 +11,15 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import beam_jobs
-import tfpipe
 from beam_jobs.records.job import RecordsJob
-from tfpipe.writer.fields import RecordForm
+from tfpipe import fields
+from tfpipe.writer.record_form import RecordForm
 
 SCHEMA = {
-    "id": tfpipe.Text(),
-    "latents": tfpipe.Tensor("float32", (2, 2)),
-    "tokens": tfpipe.Tensor("int32", (None,)),
-    "class": tfpipe.Label(("cat", "dog")),
+    "id": fields.Text(),
+    "latents": fields.Tensor("float32", (2, 2)),
+    "tokens": fields.Tensor("int32", (None,)),
+    "class": fields.Label(("cat", "dog")),
 }
 
 

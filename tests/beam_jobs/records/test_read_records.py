@@ -14,6 +14,7 @@ import tfpipe
 from beam_jobs.records import read_records
 from tests.beam_jobs.records.records import SCHEMA, make_record, run
 from tests.refusals import refusal
+from tfpipe import fields
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.layers.delete import delete_records
@@ -69,7 +70,7 @@ def test_records_are_what_was_written(dataset: Path, tmp_path: Path) -> None:
 def test_hidden_records_stay_away_and_columns_and_views_come_along(small_dataset: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "in"
     shutil.copytree(small_dataset, dataset)
-    tfpipe.add_column(dataset, "score", lambda record: record.label / 2 or None, tfpipe.Values("float"), missing="view")
+    tfpipe.add_column(dataset, "score", lambda record: record.label / 2 or None, fields.Values("float"), missing="view")
     records = {record.name: record.label for record in tfpipe.data_source(dataset, "train")}
     hidden, *shown = records
     manifest = tfpipe.load_manifest(dataset)
