@@ -26,9 +26,13 @@ def why_unavailable(name: str) -> str | None:
 
 def run_fault(name: str, folder: Path) -> dict[str, Any]:
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "100"}
-    if FAULTS[name].delay_us:
-        env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
-    command = [sys.executable, "-m", "tests.profiler.faults.run_fault", name, str(folder.resolve())]
+    return _run("run_fault", name, folder, env, FAULTS[name].delay_us)
+
+
+def _run(module: str, name: str, folder: Path, env: dict[str, str], delay_us: int) -> dict[str, Any]:
+    if delay_us:
+        env = {**env, "LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(delay_us)}
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.profiler.faults.{module}", name, str(folder.resolve())]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")
@@ -44,16 +48,7 @@ def run_loader_fault(name: str, folder: Path) -> dict[str, Any]:
         if not libraries.exists():
             install_libraries(libraries, "grain==0.2.18")
         env["PYTHONPATH"] = os.pathsep.join([str(libraries), str(ROOT)])
-    if fault.delay_us:
-        env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(fault.delay_us)}
-    command = [
-        *(sys.executable, "-W", "ignore", "-m", "tests.profiler.faults.run_loader_fault", name, str(folder.resolve()))
-    ]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return _run("run_loader_fault", name, folder, env, fault.delay_us)
 
 
 def build_slow_storage(folder: Path) -> Path:

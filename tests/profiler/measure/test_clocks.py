@@ -160,43 +160,26 @@ def make_turns(one_s: float, two_s: float, cpu_s: float, queue_s: float = 0.0) -
     return [(Run(10, one_s, cpu_s, queue_s), Run(20, two_s, cpu_s, queue_s))] * 3
 
 
-def test_computing_is_twice_as_fast_with_two_threads() -> None:
-    assert judge(make_turns(1e-3, 0.5e-3, 1e-3), 2) == CallTimes(1e-3, 0.0, None)
+COMPUTES, BLOCKED, WAITS = make_turns(1e-3, 0.5e-3, 1e-3), make_turns(1e-3, 1e-3, 1e-3), make_turns(8e-3, 4e-3, 1e-4)
+FAST, SLOW, DELAYED = Run(10, 1e-3, 1e-3, 0.0), Run(10, 1.6e-3, 1e-3, 0.0), Run(10, 1.6e-3, 1e-3, 0.6e-3)
+TURNS = {
+    "computes": (COMPUTES, 2, CallTimes(1e-3, 0.0, None)),
+    "a lock": (BLOCKED, 2, CallTimes(1e-3, 0.0, 1e-3)),
+    "one core cannot tell": (BLOCKED, 1, CallTimes(1e-3, 0.0, None)),
+    "three threads share two cores": ([(FAST, Run(20, 0.75e-3, 1e-3, 0.5e-3))] * 3, 2, CallTimes(1e-3, 0.0, None)),
+    "nobody knows the waits for a core": ([(FAST, SLOW), (SLOW, FAST), (FAST, FAST)], 2, CallTimes(1e-3, 0.0, None)),
+    "a lock beside programs": ([(FAST, DELAYED), (DELAYED, FAST), (DELAYED, DELAYED)], 2, CallTimes(1e-3, 0.0, 1e-3)),
+    "two threads wait for one core": ([(FAST, Run(10, 1e-3, 1e-3, 1e-3))] * 3, 2, CallTimes(1e-3, 0.0, None)),
+    "waits side by side": (WAITS, 1, CallTimes(1e-4, pytest.approx(7.9e-3), None)),
+    "waits in line": (make_turns(8e-3, 8e-3, 1e-4), 1, CallTimes(1e-4, pytest.approx(7.9e-3), 8e-3)),
+    "a disturbed turn": ([*COMPUTES, (Run(10, 9e-3, 1e-3, 0.0),) * 2], 2, CallTimes(1e-3, 0.0, None)),
+}
 
 
-def test_a_computing_function_that_gains_nothing_is_locked() -> None:
-    assert judge(make_turns(1e-3, 1e-3, 1e-3), 2) == CallTimes(1e-3, 0.0, 1e-3)
-    assert judge(make_turns(1e-3, 1e-3, 1e-3), 1).hold_s is None  # one core cannot tell
-
-
-def test_a_function_that_gains_a_third_beside_another_program_is_not_locked() -> None:
-    """Three threads share two cores: one alone has a core, and two have a third more."""
-    assert judge([(Run(10, 1e-3, 1e-3, 0.0), Run(20, 0.75e-3, 1e-3, 0.5e-3))] * 3, 2) == CallTimes(1e-3, 0.0, None)
-
-
-def test_turns_that_differ_show_no_lock_where_nobody_knows_the_waits_for_a_core() -> None:
-    slow, fast = (Run(10, wall_s, 1e-3, 0.0) for wall_s in (1.6e-3, 1e-3))
-    assert judge([(fast, slow), (slow, fast), (fast, fast)], 2).hold_s is None
-
-
-def test_a_lock_is_seen_beside_programs_that_take_half_of_the_cores() -> None:
-    """Each thread waits for the other one, which runs for 1 ms and waits for a core for up to 0.6 ms."""
-    slow, fast = Run(10, 1.6e-3, 1e-3, 0.6e-3), Run(10, 1e-3, 1e-3, 0.0)
-    assert judge([(fast, slow), (slow, fast), (slow, slow)], 2) == CallTimes(1e-3, 0.0, 1e-3)
-
-
-def test_two_threads_that_wait_for_one_core_are_not_locked() -> None:
-    assert judge([(Run(10, 1e-3, 1e-3, 0.0), Run(10, 1e-3, 1e-3, 1e-3))] * 3, 2).hold_s is None
-
-
-def test_waiting_side_by_side_needs_threads_and_waiting_in_line_does_not_gain_by_them() -> None:
-    assert judge(make_turns(8e-3, 4e-3, 0.1e-3), 1) == CallTimes(0.1e-3, pytest.approx(7.9e-3), None)
-    assert judge(make_turns(8e-3, 8e-3, 0.1e-3), 1) == CallTimes(0.1e-3, pytest.approx(7.9e-3), 8e-3)
-
-
-def test_a_disturbed_turn_does_not_count() -> None:
-    disturbed = (Run(10, 9e-3, 1e-3, 0.0), Run(20, 9e-3, 1e-3, 0.0))
-    assert judge([*make_turns(1e-3, 0.5e-3, 1e-3), disturbed], 2).hold_s is None
+@pytest.mark.parametrize("name", TURNS)
+def test_waiting_computing_and_a_lock_are_told_apart(name: str) -> None:
+    turns, cores, times = TURNS[name]
+    assert judge(turns, cores) == times
 
 
 @pytest.mark.parametrize("locked", [True, False])
