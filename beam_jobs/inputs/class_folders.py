@@ -11,7 +11,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import list_tree, list_unpacked, name_input
-from beam_jobs.inputs.label_file import put_known_first, rename_labels, set_classes
+from beam_jobs.inputs.label_file import order_classes, set_classes
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
@@ -41,9 +41,7 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
             "are read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder "
             "`images` as the input for the images without boxes."
         )
-    if config.labels:
-        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
-    labels, label_names = put_known_first(config, labels, label_names, is_numeric=False)
+    labels, label_names = order_classes(config, labels, label_names, is_numeric=False)
     return Listing(
         *name_input(source),
         set_classes(images, labels, {folder: split for folder, (split, _) in parsed.items()}),

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ _NUMBERS = (0, 1, _ODD)
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes", "bytes", "bytes")
 _INT64 = range(-(2**63), 2**63)
 _MISSING = -1
+_ROWS_AT_ONCE = 10_000
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Programs write the exponent with a sign or behind a fraction; 1E5 and 12e3 are names.
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+][0-9]+)")
@@ -122,6 +124,14 @@ class CellKinds:
             elif length == 1:
                 shape = ()
         return Column(FeatureSpec(name, dtype, shape, kind=kind))
+
+
+def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], rows: Iterator[tuple[int, int]]) -> None:
+    """Adds the cells of rows to the kinds of their columns; `rows` are as `CellKinds.add` takes them."""
+    while kinds and (block := list(islice(cells, _ROWS_AT_ONCE))):
+        some = list(islice(rows, len(block)))
+        for kind, column in zip(kinds, zip(*block, strict=True), strict=True):
+            kind.add(column, some)
 
 
 def _get_row(first: _First) -> tuple[int, int, int]:

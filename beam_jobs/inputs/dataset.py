@@ -1,6 +1,6 @@
-"""Lists the records of finished datasets by their places in the shards, from the manifests and indexes alone.
+"""Lists the records of finished datasets by their offsets in the shards, from the manifests and indexes alone.
 
-Compressed foreign shards have no index: they are unpacked to find the places, and once more for the workers.
+Compressed foreign shards have no index: they are unpacked to find the offsets, and once more for the workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import iterate_frames
-from beam_jobs.plan.image_ref import ImageLocation, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
+from beam_jobs.plan.image_table import ImageTableBuilder, encode_texts, join_texts, spell
 from beam_jobs.plan.listing import DatasetListing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from tfpipe.dataset.load import load_manifest
@@ -24,6 +23,8 @@ from tfpipe.format.schema import Schema, class_schema, image_schema
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
+_RECORDS_AT_ONCE = 1 << 14
+
 
 def list_datasets(config: ShardConfig, observer: Observer | None = None) -> DatasetListing:
     """Lists the records of finished datasets, dataset by dataset, each in its own order."""
@@ -32,8 +33,9 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
     if config.refuse_nan:
         columns = (column for manifest in datasets.values() for column in manifest.columns)
         check_nan([*datasets.values(), *columns], merged.schema)
-    refs = (ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
-    images = ImageTable.from_refs(_count(refs, observer))
+    builder = ImageTableBuilder()
+    for name, manifest in datasets.items():
+        _list_records(name, manifest, builder, observer or Observer())
     unpack = tuple(
         f"{name}/{shard.file}"
         for name, manifest in datasets.items()
@@ -46,14 +48,7 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
             "`drop_duplicates` needs records that can be read at any place, and those of compressed files cannot. "
             "Write the files as a dataset with `tfpipe reshard` first."
         )
-    return DatasetListing(merged.name, "", images, merged.label_names, unpack=unpack, merged=merged)
-
-
-def _count(refs: Iterator[ImageRef], observer: Observer | None) -> Iterator[ImageRef]:
-    for number, ref in enumerate(refs, start=1):
-        if observer is not None and number % TELL_EVERY == 0:
-            observer.progress(Progress(number))
-        yield ref
+    return DatasetListing(merged.name, "", builder.finish(), merged.label_names, unpack=unpack, merged=merged)
 
 
 def _open(directory: str) -> Manifest:
@@ -78,7 +73,7 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     """
     datasets: dict[str, Manifest] = {}
     for manifest in manifests:
-        first = name = manifest.name.replace("/", "_")  # a place ends its dataset's name with /
+        first = name = manifest.name.replace("/", "_")  # in a path of a record / ends its dataset's name with /
         count = 1
         while name in datasets:
             count += 1
@@ -87,17 +82,32 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     return datasets
 
 
-def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
-    places = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
+def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, observer: Observer) -> None:
+    """Adds the records of a dataset, some shards at once."""
+    spans_of_shards = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
-        first = 0
+        (prefix,) = encode_texts([f"{name}/{split.name}:"]).to_pylist()
+        files, numbers, spans, first = list[str](), list[NDArray[np.int64]](), list[NDArray[np.int64]](), 0
         for shard in split.shards:
-            file, table = f"{name}/{shard.file}", next(places)
-            rows = range(shard.records) if split.chosen is None else split.chosen.list_rows(first, shard.records)
-            for row, (offset, size) in zip(rows, table[rows].tolist(), strict=True):
-                location = ImageLocation(file, offset)
-                yield ImageRef(f"{name}/{split.name}:{first + row}", size, location, split=split.name)
+            rows = np.arange(shard.records)
+            if split.chosen is not None:
+                rows = np.array(split.chosen.list_rows(first, shard.records), np.int64)
+            files.append(f"{name}/{shard.file}")
+            numbers.append(first + rows)
+            spans.append(next(spans_of_shards)[rows])
             first += shard.records
+            if sum(map(len, numbers)) < _RECORDS_AT_ONCE and shard is not split.shards[-1]:
+                continue
+            codes, table = np.repeat(np.arange(len(files)), list(map(len, numbers))), np.concatenate(spans)
+            builder.append_files(
+                join_texts(prefix, spell(np.concatenate(numbers))),
+                np.ascontiguousarray(table[:, 1]),
+                offset=np.ascontiguousarray(table[:, 0]),
+                file=(codes, files),
+                split=(np.zeros(len(codes), np.int32), [split.name]),
+            )
+            observer.progress(Progress(len(builder)))
+            files, numbers, spans = [], [], []
 
 
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
@@ -110,18 +120,18 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
 
 
 def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
-    """Yields the places of the records of each shard in its unpacked form, in order."""
+    """Yields the offset and the size of each record of a shard in its unpacked form, shard by shard."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
     _check_sizes(manifest, [])
     for shard in shards:
         path = file_io.join(root, shard.file)
-        places = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
-        if len(places) != shard.records:
+        spans = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
+        if len(spans) != shard.records:
             raise FormatError(
-                f"{path} must have {shard.records:,} records, as the manifest says, got {len(places):,}. {mend}"
+                f"{path} must have {shard.records:,} records, as the manifest says, got {len(spans):,}. {mend}"
             )
-        yield np.array(places, np.int64).reshape(-1, 2)
+        yield np.array(spans, np.int64).reshape(-1, 2)
 
 
 def _advise_mending(manifest: Manifest) -> str:

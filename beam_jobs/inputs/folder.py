@@ -92,7 +92,8 @@ class _TreeBuilder:
         is_plain &= np.repeat([not get_folder_reason(folder) for folder, _ in files.folders], counts)
         codes, rows = np.repeat(np.arange(len(counts)), counts), np.flatnonzero(is_plain)
         folders = [folder for folder, _ in files.folders]
-        self._images.append_files(paths.take(wrap(rows)), np.maximum(files.sizes, 0)[rows], codes[rows], folders)
+        sizes = np.maximum(files.sizes, 0)[rows]
+        self._images.append_files(paths.take(wrap(rows)), sizes, label=(codes[rows], folders))
         for index in np.flatnonzero(~is_plain).tolist():
             file = files.get(index)
             if not file.skip and is_listed_archive(file.path):
@@ -363,16 +364,14 @@ def drop_equal_paths(tree: Tree, source: str) -> Tree:
     equals_next = hashes[order][1:] == hashes[order][:-1]
     if not equals_next.any():
         return tree
-    last_index: dict[str, int] = {}
-    last_file: dict[str, str] = {}
+    rows, after = order[:-1][equals_next], order[1:][equals_next]
+    codes, files = images.get_codes("file")
     dropped: list[int] = []
-    candidates = np.sort(order[np.append(False, equals_next) | np.append(equals_next, False)])
-    for i, image in zip(candidates.tolist(), images.iterate(candidates), strict=True):
-        path, file = image.path, image.location.file
-        earlier_file = last_file.get(path, file)
-        if earlier_file != file:  # a folder and an archive, or two archives, of one name
-            raise DataError(explain_equal_paths(source, path, [earlier_file, file]))
-        if path in last_index:
-            dropped.append(last_index[path])
-        last_index[path], last_file[path] = i, file
+    for row, other, path, next_path in zip(
+        rows.tolist(), after.tolist(), images.get_paths(rows), images.get_paths(after), strict=True
+    ):
+        if path == next_path and codes[row] != codes[other]:  # a folder and an archive, or two archives, of one name
+            raise DataError(explain_equal_paths(source, path, [str(files[codes[k]]) for k in (row, other)]))
+        if path == next_path:
+            dropped.append(row)
     return tree._replace(images=images.take(np.setdiff1d(np.arange(len(images)), dropped)))

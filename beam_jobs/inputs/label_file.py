@@ -81,38 +81,42 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
     return frozenset((*config.known_labels, *(_read_names(config.labels) if config.labels else ())))
 
 
-def rename_labels(
-    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_number: bool = False
+def order_classes(
+    config: ShardConfig, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_number: bool = False
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
-    """Returns the class of each label, and all class names in the order of the file.
+    """Returns the class of each label, and all class names: in the order of `labels`, behind the known ones.
 
-    Numbers may be those of lines in the file, from 0; with `by_number` they are, even if they are names as well.
+    Labels that are numbers are names of classes, or else the numbers of these; with `by_number` they are numbers of
+    lines in the file, even if they are names as well.
     """
-    names = _read_names(path)
-    if is_numeric:
-        return (name_numbers if by_number else _match_numbers)(path, labels, names), names
+    known = config.known_labels
+    if config.labels:
+        if is_numeric:
+            names = _read_names(config.labels)
+            labels = (name_numbers if by_number else _match_numbers)(config.labels, labels, names)
+        label_names = names if is_numeric else order_names(config, label_names)
+    elif known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
+        labels = _match_numbers("The dataset", labels, known, may_add=True)
+        label_names = (*known, *sorted(set(map(str, labels.values())) - {*known}, key=int))
+    return dict(labels), tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
+
+
+def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str]:
+    """Returns the names of classes in the order of the file of class names, if there is one."""
+    if not config.labels:
+        return label_names
+    names = _read_names(config.labels)
+    _check_named(config.labels, label_names, names)
+    return names
+
+
+def _check_named(path: str, label_names: Sequence[str], names: Sequence[str]) -> None:
     missing = sorted(set(label_names) - set(names))
     if missing:
         form = unicodedata.normalize("NFC", missing[0])
         is_there = form in (unicodedata.normalize("NFC", name) for name in names)
         hint = " It has the name in another Unicode form: NFC and NFD differ in letters such as é." if is_there else ""
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.{hint}")
-    return dict(labels), names
-
-
-def put_known_first(
-    config: ShardConfig, labels: Labels, label_names: Sequence[str], *, is_numeric: bool
-) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
-    """Returns the class of each label, and the class names with the known ones first, whose numbers must stay.
-
-    Labels that are numbers are names of known classes, or else the numbers of these.
-    """
-    known = config.known_labels
-    if known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
-        labels = _match_numbers("The dataset", labels, known, may_add=True)
-        label_names = sorted(set(map(str, labels.values())) - {*known}, key=int)
-        return labels, (*known, *label_names)
-    return dict(labels), tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
 
 
 def _match_numbers(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,7 +25,7 @@ from beam_jobs.inputs.archive import (
     list_archive,
     strip_archive_suffix,
 )
-from beam_jobs.inputs.column_types import CAPTION, CellKinds, Column
+from beam_jobs.inputs.column_types import CAPTION, CellKinds, Column, read_kinds
 from beam_jobs.inputs.folder import (
     Archive,
     Look,
@@ -41,7 +41,7 @@ from beam_jobs.inputs.folder import (
     list_unpacked,
     name_input,
 )
-from beam_jobs.inputs.label_file import number_labels, put_known_first, rename_labels, set_classes
+from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
 from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -64,7 +64,6 @@ _MASK = "mask.png"
 _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
-_ROWS_AT_ONCE = 1000
 _MAX_COLUMNS = 1000
 _DIGITS = "0123456789"  # of which the empty text is a part too: a zero without its zeros
 _NUMBER = re.compile(r"([0-9]+)")
@@ -182,10 +181,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     num_images = len(builder)
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
-    images = builder.finish()
-    names, typed = _type_columns(images, columns, columns_of_tars, tars)
-    if names:
-        images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
+    images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
     tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
     if not num_images:
         return Listing(*name_input(source), tree.images, skipped=tree.skipped)
@@ -280,38 +276,31 @@ def _check_count(columns: Mapping[str, None]) -> None:
 
 
 def _type_columns(
-    images: ImageTable,
-    columns: Mapping[str, None],
-    columns_of_tars: Sequence[tuple[int, Sequence[str]]],
-    tars: Sequence[str],
-) -> tuple[list[str], tuple[Column, ...]]:
-    """Returns the columns that hold values, captions first, and their features."""
-    kinds = {name: CellKinds(from_text=False) for name in columns}
-    rows = images.iterate_extras()
-    for number, (num_pairs, names) in enumerate(columns_of_tars):
-        for begin in range(0, num_pairs, _ROWS_AT_ONCE):
-            some = list(islice(rows, min(_ROWS_AT_ONCE, num_pairs - begin)))
-            cells = dict(zip(names, zip_longest(*some), strict=False))  # the first rows lack the columns of later ones
-            where = [(number, row) for row in range(begin + 1, begin + 1 + len(some))]
-            for name, kind in kinds.items():
-                kind.add(cells.get(name, (None,)), where)
-    names = sorted((name for name, kind in kinds.items() if kind.firsts), key=lambda name: name != CAPTION)
+    images: ImageTable, names: Sequence[str], columns_of_tars: Sequence[tuple[int, Sequence[str]]], tars: Sequence[str]
+) -> tuple[ImageTable, list[Column | None]]:
+    """Returns the pairs with the same columns, captions first, and what they become; None for one without a value."""
+    names = sorted(names, key=lambda name: name != CAPTION)
+    images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
+    rows = ((tar, row) for tar, (num_pairs, _) in enumerate(columns_of_tars) for row in range(1, num_pairs + 1))
+    kinds = [CellKinds(from_text=False) for _ in names]
+    read_kinds(kinds, images.iterate_extras(), rows)
     # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
-    typed = [kinds[name].infer(name, tars, is_text=True, mixes=True) for name in names]
-    check_names([column.spec for column in typed])
-    return names, tuple(typed)
+    typed = [
+        kind.infer(name, tars, is_text=True, mixes=True) if kind.firsts else None
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    check_names([column.spec for column in typed if column is not None])
+    return images, typed
 
 
 def _order_values(
-    rows: Iterator[tuple[Any, ...]], columns_of_tars: Sequence[tuple[int, Sequence[str]]], wanted: Sequence[str]
+    rows: Iterator[tuple[Any, ...]], columns_of_tars: Sequence[tuple[int, Sequence[str]]], names: Sequence[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields the values of the wanted columns of each pair; each tar file has its own columns."""
-    missing: list[Value | None] = ["" if name == CAPTION else None for name in wanted]
-    for num_pairs, names in columns_of_tars:
-        places = [names.index(name) if name in names else len(names) for name in wanted]
+    """Yields the values of all columns of each pair; each tar file has its own columns."""
+    for num_pairs, of_tar in columns_of_tars:
+        indices = [of_tar.index(name) if name in of_tar else len(of_tar) for name in names]
         for row in islice(rows, num_pairs):
-            values = (row[place] if place < len(row) else None for place in places)
-            yield tuple(other if value is None else value for value, other in zip(values, missing, strict=True))
+            yield tuple(row[index] if index < len(row) else None for index in indices)
 
 
 def _drop_several(tree: Tree) -> Tree:
@@ -335,25 +324,28 @@ def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
     return Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
 
-def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Listing:
+def _resolve(config: ShardConfig, tree: Tree, columns: Sequence[Column | None]) -> Listing:
     """Returns the pairs with their classes and with the values of their columns."""
     images, source = tree.images, config.input
     labels, label_names, is_numeric = number_labels(images.count_values("label"), config)
-    if config.labels:
-        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
-    labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numeric and not config.labels)
-    shape, unpack = infer_images_shape(images, source), list_unpacked(images)
-    images = set_classes(images, labels)
-    if columns and len(images):
-        images = images.convert_extras([column.convert for column in columns])
+    labels, label_names = order_classes(config, labels, label_names, is_numeric=is_numeric)
+    kept = [(index, column) for index, column in enumerate(columns) if column is not None]
+    # A missing caption is an empty text.
+    values = (
+        tuple(
+            column.convert("" if row[index] is None and column.spec.name == CAPTION else row[index])
+            for index, column in kept
+        )
+        for row in images.iterate_extras()
+    )
     return Listing(
         *name_input(source),
-        images,
+        set_classes(images, labels).replace_extras(values) if kept else set_classes(images, labels),
         label_names=label_names,
-        extra=tuple(column.spec for column in columns),
+        extra=tuple(column.spec for _, column in kept),
         skipped=tree.skipped,
-        unpack=unpack,
-        images_shape=shape,
+        unpack=list_unpacked(images),
+        images_shape=infer_images_shape(images, source),
     )
 
 

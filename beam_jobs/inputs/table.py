@@ -10,14 +10,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
-from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column
+from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, Rows
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import (
@@ -25,9 +25,8 @@ from beam_jobs.inputs.label_file import (
     check_label,
     name_numbers,
     number_labels,
-    put_known_first,
+    order_classes,
     read_known_names,
-    rename_labels,
     set_classes,
 )
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
@@ -58,7 +57,8 @@ from tfpipe.system.budget import COLUMNS, ROW
 from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
-_KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
+_OF_BOXES = (*_BOX_COLUMNS, "box_label")
+_KNOWN = ("image", "label", "split", *_OF_BOXES, "mask")
 _SHOWN = 200  # characters of a cell in a message
 LABEL = "label"
 
@@ -173,11 +173,8 @@ class _Table:
 
     def read_kinds(self, images: ImageTable) -> list[CellKinds]:
         """Returns the kinds of the cells of each further column."""
-        kinds, rows = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
-        for block in images.iterate_extra_blocks():
-            some = list(islice(zip(rows, rows, strict=True), len(block)))
-            for kind, cells in zip(kinds, zip(*block, strict=True), strict=True):
-                kind.add(cells, some)
+        kinds, numbers = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
+        read_kinds(kinds, images.iterate_extras(), zip(numbers, numbers, strict=True))
         return kinds
 
     def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
@@ -228,12 +225,8 @@ class _Table:
             cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
             counts = Counter(chain.from_iterable(cells))
         labels, label_names, is_numeric = number_labels(counts, config, unlabeled, is_checked=True)
-        if config.labels:
-            by_number = bool(self._class_names)
-            labels, label_names = rename_labels(
-                config.labels, labels, label_names, is_numeric=is_numeric, by_number=by_number
-            )
-        elif is_numeric and self._class_names:
+        by_number = bool(self._class_names)
+        if is_numeric and by_number and not config.labels:
             if len(self._class_names) > 1:
                 first, second = sorted(self._class_names)[:2]
                 raise DataError(
@@ -241,9 +234,8 @@ class _Table:
                     f"{_show(second)}. Give the names with `labels`."
                 )
             names = next(iter(self._class_names))
-            labels, label_names = name_numbers(f"The metadata of {path}", labels, names), names
-        is_numbered = is_numeric and not (config.labels or self._class_names)
-        return put_known_first(config, labels, label_names, is_numeric=is_numbered)
+            labels, label_names, is_numeric = name_numbers(f"The metadata of {path}", labels, names), names, False
+        return order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
     def _infer_columns(
         self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: Faults
@@ -272,27 +264,25 @@ class _Table:
         """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still."""
         if not isinstance(row, dict):
             raise row
-        config, root, faults, image, split, label = (
-            self.config,
-            self.root,
-            self.faults,
-            ImageRef(""),
-            "",
-            row.get(LABEL),
-        )
+        config, faults = self.config, self.faults
+        image, label = ImageRef(""), row.get(LABEL)
         boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
         with faults:
-            image = _locate(row, number, source, root)
-        with faults:
-            unknown = next((name for name in row if name not in self._names), None)
-            if unknown is not None:
+            image = _locate(row, number, source, self.root)
+        split = image.split
+        if not row.keys() <= self._names:
+            with faults:
+                unknown = next(name for name in row if name not in self._names)
                 raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
-        with faults:
-            boxes, box_labels = _parse_boxes(row, image)
-        with faults:
-            mask = _parse_mask(row.get("mask"), image, root)
-        with faults:
-            split = _parse_split(row["split"]) if row.get("split") is not None else image.split
+        if not row.keys().isdisjoint(_OF_BOXES):
+            with faults:
+                boxes, box_labels = _parse_boxes(row, image)
+        if row.get("mask") is not None:
+            with faults:
+                mask = _parse_mask(row["mask"], image, self.root)
+        if row.get("split") is not None:
+            with faults:
+                split = _parse_split(row["split"])
         with faults:
             if LABEL in self.columns:
                 row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
@@ -441,8 +431,6 @@ def _parse_split(value: Any) -> str:
 
 
 def _parse_mask(value: Any, image: ImageRef, root: str) -> tuple[str | int, ...]:
-    if value is None:
-        return ()
     if image.images:
         raise DataError("a mask belongs to a single image, and this row holds a list of images.")
     if isinstance(value, EmbeddedImage):

@@ -270,11 +270,13 @@ class _Lines(Iterator[str]):
 
     def begin_row(self) -> None:
         """Begins with the lines of another row."""
-        self._budget = ROW.renew()
+        self._left = ROW.bytes
 
     def __next__(self) -> str:
         line = self._text.readline(ROW.bytes + 1)
-        self._budget.take(bytes=len(line))
+        self._left -= len(line)
+        if self._left < 0:
+            raise OverBudget("it takes too many bytes")
         if not line:
             raise StopIteration
         return line

@@ -145,12 +145,12 @@ def _quote(texts: Any) -> tuple[Any, ...]:
     return (pa.array([json.dumps(text).encode() for text in _decode_texts(texts)], pa.large_binary()),)
 
 
-def _spell(numbers: NDArray[Any]) -> Any:
+def spell(numbers: NDArray[Any]) -> Any:
     """Returns numbers as texts."""
     return wrap(numbers).cast(pa.large_string()).cast(pa.large_binary())
 
 
-def _join(*pieces: Any) -> Any:
+def join_texts(*pieces: Any) -> Any:
     """Returns the texts that the texts of each row make together."""
     fields: list[Any] = []
     for kind, run in groupby(pieces, type):
@@ -330,10 +330,6 @@ class ImageTable:
         column = _COLUMNS[name].encode(texts).take(wrap(codes))
         return ImageTable({**self._columns, name: column}, len(self))
 
-    def get_extras(self, position: int) -> Iterator[Any]:
-        """Yields the values of one further column."""
-        return (row[position] for row in self.iterate_extras())
-
     def convert_extras(self, converters: Sequence[Callable[[Any], Any]]) -> "ImageTable":
         """Returns a table in which every value of a further column went through its column's function."""
         rows = self.iterate_extras()
@@ -343,11 +339,7 @@ class ImageTable:
 
     def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
         """Yields the values of the further columns of each row."""
-        return chain.from_iterable(self.iterate_extra_blocks())
-
-    def iterate_extra_blocks(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Yields the values of the further columns of some rows at once."""
-        return self._decode_all("extra")
+        return chain.from_iterable(self._decode_all("extra"))
 
     def replace_extras(self, rows: Iterable[tuple[Any, ...]]) -> "ImageTable":
         """Returns a table with these values of the further columns, one tuple for each row; the others are shared."""
@@ -375,14 +367,14 @@ class ImageTable:
             lines = list(map(encode_line, map(PlannedImage, *columns)))
             return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
         rows = wrap(indices)
-        pieces = [b"[", *_quote(self._take("path", rows)), b",", _spell(self._get_numbers("size")[indices])]
-        end = pc.if_else(wrap(labels >= 0), _join(b",", _spell(labels)), pa.scalar(b"", pa.large_binary()))
+        pieces = [b"[", *_quote(self._take("path", rows)), b",", spell(self._get_numbers("size")[indices])]
+        end = pc.if_else(wrap(labels >= 0), join_texts(b",", spell(labels)), pa.scalar(b"", pa.large_binary()))
         if further:
             offsets = self._get_numbers("offset")[indices]
             file = self._take("file", rows).dictionary_decode()
-            location = _join(b",", _spell(labels), b",", *_quote(file), b",", _spell(offsets))
+            location = join_texts(b",", spell(labels), b",", *_quote(file), b",", spell(offsets))
             end = pc.if_else(wrap(offsets >= 0), location, end)
-        values, ends = _get_buffers(_join(*pieces, end, b"]\n"))
+        values, ends = _get_buffers(join_texts(*pieces, end, b"]\n"))
         return memoryview(values or b"")[: int(ends[-1])], ends
 
     def number_labels(self, label_names: Sequence[str]) -> NDArray[np.int32]:
@@ -417,11 +409,18 @@ class ImageTableBuilder:
         if len(self._rows) == _ROWS_AT_ONCE:
             self._encode_rows()
 
-    def append_files(self, paths: Any, sizes: NDArray[np.int64], codes: _Indices, labels: Sequence[str]) -> None:
-        """Adds files of which no more is known: an array of paths, and `codes` that are indices of `labels`."""
+    def append_files(
+        self, paths: Any, sizes: NDArray[np.int64], **others: NDArray[Any] | tuple[_Indices, Sequence[str]]
+    ) -> None:
+        """Adds files by columns: an array of paths, sizes, and others: numbers, or indices of texts with these."""
         self._encode_rows()
-        label = _LABELS.encode(labels).take(wrap(codes))
-        self._add_part({"path": paths, "size": wrap(sizes), "label": label}, len(paths))
+        columns = {"path": paths, "size": wrap(sizes)}
+        for name, values in others.items():
+            if isinstance(values, tuple):
+                columns[name] = _COLUMNS[name].encode(values[1]).take(wrap(values[0]))
+            else:
+                columns[name] = wrap(values)
+        self._add_part(columns, len(paths))
 
     def extend(self, table: ImageTable) -> None:
         """Adds all images of a table."""

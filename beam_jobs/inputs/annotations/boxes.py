@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CellKinds
 from beam_jobs.inputs.folder import name_input
-from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.label_file import order_names
 from beam_jobs.plan.image_ref import Box, ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, read_sizes
@@ -42,13 +42,6 @@ class BoxScaler:
         if not has_area.all():
             self.skipped[_NO_AREA] += int((~has_area).sum())
         return fractions, has_area
-
-
-def order_names(config: ShardConfig, class_names: Sequence[str]) -> Sequence[str]:
-    """Returns the names of classes in the order of the file of class names, if there is one."""
-    if not config.labels:
-        return class_names
-    return rename_labels(config.labels, {}, class_names, is_numeric=False)[1]
 
 
 def make_listing(

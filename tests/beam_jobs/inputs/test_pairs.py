@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs import folder, pairs
+from beam_jobs.inputs import column_types, folder, pairs
 from beam_jobs.inputs.pairs import is_pairs
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch) -> No
 def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch) -> None:
     """Columns that only some tars have, and tars that are read in other processes, change nothing else."""
     monkeypatch.setattr(folder, "_SIDE_BY_SIDE_FROM_BYTES", 1)
-    monkeypatch.setattr(pairs, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(column_types, "_ROWS_AT_ONCE", 2)
     many = {k: v for i in range(5) for k, v in make_pair(f"{i}", f"c{i}", **({"n": i} if i > 2 else {})).items()}
     write_tar(tmp_path / "00000.tar", many)
     write_tar(tmp_path / "00001.tar", make_pair("0", "other", m=0.5, n="text"))

@@ -162,7 +162,7 @@ def test_replaced_columns_leave_the_first_table_alone() -> None:
 
 def test_further_columns_are_converted() -> None:
     table = ImageTable.from_refs([ImageRef(f"{i}.jpg", extra=(str(i), "x")) for i in range(4)])
-    assert list(table.get_extras(0)) == ["0", "1", "2", "3"]
+    assert list(table.iterate_extras()) == [("0", "x"), ("1", "x"), ("2", "x"), ("3", "x")]
     assert [ref.extra for ref in table.convert_extras([int, str.upper])] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
 
 
