@@ -97,7 +97,7 @@ def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
 _LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, (), (), ())
 _REQUIRED = 2  # path and size
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().decode
 
 
 def encode_line(image: PlannedImage) -> bytes:
@@ -115,7 +115,7 @@ def encode_line(image: PlannedImage) -> bytes:
 def decode_line(line: bytes) -> PlannedImage:
     """Returns the image of a line that `encode_line` wrote."""
     try:
-        path, size, *others = json.loads(line)
+        path, size, *others = _decode(line.decode("ascii"))
         fields: list[Any] = [*others, *_LINE_DEFAULTS[_REQUIRED + len(others) :]]
         location: list[Any] = [*fields[1:5], fields[8]]
         return PlannedImage(path, size, fields[0], ImageLocation(*location), *fields[5:8], *fields[9:])

@@ -118,10 +118,11 @@ class ImageFiles:
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
-        pool = ThreadPoolExecutor(_FETCHED_AHEAD)
+        pool, is_root_remote = ThreadPoolExecutor(_FETCHED_AHEAD), file_io.is_url(self.header.root)
         try:
             for image in planned:
-                is_remote = file_io.is_url(file_io.join(self.header.root, image.location.file or image.path))
+                path = image.location.file or image.path
+                is_remote = file_io.is_url(file_io.join(self.header.root, path) if is_root_remote else path)
                 if is_remote:
                     fetched.append((image, pool.submit(self._fetch, image)))
                 while len(fetched) > (_FETCHED_AHEAD if is_remote else 0):
@@ -144,7 +145,7 @@ class ImageFiles:
         """Reads an image and its mask, or several images."""
         check_source_size(planned)
         images: list[bytes] = []
-        for file in list_files(planned):
+        for file in list_files(planned) if planned.images else (planned,):
             try:
                 images.append(read_image(self.header.root, file, self.header.unpacked))
             except UnreadableError as error:

@@ -44,6 +44,8 @@ _LISTS: dict[int, tuple[Callable[[], Any], str, tuple[int, ...]]] = {
 _LEAST_ENTRY_BYTES = 10  # of an entry with one value: its tags and lengths
 _USUAL_ENTRY_FIELDS = 5  # the entry, the key, the Feature, the list and the value
 
+_SHARED_LENGTH = 16  # of texts that may be in many records, such as the format of the image
+
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _UINT64_MASK = 2**64 - 1
 
@@ -61,19 +63,29 @@ def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
     empty bytes list. An empty array keeps the kind of its dtype.
     """
     parts = [b""]
-    total = 0
     for key, key_field in _key_fields(tuple(features)):
         value = features[key]
-        body = _feature(key, value)
-        size = sum(map(len, body))
-        feature_head = b"\x12" + varint(size)
-        entry_size = len(key_field) + len(feature_head) + size
-        entry_head = b"\n" + varint(entry_size)
-        parts.append(entry_head + key_field + feature_head)
-        parts += body
-        total += len(entry_head) + entry_size
-    parts[0] = b"\n" + varint(total)
+        kind = type(value)
+        if kind is int or (kind is str and len(value) <= _SHARED_LENGTH):  # type: ignore[arg-type]
+            parts.append(_encode_shared(key, key_field, value))  # type: ignore[arg-type]
+        else:
+            parts += _encode_entry(key, key_field, value)
+    parts[0] = b"\n" + varint(sum(map(len, parts)))
     return b"".join(parts)
+
+
+def _encode_entry(key: str, key_field: bytes, value: FeatureLike) -> list[bytes]:
+    """Returns a feature with its key in pieces, so that a large value is not copied."""
+    body = _feature(key, value)
+    size = sum(map(len, body))
+    head = key_field + b"\x12" + varint(size)
+    return [b"\n" + varint(len(head) + size) + head, *body]
+
+
+@lru_cache(maxsize=4096)
+def _encode_shared(key: str, key_field: bytes, value: FeatureLike) -> bytes:
+    """Returns a feature with its key, of a value that many records have, such as a width."""
+    return b"".join(_encode_entry(key, key_field, value))
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,7 @@ _TOO_MANY_SEGMENTS = f"JPEG of more than {_MAX_SEGMENTS:,} segments"
 
 # TEM and RST0..7 have no length. Between segments decoders skip them, and all bytes that are no marker.
 _NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+_NO_SEGMENTS = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
 
 # Inside entropy-coded data 0xFF may be followed by a stuffed zero, a fill byte or the number of a restart.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -185,12 +186,14 @@ def _segments_of_scans(data: bytes, position: int) -> Iterator[tuple[int, int, i
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yields marker, offset and end of each segment up to the first scan; bytes between are skipped, as in libjpeg."""
-    position = 2
+    position, size = 2, len(data)
     for _ in range(_MAX_SEGMENTS):
-        match = _NEXT_SEGMENT.search(data, position)
-        if match is None or match.start() + 4 > len(data):
-            raise BadImage("truncated JPEG: it ends before the image data")
-        position, kind = match.start(), data[match.start() + 1]
+        kind = data[position + 1] if position + 4 <= size and data[position] == 0xFF else 0
+        if kind in _NO_SEGMENTS:
+            match = _NEXT_SEGMENT.search(data, position)
+            if match is None or match.start() + 4 > size:
+                raise BadImage("truncated JPEG: it ends before the image data")
+            position, kind = match.start(), data[match.start() + 1]
         if kind == _EOI:
             raise BadImage("damaged JPEG: no image data")
         if kind == _SOI:
@@ -199,7 +202,7 @@ def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         end = position + 2 + length
         if length < 2:
             raise BadImage("damaged JPEG: a segment of impossible length")
-        if end > len(data):
+        if end > size:
             raise BadImage("truncated JPEG: it ends before the image data")
         yield kind, position, end
         if kind == _SOS:

@@ -1,6 +1,7 @@
 """Runs a function on many items in worker processes of this machine, and ends at once if a worker dies."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -139,6 +140,7 @@ def _start_worker(function: Callable[..., Any], shared: tuple[object, ...], set_
     # Ctrl-C reaches every process of the terminal; the parent decides whether the workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
+    gc.freeze()  # no collection looks through the imported modules, nor makes copies of their pages
     if set_up is not None:
         set_up()
     global _bound

@@ -64,7 +64,7 @@ def shorten(value: object) -> str:
 def human_text(value: str | bytes) -> str:
     r"""Returns a text that every program reads: a byte that is not UTF-8 becomes `\udce9` or the like, as in JSON."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def human_count(count: int, noun: str, plural: str | None = None) -> str:

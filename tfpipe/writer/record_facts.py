@@ -32,6 +32,7 @@ file, or of the stored image where the dataset does not say it, as hexadecimal d
 _SHARD_KEY = b"tfpipe.shard"
 _ROWS_AT_ONCE = 1024
 _PREFIX = "image/"
+_LISTS, _TEXTS = (list, np.ndarray), (str, bytes)  # tuples: a union would be made anew for each value
 _ARROW_TYPES = {"int64": "int64", "float": "float32", "bytes": "string"}
 
 
@@ -217,11 +218,13 @@ def _get_image(features: Mapping[str, Any], key: str) -> bytes:
 
 def _get_one(value: Any) -> Any:
     """Returns the only value of a feature as Python's own type; None if it has none, or several."""
-    if isinstance(value, list | np.ndarray):
+    if type(value) is int:
+        return value
+    if isinstance(value, _LISTS):
         if len(value) != 1:
             return None
         value = value[0]
-    if isinstance(value, str | bytes):
+    if isinstance(value, _TEXTS):
         return human_text(value)
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, bool) else value
