@@ -227,10 +227,8 @@ def _measure(path: str, compression: Compression) -> tuple[int | None, NDArray[n
 
 def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
     """Yields the payload of each record, and its bytes in the file; None if it cannot be unpacked on its own."""
-    if compression == "GZIP":
-        yield from scan_members(file)
-    elif compression:
-        yield b"", None
+    if compression:
+        yield from scan_members(file, compression)
     else:
         for _, payload in scan_records(file):
             if len(payload) > MAX_RECORD_BYTES:

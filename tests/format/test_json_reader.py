@@ -59,6 +59,11 @@ def test_a_deep_place_is_shown_in_short() -> None:
     assert str(caught.value).endswith("[0][0][0] must be text, got 1.")
     for error in (caught.value, node.refuse("no."), Node({}, "a" * 10**6).refuse("no.")):
         assert len(str(error)) < 300
+    node = parse_json('{"a":' * 900 + "1" + "}" * 900, "m.json")
+    for _ in range(900):
+        node = node.field("a")
+    with pytest.raises(FormatError, match=r"^m\.json: a[.a]+…[.a]+ must be text, got 1\.$"):
+        node.text()
     with pytest.raises(FormatError) as caught:
         Node({}, "a" * 1000).field("b")
     assert str(caught.value) == "a" * 100 + "…" + "a" * 98 + ".b is missing."

@@ -1,23 +1,34 @@
 """Whatever writes a dataset goes on after a kill at any moment, and keeps a second process off."""
 
+import contextlib
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tests.layers.growth import append, draw_more, list_names
 from tfpipe import fields
+from tfpipe.columns.config import TableConfig
+from tfpipe.columns.join_table import join_table
 from tfpipe.errors import DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.example import encode_example
+from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.layers.delete import delete_records
 from tfpipe.system.file_lock import hold_lock
-from tfpipe.views.choose import find_facts
+from tfpipe.views.choose import find_facts, make_view, write_view
+from tfpipe.views.config import ViewConfig
 from tfpipe.writer.job import hash_key
 from tfpipe.writer.record_form import RecordForm
 
@@ -154,3 +165,65 @@ def test_a_second_process_is_refused(inputs: Path, tmp_path: Path, name: str) ->
         write(inputs, output)
     assert str(error.value) == f"Another process {work} {output}; wait until it is done."
     write(inputs, output)  # the lock that was left behind holds nobody up
+
+
+@contextlib.contextmanager
+def limit_files(num_bytes: int) -> Iterator[None]:
+    """Lets no file grow beyond so many bytes, as on a disk that becomes full."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 300])
+@pytest.mark.parametrize("name", WRITERS)
+def test_on_a_full_disk_it_says_so_and_goes_on_once_there_is_room(
+    inputs: Path, tmp_path: Path, name: str, num_bytes: int
+) -> None:
+    write, output = WRITERS[name][0], tmp_path / "out"
+    write(inputs, tmp_path / "straight" / "out")
+    with limit_files(num_bytes), pytest.raises(DataError, match=rf"^Could not .*{output}.*: File too large"):
+        write(inputs, output)
+    write(inputs, output)
+    assert read_tree(output) == read_tree(tmp_path / "straight" / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "straight"]
+
+
+def write_scores(pets: str, first: int) -> Path:
+    """Writes a table with a value for each record, whose column is called by `first`."""
+    table = Path(f"{pets}-{first}.parquet")
+    names = [name for split in ("train", "validation") for name in list_names(pets, split)]
+    pq.write_table(pa.table({"name": names, f"score_{first}": range(len(names))}), table)
+    return table
+
+
+def make_wide_view(manifest: Manifest) -> None:
+    write_view(manifest, make_view(manifest, ViewConfig("wide", "width > 24")))
+
+
+CHANGES: dict[str, Callable[[str, Path], Any]] = {
+    "append": lambda pets, table: append(pets, f"{pets}-more"),
+    "delete": lambda pets, table: delete_records(pets, ["train/cat/0.jpg"]),
+    "add": lambda pets, table: join_table(pets, str(table), TableConfig("other")),
+    "replace": lambda pets, table: join_table(pets, str(table), TableConfig("scores", replace=True)),
+    "view": lambda pets, table: make_wide_view(tfpipe.load_manifest(pets)),
+}
+
+
+@pytest.mark.parametrize("num_bytes", [0, 300])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_on_a_full_disk_changes_nothing(pets: str, name: str, num_bytes: int) -> None:
+    draw_more(Path(f"{pets}-more"))
+    join_table(pets, str(write_scores(pets, 0)), TableConfig("scores"))
+    table, before = write_scores(pets, 100), read_tree(Path(pets))
+    with limit_files(num_bytes), pytest.raises(DataError, match=r"^Could not write .*File too large"):
+        CHANGES[name](pets, table)
+    left = {name: data for name, data in read_tree(Path(pets)).items() if ".tfpipe-write/" not in name}
+    assert left == before  # but for what the next run of a column goes on with
+    CHANGES[name](pets, table)
+    assert read_tree(Path(pets)) != before
+    assert list(Path(pets).rglob("*.tfpipe-write")) == []
+    assert verify(pets, VerifyConfig(workers=0)).damaged == []

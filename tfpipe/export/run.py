@@ -9,7 +9,7 @@ from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.export import array_record, parquet, webdataset
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
@@ -199,12 +199,10 @@ def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: 
     if workshop.load(job) is not None:
         progress.done(FileReport(job.file, shard.records, shard.bytes))
         return
-    try:
+    with file_io.explain_os_errors(f"export {job.file.path} into {workshop.output}"):
         num_bytes = _write(to, manifest, workshop, progress, job)
         written = Written(job.file.split, job.num_records, 1, num_bytes)
         file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
-    except OSError as error:
-        raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
 
 
 def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:

@@ -42,17 +42,17 @@ def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]
     return _scan(_Unpacked(file, compression), compression)
 
 
-def scan_members(file: BinaryIO) -> Iterator[tuple[bytes, int | None]]:
-    """Yields the payload of every record of a gzip file, and the bytes that its gzip member takes in the file.
+def scan_members(file: BinaryIO, compression: Compression = "GZIP") -> Iterator[tuple[bytes, int | None]]:
+    """Yields the payload of every record of a compressed file, and the bytes that its gzip member takes in the file.
 
-    The latter is None for a record that shares its member with others, or lies in several.
+    The latter is None for a record that shares its member with others, lies in several, or in no gzip file.
     """
-    unpacked = _Unpacked(file, "GZIP")
+    unpacked = _Unpacked(file, compression)
     begin: int | None = 0
-    for number, payload in enumerate(_scan(unpacked, "GZIP")):
+    for number, payload in enumerate(_scan(unpacked, compression)):
         members = unpacked.members
-        with _explaining(f"The end of record {number}", "GZIP"):
-            is_alone = unpacked.ends_member()
+        with _explaining(f"The end of record {number}", compression):
+            is_alone = compression == "GZIP" and unpacked.ends_member()
         yield payload, unpacked.done - begin if begin is not None and is_alone and members == 1 else None
         begin, unpacked.members = unpacked.done if is_alone else None, 0
 

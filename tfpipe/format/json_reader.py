@@ -40,13 +40,18 @@ class Node:
     @property
     def path(self) -> str:
         """The path, such as `splits.train.shards[3]`; empty for the whole document."""
-        if isinstance(self._at, str):
-            return self._at
-        parent, key = self._at
-        if isinstance(key, int):
-            return f"{parent.path}[{key}]"
-        name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
-        return f"{parent.path}.{name}" if parent.path else name
+        keys, node = list[str | int](), self
+        while not isinstance(at := node._at, str):
+            node, key = at
+            keys.append(key)
+        path = at
+        for key in reversed(keys):
+            if isinstance(key, int):
+                path += f"[{key}]"
+            else:
+                name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
+                path = f"{path}.{name}" if path else name
+        return path
 
     def error(self, must: str) -> FormatError:
         """Returns an error whose sentence is "<place> must be <must>, got <value>."."""
@@ -69,6 +74,11 @@ class Node:
     def get(self, key: str) -> "Node | None":
         """Returns the value of a key that need not exist; None without it."""
         return dict(self.items()).get(key)
+
+    def get_or(self, key: str, default: object) -> "Node":
+        """Returns the value of a key, or a default without it."""
+        found = self.get(key)
+        return Node(default, (self, key), self.where) if found is None else found
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
         """Yields every key with its value."""

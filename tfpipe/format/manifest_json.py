@@ -162,14 +162,13 @@ def _foreign(document: Node, schema: Schema) -> Foreign | None:
         raise root.error("'.' or an absolute path without . and .., or such a place in a bucket")
     if not _names_a_path(root.text()):
         raise root.error("a path that a file can have")
-    more_images = node.get("more_images")
     return Foreign(
         root=root.text(),
         image_key=None if image_key.value is None else _key(image_key, schema, ("bytes",), takes_lists=True),
         label_key=None if label_key.value is None else _key(label_key, schema, ("int64", "float")),
         label_base=node.field("label_base").count(0, 1),
         compression=node.field("compression").choice(get_args(Compression)),
-        more_images=() if more_images is None else more_images.tuple(lambda key: _key(key, schema, ("bytes",))),
+        more_images=node.get_or("more_images", []).tuple(lambda key: _key(key, schema, ("bytes",))),
     )
 
 
@@ -289,7 +288,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         if per_record is None
         else ImagesPerRecord(*(per_record.field(key).count(least) for key, least in _PER_RECORD)),
         label_counts=node.mapping(lambda counts: counts.tuple(Node.count), "label_counts"),
-        unpacked_bytes=0 if (unpacked := node.get("unpacked_bytes")) is None else unpacked.count(),
+        unpacked_bytes=node.get_or("unpacked_bytes", 0).count(),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")

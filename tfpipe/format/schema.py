@@ -434,8 +434,7 @@ def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
 
 def _read_kind(node: Node) -> tuple[Kind, TensorType | None]:
     """Reads the kind of a feature, and the type of its tensor. Features of plain values do not have these fields."""
-    named = node.get("kind")
-    kind: Kind = "values" if named is None else named.choice(get_args(Kind))
+    kind: Kind = node.get_or("kind", "values").choice(get_args(Kind))
     if kind != "tensor":
         return kind, None
     tensor = node.field("tensor")
@@ -454,8 +453,7 @@ def _spec_from_json(node: Node) -> FeatureSpec:
     dtype: DType = node.field("dtype").choice(get_args(DType))
     name, doc = node.field("name").text(), node.field("doc").text()
     kind, tensor = _read_kind(node)
-    listed = node.get("names")
-    names = () if listed is None else listed.tuple(Node.text)
+    names = node.get_or("names", []).tuple(Node.text)
     try:
         return FeatureSpec(name, dtype, dimensions, doc, kind, tensor, names)
     except ConfigError as error:

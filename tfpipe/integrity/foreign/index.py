@@ -53,39 +53,6 @@ _SUFFIX = {"dali": ".idx", "vahidk": ".index"}
 
 
 @dataclass(frozen=True)
-class _IndexOutput:
-    """An output directory that is being filled."""
-
-    directory: str
-    old: Manifest | None
-
-    @property
-    def work(self) -> str:
-        """The folder in which files are written first, on the same disk."""
-        return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
-
-    def commit(self, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]) -> None:
-        """Writes the indexes, by the names of their shards, and the manifest."""
-        text = manifest_json.dumps(manifest).encode()
-        if self.old is not None:
-            if manifest_json.dumps(self.old).encode() != text:  # else it would stand beside new indexes after a crash
-                file_io.remove(file_io.join(self.directory, file_names.MANIFEST))
-            names = {shard.file for split in self.old.splits.values() for shard in split.shards}
-            for name in names - indexes.keys():
-                file_io.remove(file_io.join(self.directory, file_names.index_name(name)))
-        for name, index in indexes.items():
-            for reader in exports:
-                self._write(f"{reader}/{name}{_SUFFIX[reader]}", index)
-            self._write(file_names.index_name(name), index)
-        self._write(file_names.MANIFEST, text)
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = file_io.join(self.directory, name)
-        file_io.make_folder(path.rpartition("/")[0])
-        file_io.write_file(path, data, file_io.join(self.work, "file"))
-
-
-@dataclass(frozen=True)
 class IndexConfig:
     """The options of `index`.
 
@@ -142,7 +109,8 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
     metadata = read_metadata(files.root)
     splits = group_by_split(files, metadata.file_splits, options.split)
     notes = [*metadata.notes, *describe_missing_files(files.names)]
-    with _open_output(options.output or files.root) as output:
+    directory = options.output or files.root
+    with _open_output(directory) as old:
         starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
         heads = dict(zip(files.names, starts, strict=True))
         compression = _compression(files, heads)
@@ -168,10 +136,10 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
         scanned = list(zip(jobs, scans, strict=True))
-        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, scanned, compression), output, notes)
+        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, scanned, compression), directory, notes)
         indexes = {job.name: scan.index or b"" for job, scan in scanned} if manifest.random_access else {}
-        output.commit(manifest, indexes, options.export)
-    return IndexReport(output.directory, manifest, tuple(notes))
+        _commit(directory, old, manifest, indexes, options.export)
+    return IndexReport(directory, manifest, tuple(notes))
 
 
 def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression:
@@ -218,7 +186,7 @@ class _ScannedFiles:
     compression: Compression
 
 
-def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) -> Manifest:
+def _manifest(scanned: _ScannedFiles, directory: str, notes: list[str]) -> Manifest:
     total, keys, options = FileScan(), scanned.keys, scanned.options
     for _, scan in scanned.scans:
         total.merge(scan)
@@ -234,7 +202,7 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
     names = dict.fromkeys(job.split for job, _ in scanned.scans)
     root = scanned.files.root
-    is_beside = file_io.resolve_links(output.directory) == file_io.resolve_links(root)
+    is_beside = file_io.resolve_links(directory) == file_io.resolve_links(root)
     digest = hashlib.sha256(b"".join(scan.sha256.encode() for _, scan in scanned.scans))
     return Manifest(
         name=scanned.metadata.name or os.path.basename(root) or "dataset",
@@ -252,7 +220,7 @@ def _manifest(scanned: _ScannedFiles, output: _IndexOutput, notes: list[str]) ->
             compression=scanned.compression,
             more_images=keys.images[1:],
         ),
-        directory=output.directory,
+        directory=directory,
     )
 
 
@@ -282,18 +250,18 @@ def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _open_output(directory: str) -> Iterator[_IndexOutput]:
-    """Opens the output directory and makes it if needed. If the block fails, nothing of its work is left."""
+def _open_output(directory: str) -> Iterator[Manifest | None]:
+    """Makes the output directory, and yields the manifest in it. If the block fails, nothing of its work is left."""
     file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
-    output = _IndexOutput(directory, _old_manifest(directory))
+    old, work = _old_manifest(directory), file_io.join(directory, file_names.INDEX_WORK_DIR)
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     try:
-        file_io.remove_tree(output.work)
-        file_io.make_folder(output.work)
+        file_io.remove_tree(work)
+        file_io.make_folder(work)
         try:
-            yield output
+            yield old
         finally:
-            file_io.remove_tree(output.work)
+            file_io.remove_tree(work)
             if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
@@ -302,6 +270,23 @@ def _open_output(directory: str) -> Iterator[_IndexOutput]:
             f"{error.filename or directory} cannot be written: {error.strerror or error}. Choose another place with "
             "`output`."
         ) from error
+
+
+def _commit(
+    directory: str, old: Manifest | None, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]
+) -> None:
+    """Writes the indexes, by the names of their shards, and the manifest."""
+    text = manifest_json.dumps(manifest).encode()
+    if old is not None:
+        if manifest_json.dumps(old).encode() != text:  # else it would stand beside new indexes after a crash
+            file_io.remove(file_io.join(directory, file_names.MANIFEST))
+        for name in {shard.file for split in old.splits.values() for shard in split.shards} - indexes.keys():
+            file_io.remove(file_io.join(directory, file_names.index_name(name)))
+    files = [(f"{reader}/{name}{_SUFFIX[reader]}", data) for name, data in indexes.items() for reader in exports]
+    files += [(file_names.index_name(name), data) for name, data in indexes.items()]
+    temporary = file_io.join(directory, file_names.INDEX_WORK_DIR, "file")
+    for name, data in (*files, (file_names.MANIFEST, text)):
+        file_io.write_file(file_io.join(directory, name), data, temporary, makes_folders=True)
 
 
 def _old_manifest(directory: str) -> Manifest | None:

@@ -50,12 +50,12 @@ def read_metadata(root: str) -> Metadata:
 
 def _read_info(root: Node, metadata: Metadata) -> None:
     """Reads `dataset_info.json`: the splits, and the number of records of each of their files."""
-    metadata.name = _get_text(root, "name", "")
-    for split in _get_elements(root, "splits"):
-        name, lengths = split.field("name").text(), _get_elements(split, "shardLengths")
+    metadata.name = root.get_or("name", "").text()
+    for split in root.get_or("splits", []).elements():
+        name, lengths = split.field("name").text(), split.get_or("shardLengths", []).elements()
         if len(lengths) > _MAX_SHARDS:
             raise split.error("a split with fewer shards")
-        template = _get_text(split, "filepathTemplate", _TEMPLATE)
+        template = split.get_or("filepathTemplate", _TEMPLATE).text()
         for index, length in enumerate(lengths):
             file = _file_name(template, metadata.name, name, index, len(lengths))
             metadata.file_splits[file] = file_names.check_split_name(name)
@@ -78,7 +78,7 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
 def _read_features(root: Node, metadata: Metadata) -> None:
     """Reads `features.json`, which tells the features that are images and those that are classes."""
     for path, node in _leaves(root, ""):
-        kind = _get_text(node, "pythonClassName", "").rpartition(".")[2]
+        kind = node.get_or("pythonClassName", "").text().rpartition(".")[2]
         if kind == "Image":
             metadata.images.append(path)
         elif kind == "Dataset":
@@ -87,25 +87,10 @@ def _read_features(root: Node, metadata: Metadata) -> None:
                 f"--tensor gives those of vectors a shape, as in '{path}/action=float32[?,7]'."
             )
         elif kind == "ClassLabel":
-            count = _count_classes(node.get("classLabel"))
+            text = str(node.get_or("classLabel", {}).get_or("numClasses", "").value)
+            count = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
             # More than a million names are left out: a hint may not take memory without bounds.
             metadata.classes[path] = tuple(map(str, range(count))) if count <= 1_000_000 else ()
-
-
-def _get_text(node: Node, key: str, default: str) -> str:
-    found = node.get(key)
-    return default if found is None else found.text()
-
-
-def _get_elements(node: Node, key: str) -> list[Node]:
-    found = node.get(key)
-    return [] if found is None else found.elements()
-
-
-def _count_classes(feature: Node | None) -> int:
-    number = None if feature is None else feature.get("numClasses")
-    text = "" if number is None else str(number.value)
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:

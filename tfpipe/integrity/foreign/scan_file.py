@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format.compressed import scan_compressed, scan_members
+from tfpipe.format.compressed import scan_members
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, list_images
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
@@ -215,13 +215,9 @@ def read_records(path: str, reader: HashedReader, compression: Compression) -> I
 
 def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes, int]]:
     """Yields the name of every record, its payload, and its bytes in the file; 0 if it cannot be unpacked alone."""
-    if compression == "GZIP":
-        for number, (payload, size) in enumerate(scan_members(reader.as_file())):
-            yield f"record {number}", payload, size or 0
-        return
     if compression:
-        for number, payload in enumerate(scan_compressed(reader.as_file(), compression)):
-            yield f"record {number}", payload, 0
+        for number, (payload, size) in enumerate(scan_members(reader.as_file(), compression)):
+            yield f"record {number}", payload, size or 0
         return
     at = number = 0
     while at < reader.size:
