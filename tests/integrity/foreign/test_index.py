@@ -382,7 +382,7 @@ def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, copy: Pa
 
 def test_a_directory_that_cannot_be_written(copy: Path) -> None:
     (copy.parent / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Choose another place with `output`"):
+    with pytest.raises(DataError, match=r"out: Not a directory\. Choose another place with `output`"):
         run(copy, output=str(copy.parent / "file" / "out"))
 
 

@@ -255,7 +255,7 @@ def _open_output(directory: str) -> Iterator[Manifest | None]:
     file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
     old, work = _old_manifest(directory), file_io.join(directory, file_names.INDEX_WORK_DIR)
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
-    try:
+    with file_io.explain_os_errors(f"write to {directory}", otherwise="Choose another place with `output`."):
         file_io.remove_tree(work)
         file_io.make_folder(work)
         try:
@@ -265,11 +265,6 @@ def _open_output(directory: str) -> Iterator[Manifest | None]:
             if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
-    except OSError as error:
-        raise DataError(
-            f"{error.filename or directory} cannot be written: {error.strerror or error}. Choose another place with "
-            "`output`."
-        ) from error
 
 
 def _commit(

@@ -10,7 +10,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
+from tfpipe.format.tensors.tensor_type import read_tensor_proto
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata
@@ -113,23 +113,16 @@ def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
 def _spec(name: str, stats: FeatureStats, records: int) -> FeatureSpec:
     dtype = next(kind for kind in get_args(DType) if kind in stats.kinds)
     missing = records - stats.records
-    if stats.holds_tensors and stats.tensor is not None and stats.tensor.encoding == "list":
-        return FeatureSpec.make_tensor(name, stats.tensor, dtype=dtype)
-    tensor = _find_tensor(stats) if not missing and stats.min_values == stats.max_values == 1 else None
-    if tensor is not None:
-        return FeatureSpec.make_tensor(name, tensor)
+    if stats.holds_tensors and stats.tensor is not None:
+        if stats.tensor.encoding == "list":
+            return FeatureSpec.make_tensor(name, stats.tensor, dtype=dtype)
+        if not missing and stats.min_values == stats.max_values == 1:  # as `tf.io.serialize_tensor` wrote it
+            return FeatureSpec.make_tensor(name, replace(stats.tensor, shape=_find_sizes(stats.tensor_stats)))
     if missing:
         return FeatureSpec(name, dtype, None, f"missing in {missing:,} of {records:,} records")
     if stats.min_values != stats.max_values or not stats.max_values:
         return FeatureSpec(name, dtype, None, f"{stats.min_values:,} to {stats.max_values:,} values")
     return FeatureSpec(name, dtype, () if stats.max_values == 1 else (stats.max_values,))
-
-
-def _find_tensor(stats: FeatureStats) -> TensorType | None:
-    """Returns the type of the tensors that a feature holds as `tf.io.serialize_tensor` wrote them."""
-    if not stats.holds_tensors or stats.tensor is None:
-        return None
-    return replace(stats.tensor, shape=_find_sizes(stats.tensor_stats))
 
 
 def _find_sizes(stats: TensorStats) -> tuple[int | None, ...]:

@@ -17,7 +17,7 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType, holds_texts, read_tensor_proto
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
+from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
@@ -221,23 +221,17 @@ def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator
         return
     at = number = 0
     while at < reader.size:
-        name = f"record {number} at byte {at}"
-        size = _record_at(reader, at, number, name)
+        name, size = f"record {number} at byte {at}", reader.record_at(at)
+        if size - FRAME_BYTES > FOREIGN_RECORD.bytes:
+            raise FormatError(f"{name} must have at most {FOREIGN_RECORD.bytes:,} bytes, got {size - FRAME_BYTES:,}.")
+        if not size:
+            search, left = Search(reader), reader.size - at
+            length = search.length_at(at)
+            detail = search.describe(number, at, left if length is None else min(length + FRAME_BYTES, left)).detail
+            what = "it holds no TFRecords, or " if not number and length is None else ""
+            raise FormatError(f"{what}{name} is damaged: {detail}.")
         yield name, reader.payload(at, size), size
         at, number = at + size, number + 1
-
-
-def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
-    size = reader.record_at(at)
-    if size - FRAME_BYTES > FOREIGN_RECORD.bytes:
-        raise FormatError(f"{name} must have at most {FOREIGN_RECORD.bytes:,} bytes, got {size - FRAME_BYTES:,}.")
-    if not size:
-        search, left = Search(reader), reader.size - at
-        length = search.length_at(at) if left >= HEADER_BYTES else None
-        detail = search.describe(number, at, left if length is None else min(length + FRAME_BYTES, left)).detail
-        what = "it holds no TFRecords, or" if not number and length is None else ""
-        raise FormatError(f"{what} {name} is damaged: {detail}.".strip())
-    return size
 
 
 def check_formats(stats: ShardStats, keys: Keys, place: str) -> None:
