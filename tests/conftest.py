@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -41,6 +42,20 @@ PATH_OF_REPOSITORY = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DrawImages = Callable[[Path], Path]
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another one in each run, which a failure shows and TFPIPE_FUZZ_SEED gives again."""
+    number = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**31))
+    print(f"TFPIPE_FUZZ_SEED={number}")
+    return number
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    return random.Random(seed)
+
 
 _TESTS_PER_COLLECTION = 20
 _ended = itertools.count(1)

@@ -1,5 +1,6 @@
 """Datasets made in this process, and how they are read back."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,10 @@ def read_images(output: Path, split: str = "train") -> dict[str, bytes]:
     """Returns the stored images of a split by file name, in the order of the records."""
     records = read_records(output, split)
     return {os.fsdecode(r["image/filename"][0]): bytes(r["image/encoded"][0]) for r in records}
+
+
+def read_quarantine(output: Path) -> list[dict[str, Any]]:
+    return [*map(json.loads, (output / "quarantine" / "quarantined.jsonl").read_text().splitlines())]
 
 
 def parse_with_tensorflow(output: Path, spec: Mapping[str, Any], split: str = "train") -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job
 from beam_jobs.make_plan import plan_shards
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records, read_tree
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
@@ -362,8 +361,8 @@ def test_a_damaged_record_is_listed(foreign: Any, tmp_path: Path) -> None:
     path.write_bytes(data)
     manifest = join_datasets([source], tmp_path / "out")
     assert (manifest.quarantined, manifest.splits["train"].records) == (1, 39)
-    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert "train-00001-of-00004: Record at byte" in json.loads(line)["reason"]
+    (line,) = read_quarantine(tmp_path / "out")
+    assert "train-00001-of-00004: Record at byte" in line["reason"]
     check_undamaged(tmp_path / "out")
     with pytest.raises(DataError) as caught:
         join_datasets([source], tmp_path / "none", max_bad=0)

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_payloads, read_records
+from tests.beam_jobs.datasets import (
+    join_datasets,
+    list_images,
+    make_dataset,
+    read_payloads,
+    read_quarantine,
+    read_records,
+)
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.mask_files import make_classes, make_mask, make_palette
 from tfpipe.errors import DataError
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK
 from tfpipe.images.masks import check_mask, read_mask
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -72,8 +78,7 @@ def test_a_mask_that_does_not_fit_is_quarantined_with_its_image(tmp_path: Path) 
     }
     del files["cat/5.mask.png"]
     manifest = make_dataset(write_files(tmp_path / "in", files), tmp_path / "out", max_bad=1.0)
-    lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert {row["path"]: row["reason"] for row in map(json.loads, lines)} == {
+    assert {row["path"]: row["reason"] for row in read_quarantine(tmp_path / "out")} == {
         "cat/1.jpg": "its mask has 5 x 5 pixels, the image 25 x 16",
         "dog/2.jpg": "its mask: a mask must have one channel, and this PNG has red, green and blue",
         "cat/3.jpg": "its mask: it is not a PNG",
@@ -103,8 +108,7 @@ def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="has no image that can be read"):
         make_dataset(source / "t.csv", tmp_path / "out", allow_missing=True)
-    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    row = json.loads(line)
+    (row,) = read_quarantine(tmp_path / "out")
     assert (row["kind"], row["reason"]) == ("unreadable", "its mask gone.png cannot be read: No such file or directory")
 
 
@@ -119,12 +123,3 @@ def test_reshard_copies_masks_resizes_them_with_their_images_and_drops_them(tmp_
         assert check_mask(record[IMAGE_MASK][0], MAX) == (8, 8)
     bare = join_datasets([tmp_path / "a"], tmp_path / "bare", drop_features=(IMAGE_MASK,))
     assert dict(bare.splits["train"].masks) == {}
-
-
-def test_datasets_with_and_without_masks_are_not_merged(tmp_path: Path) -> None:
-    files = make_files(2)
-    make_dataset(write_files(tmp_path / "in", files), tmp_path / "a")
-    images = {name: data for name, data in files.items() if name.endswith(".jpg")}
-    make_dataset(write_files(tmp_path / "bare", images), tmp_path / "b", form=ImageForm())
-    with pytest.raises(DataError, match=r"Every dataset must have the same features, but .* has no 'image/mask'"):
-        join_datasets([tmp_path / "a", tmp_path / "b"], tmp_path / "c")

@@ -15,6 +15,7 @@ from tests.beam_jobs.datasets import (
     make_seekable_photos,
     read_images,
     read_payloads,
+    read_quarantine,
     read_records,
 )
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
@@ -145,6 +146,6 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
     shard.write_bytes(data)
     for options in ({}, {"drop_duplicates": True}):
         assert join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options).quarantined == 1
-        (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-        assert json.loads(line)["path"] == "pets-2/train:2"
-        assert json.loads(line)["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")
+        (line,) = read_quarantine(tmp_path / "out")
+        assert line["path"] == "pets-2/train:2"
+        assert line["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")

@@ -1,6 +1,5 @@
 """A job in parts that other processes do: shares, notes about what is begun, the end, and parts that are killed."""
 
-import os
 import random
 import shutil
 import subprocess
@@ -201,11 +200,8 @@ def many(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("kills", "parts"), [(2, 2), pytest.param(100, 8, marks=pytest.mark.slow)])
-def test_parts_killed_at_random_give_the_bytes_of_one_process(many, tmp_path, kills: int, parts: int) -> None:
-    """The moments come from a seed, which is printed. `TFPIPE_FUZZ_SEED=N python -m pytest ...` repeats them."""
-    seed = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**32))
-    print(f"repeat with TFPIPE_FUZZ_SEED={seed}")
-    rng, done = random.Random(seed), 0
+def test_parts_killed_at_random_give_the_bytes_of_one_process(rng, many, tmp_path, kills: int, parts: int) -> None:
+    done = 0
     make_dataset(many, tmp_path / "straight", num_shards=60)
     expected = read_tree(tmp_path / "straight")
     while done < kills:

@@ -21,6 +21,7 @@ from tests.beam_jobs.datasets import (
     make_seekable_photos,
     read_images,
     read_payloads,
+    read_quarantine,
     read_records,
     read_tree,
 )
@@ -254,10 +255,6 @@ def damage(folder: Path, at: int, shard: str = SHARD) -> None:
     (folder / shard).write_bytes(data)
 
 
-def quarantined(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "quarantine" / "quarantined.jsonl").read_text().splitlines()]
-
-
 def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
     before = read_payloads(broken)
     label = int(read_records(broken)[2]["image/class/label"][0])
@@ -265,7 +262,7 @@ def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
     damage(broken, offset + size // 2)
     manifest = join_datasets([broken], tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out") == before[:2] + before[3:]
-    (line,) = quarantined(tmp_path / "out")
+    (line,) = read_quarantine(tmp_path / "out")
     sentence = f"Record at byte {offset} is damaged: the checksum of its {size - 16} bytes of payload is wrong"
     assert line == (
         {"path": "pets/train:2", "split": "train", "label": -1, "kind": "unreadable"}
@@ -322,7 +319,7 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
 def test_a_record_of_other_features(broken: Path, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     replace_record(broken, 1, **changes)
     assert join_datasets([broken], tmp_path / "out").quarantined == 1
-    (line,) = quarantined(tmp_path / "out")
+    (line,) = read_quarantine(tmp_path / "out")
     assert (line["path"], line["kind"], line["reason"]) == ("pets/train:1", "bad", reason)
 
 
@@ -336,7 +333,7 @@ def test_a_record_of_other_features(broken: Path, tmp_path: Path, changes: dict[
 def test_an_image_that_cannot_be_reformed(broken: Path, tmp_path: Path, encoded: bytes, kind: bytes, reason: str):
     replace_record(broken, 1, **{"image/encoded": encoded, "image/format": kind})
     assert join_datasets([broken], tmp_path / "out", form_changes={"resize_short": 8}).quarantined == 1
-    (line,) = quarantined(tmp_path / "out")
+    (line,) = read_quarantine(tmp_path / "out")
     assert (line["kind"], line["reason"]) == ("bad", reason)
 
 

@@ -74,11 +74,10 @@ def test_json(predict, run_folder, photos) -> None:
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        ([], "Name the images to classify: files, folders or patterns."),
         (["{}/*.gif"], "{}/*.gif must hold or match at least one image, and there is none."),
         (["{}/empty"], "{}/empty must hold or match at least one image, and there is none."),
     ],
-    ids=["none", "pattern", "folder"],
+    ids=["pattern", "folder"],
 )
 def test_no_images_are_one_sentence(predict, run_folder, tmp_path, images, sentence) -> None:
     (tmp_path / "empty").mkdir()

@@ -154,9 +154,8 @@ def test_nothing_left(tmp_path: Path, repair) -> None:
     assert errors.startswith(f"Error: {tmp_path}/empty cannot be repaired: {tmp_path}/empty holds no manifest.json")
 
 
-def kill_until_done(source: Path, out: Path, expected: dict[str, bytes], kills: int, seed: int) -> None:
+def kill_until_done(source: Path, out: Path, expected: dict[str, bytes], kills: int, rng: random.Random) -> None:
     """Kills the command and all of its processes after random times, then lets it end."""
-    rng = random.Random(seed)
     for _ in range(kills):
         child = subprocess.Popen(command(source, out), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
         time.sleep(rng.uniform(0.2, 1.2))
@@ -180,13 +179,11 @@ def larger(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_killed_at_any_moment(larger: Path, tmp_path: Path, kills: int, repair) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_killed_at_any_moment(rng: random.Random, larger: Path, tmp_path: Path, kills: int, repair) -> None:
     assert repair(larger, tmp_path / "reference")[0] == 0
     expected = read_tree(tmp_path / "reference")
     assert file_names.MANIFEST in expected
-    kill_until_done(larger, tmp_path / "out", expected, kills, seed)
+    kill_until_done(larger, tmp_path / "out", expected, kills, rng)
     shutil.rmtree(larger)
 
 

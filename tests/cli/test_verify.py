@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import DataError
 from tfpipe.format import file_names
 from tfpipe.format.example import encode_example
-from tfpipe.integrity.verify import WORKERS
 
 SHARD = "train-00000-of-00002.tfrecord"
 
@@ -206,9 +203,3 @@ def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:
     assert len(lines) == 52
     assert lines[50] == "and 23 more (--json lists all)"
     assert load_manifest(str(made)).splits["train"].records == 5
-
-
-def test_a_killed_worker_is_told() -> None:
-    """Here one that kills itself: opening the file is where a library could crash."""
-    with pytest.raises(DataError, match=r"^A worker process died: it was killed, memory ran out, or a library crashed"):
-        list(WORKERS.map_unordered(signal.raise_signal, [signal.SIGKILL], 1))

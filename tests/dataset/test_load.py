@@ -9,21 +9,6 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
 
 
-def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
-    assert refusal(DataError, load_manifest, str(tmp_path)) == (
-        f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of "
-        "images, `tfpipe index` one for TFRecords of others."
-    )
-
-
-def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / ".tfpipe").mkdir()
-    assert refusal(DataError, load_manifest, str(tmp_path)) == (
-        f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. "
-        "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
-    )
-
-
 def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
     assert refusal(DataError, load_manifest, str(tmp_path / "none")) == f"{tmp_path / 'none'} does not exist."
     file = tmp_path / "file"

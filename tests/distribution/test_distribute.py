@@ -103,14 +103,6 @@ def test_replicas_and_hosts_that_do_not_divide(monkeypatch, manifest, tmp_path, 
     assert not list(tmp_path.iterdir())  # before a cache is filled
 
 
-def test_errors_of_the_pipeline_come_through(manifest) -> None:
-    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    assert refused(strategy, manifest, replace(CONFIG, extra_features=("color",))).startswith(
-        "`extra_features` must name features of"
-    )
-    assert refused(strategy, manifest, CONFIG, start_step=-1) == "`start_step` must be at least 0, got -1."
-
-
 def test_one_device_gets_whole_batches_and_counts_steps(manifest, shades: Path) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     train = tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, as_supervised=True, one_hot=True))

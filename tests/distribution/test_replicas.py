@@ -1,7 +1,6 @@
 """Trainers on one replica, on four and in two processes read, learn and count the same."""
 
 import io
-import random
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
@@ -46,12 +45,6 @@ def expected_right(directory: Path) -> int:
     return sum(pixel[0] // 40 == label for pixel, label in zip(pixels, labels, strict=True))
 
 
-def resume_steps(count: int) -> list[int]:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed).sample(range(LAST_START + 1), count)
-
-
 def joined(parts: list[list]) -> list:
     """Names and checksums of global batches, from those of each host's part."""
     return [[list(chain(*column)) for column in zip(*step, strict=True)] for step in zip(*parts, strict=True)]
@@ -59,8 +52,8 @@ def joined(parts: list[list]) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
-def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, shades, cpus, workers):
-    starts = resume_steps(STARTS)
+def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, shades, cpus, workers, rng):
+    starts = rng.sample(range(LAST_START + 1), STARTS)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
     processes = train(cpus, *tasks, *["mesh"] * (cpus == 4), workers=workers)
     steps = joined([process[tasks[0]] for process in processes])

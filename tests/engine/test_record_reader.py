@@ -12,7 +12,7 @@ import pytest
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.tfrecord import scan_records
 
@@ -54,12 +54,6 @@ def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
         assert (
             reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
         )
-
-
-def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        reader_of(small_dataset, "test")
-    assert str(caught.value) == "The dataset has no split 'test'; it has train, validation."
 
 
 def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch) -> None:

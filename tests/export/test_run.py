@@ -144,10 +144,7 @@ def test_damage_ends_the_export(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
-def test_killed_at_any_moment(tmp_path: Path, to: Format) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_killed_at_any_moment(rng: random.Random, tmp_path: Path, to: Format) -> None:
     pool = [payload(n, filename=f"{n}.png") for n in range(40)]
     source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=300) for k in range(24)})
     write(source, tmp_path / "expected", to)

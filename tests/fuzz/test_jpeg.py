@@ -32,10 +32,8 @@ Whole = dict[tuple[bytes, int], NDArray[np.uint8] | None]
 
 
 @pytest.mark.slow
-def test_the_native_decoder_is_tensorflows(tmp_path: Path) -> None:
-    number = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**31))
-    counts: Counter[str] = Counter()
-    print(f"TFPIPE_FUZZ_SEED={number}")
+def test_the_native_decoder_is_tensorflows(seed: int, tmp_path: Path) -> None:
+    number, counts = seed, Counter[str]()
     while counts["crops"] < int(os.environ.get("TFPIPE_FUZZ_CASES") or CASES):
         (tmp_path / "number").write_text(f"{number}\n")
         file = draw_file(number)

@@ -1,7 +1,5 @@
 """A few seconds of what `python -m tests.fuzz` does for as long as one likes."""
 
-import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +12,6 @@ from tests.fuzz.targets import TARGETS
 REPOSITORY = Path(__file__).parent.parent.parent
 SLOW = ("resync", "manifest", "schema", "form", "tfds", "view", "catalog", "column")
 RUNS = {**dict.fromkeys(TARGETS, 1000), **dict.fromkeys(SLOW, 100), "checked_json": 20}
-
-
-@pytest.fixture
-def seed() -> int:
-    number = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**31))
-    print(f"TFPIPE_FUZZ_SEED={number}")
-    return number
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -2,12 +2,10 @@
 
 import io
 import json
-import os
 import random
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
 from tests.integrity.made import payload, read_all, write_dataset
@@ -19,13 +17,6 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 FILES = 150
-
-
-@pytest.fixture
-def seed() -> int:
-    number = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**32))
-    print(f"TFPIPE_FUZZ_SEED={number}")
-    return number
 
 
 def random_file(rng: random.Random, nested: bool) -> DamagedFile:

@@ -27,10 +27,8 @@ def make_model(dataset: Path) -> Model:
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_on_a_disk(small_dataset: Path, tmp_path: Path, rounds: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_on_a_disk(rng: random.Random, small_dataset: Path, tmp_path: Path, rounds: int) -> None:
     dataset = str(shutil.copytree(small_dataset, tmp_path / "pets"))
     images = draw_folders(tmp_path / "images")
-    check_rounds(dataset, make_model(small_dataset), images, random.Random(seed), rounds, {})
+    check_rounds(dataset, make_model(small_dataset), images, rng, rounds, {})
     assert verify(dataset, VerifyConfig(workers=0)).damaged == []

@@ -41,24 +41,6 @@ _COSINES = np.array(
 _AC = 4  # added to a number of a table of AC codes to get its key
 _MOST_EOB_RUN = 0x7FFF
 
-# ITU T.81, tables K.3 to K.6: the number of codes of each length, and the symbols.
-_STANDARD = {
-    0: ("00010501010101010100000000000000", bytes(range(12)).hex()),
-    1: ("00030101010101010101010000000000", bytes(range(12)).hex()),
-    4: (
-        "0002010303020403050504040000017d",
-        "01020300041105122131410613516107227114328191a1082342b1c11552d1f02433627282090a161718191a25262728292a3435363738"
-        "393a434445464748494a535455565758595a636465666768696a737475767778797a838485868788898a92939495969798999aa2a3a4a5"
-        "a6a7a8a9aab2b3b4b5b6b7b8b9bac2c3c4c5c6c7c8c9cad2d3d4d5d6d7d8d9dae1e2e3e4e5e6e7e8e9eaf1f2f3f4f5f6f7f8f9fa",
-    ),
-    5: (
-        "00020102040403040705040400010277",
-        "000102031104052131061241510761711322328108144291a1b1c109233352f0156272d10a162434e125f11718191a262728292a3536"
-        "3738393a434445464748494a535455565758595a636465666768696a737475767778797a82838485868788898a92939495969798999aa2"
-        "a3a4a5a6a7a8a9aab2b3b4b5b6b7b8b9bac2c3c4c5c6c7c8c9cad2d3d4d5d6d7d8d9dae2e3e4e5e6e7e8e9eaf2f3f4f5f6f7f8f9fa",
-    ),
-}
-
 
 def _divide(number: int, by: int) -> int:
     return -(-number // by)
@@ -118,7 +100,7 @@ class Options:
     jfif: bool = True
     adobe: int | None = None  # the transform in Adobe's marker
     late_adobe: int | None = None  # that in a marker before the second scan, too late to count
-    huffman: str = "standard"  # "standard", "optimal", "odd", or "any": drawn for each table
+    huffman: str = "optimal"  # "optimal", "odd", or "any": drawn for each table
     one_segment: bool = False  # whether the tables of a scan stand in one segment
     keep_tables: float = 1.0  # the probability that a Huffman table that has all codes is not written anew
     shuffle: bool = False  # whether segments before the first scan come in any order
@@ -137,10 +119,7 @@ class Drawn(NamedTuple):
     data: bytes
     family: str
     description: str
-    image: Image
-    options: Options
     sound: bool
-    extreme: bool
 
 
 def make_component(
@@ -351,12 +330,6 @@ def assign_codes(counts: Sequence[int], symbols: Sequence[int]) -> Table:
     return table
 
 
-def standard_table(key: int) -> tuple[list[int], list[int]]:
-    """Returns a table of T.81's annex K: the number of codes of each length, and the symbols."""
-    counts, symbols = (list(bytes.fromhex(part)) for part in _STANDARD[key % 2 + (4 if key >= _AC else 0)])
-    return counts, symbols
-
-
 def optimal_table(frequencies: Counter[int]) -> tuple[list[int], list[int]]:
     """Makes the shortest codes of at most 16 bits, nearly: T.81, K.2."""
     heap = [(count, symbol, [symbol]) for symbol, count in frequencies.items()] + [(0, 256, [256])]
@@ -502,14 +475,8 @@ class _Writer:
             is_enough = counted.keys() <= self._tables.get(key, {}).keys()
             if is_enough and rng.random() < options.keep_tables:
                 continue
-            kind = options.huffman if options.huffman != "any" else rng.choice(("standard", "optimal", "odd"))
-            counts, symbols = standard_table(key)
-            if kind == "standard" and not counted.keys() <= set(symbols):
-                kind = "optimal"
-            if kind == "optimal":
-                counts, symbols = optimal_table(counted)
-            elif kind == "odd":
-                counts, symbols = odd_table(counted, key, rng)
+            kind = options.huffman if options.huffman != "any" else rng.choice(("optimal", "odd"))
+            counts, symbols = optimal_table(counted) if kind == "optimal" else odd_table(counted, key, rng)
             self._tables[key] = assign_codes(counts, symbols)
             number = (0x10 | key - _AC) if key >= _AC else key
             bodies.append(bytes((number, *counts, *symbols)))
@@ -597,7 +564,7 @@ def draw_jpeg(
     told = f"{height} x {width}, ids {ids}, sampling {sampling}, tables {numbers_of_tables}, {kind}, {options}, {scans}"
     name = f"{family} {wildness}".strip()
     sound = not wildness and _is_whole(factors)
-    return Drawn(data, name, f"seed {seed}: {name}, {told}", image, options, sound, extreme or wildness == "wild")
+    return Drawn(data, name, f"seed {seed}: {name}, {told}", sound)
 
 
 def _is_whole(factors: Sequence[tuple[int, int]]) -> bool:
@@ -682,9 +649,8 @@ def _draw_options(rng: random.Random, family: str, count: int, odd: bool) -> Opt
     adobe = {1: (None, None, 0, 1), 3: (None, None, 0, 1, 2), 4: (None, 0, 2, 2, 1)}[count]
     options = Options(frame, rng.random() < 0.5, rng.choice(adobe))
     if not odd:
-        options.huffman = rng.choice(("standard", "optimal"))
         return options
-    options.huffman = rng.choice(("standard", "optimal", "odd", "any"))
+    options.huffman = rng.choice(("optimal", "odd", "any"))
     options.one_segment = rng.random() < 0.5
     options.keep_tables = rng.choice((0.0, 0.5, 1.0))
     options.shuffle = rng.random() < 0.4

@@ -11,10 +11,7 @@ FILTERS = {True: Image.Resampling.BICUBIC, False: Image.Resampling.BILINEAR}
 
 
 @pytest.mark.parametrize("is_bicubic", FILTERS)
-def test_any_size_gives_the_bytes_of_pillow(is_bicubic: bool) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_any_size_gives_the_bytes_of_pillow(rng: random.Random, is_bicubic: bool) -> None:
     for number in range(150):
         size, new_size = ((rng.randint(1, 150), rng.randint(1, 150)) for _ in range(2))
         image = Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1]))

@@ -63,19 +63,13 @@ def make_files(original: bytes, kind: str) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(213, 301), (97, 64)], ids=str)
-def test_a_crop_is_a_slice_of_the_whole_image(draw_jpeg: Draw, kind: str, size: tuple[int, int]) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_a_crop_is_a_slice_of_the_whole_image(rng, draw_jpeg: Draw, kind: str, size: tuple[int, int]) -> None:
     for data in make_files(draw_jpeg(*size, **KINDS[kind]), kind):
         check_crops(data, size, rng, 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crop_of_an_image_of_one_mcu_or_little_more(draw_jpeg: Draw, kind: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_a_crop_of_an_image_of_one_mcu_or_little_more(rng: random.Random, draw_jpeg: Draw, kind: str) -> None:
     for size in itertools.product((1, 2, 7, 8, 9, 15, 16, 17), repeat=2):
         for data in make_files(draw_jpeg(*size, **KINDS[kind]), kind):
             check_crops(data, size, rng, 1)

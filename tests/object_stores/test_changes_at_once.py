@@ -42,9 +42,7 @@ def test_the_second_of_two_changes_is_refused(bucket: str) -> None:
 
 @pytest.mark.slow
 def test_processes_change_it_at_once_and_are_killed(
-    bucket: str, cloud: Cloud, small_dataset: Path, tmp_path: Path
+    bucket: str, cloud: Cloud, rng: random.Random, small_dataset: Path, tmp_path: Path
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     images = draw_folders(tmp_path / "images")
-    check_rounds(bucket, make_model(small_dataset), images, random.Random(seed), 4, cloud.environment)
+    check_rounds(bucket, make_model(small_dataset), images, rng, 4, cloud.environment)

@@ -147,9 +147,6 @@ def test_a_batch_is_its_records(records: DataSource) -> None:
     with pytest.raises(IndexError) as caught:
         records[2:5].__getitems__(np.array([0, 3]))
     assert str(caught.value) == "A record of 'train' must have an index from -3 to 2, got 3."
-    with pytest.raises(ConfigError) as refused:
-        records.__getitems__([0.5])
-    assert str(refused.value) == "Records are chosen by whole numbers in one list or array, got float64 on 1 axes."
 
 
 def test_columns_are_the_features_of_a_view(records: DataSource) -> None:

@@ -102,19 +102,15 @@ def test_an_answer_that_ends_early_is_refused() -> None:
             take(messages[:count])
 
 
-def test_random_damage_is_a_batch_or_refused() -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    draw, broken = random.Random(seed), 0
+def test_random_damage_is_a_batch_or_refused(rng: random.Random) -> None:
+    broken = 0
     (nothing, text), *data = send({"made_s": 0.0}, BATCH)
     for _ in range(300):
         damaged = bytearray(text)
-        for _ in range(draw.choice((1, 2, 5))):
-            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        for _ in range(rng.choice((1, 2, 5))):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
-            _, batch, _ = take(
-                [(nothing, bytes(damaged)), *data[: draw.choice((len(data), draw.randrange(len(data))))]]
-            )
+            _, batch, _ = take([(nothing, bytes(damaged)), *data[: rng.choice((len(data), rng.randrange(len(data))))]])
             assert isinstance(batch, dict)
         except BrokenAnswer:
             broken += 1

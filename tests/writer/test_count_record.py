@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfpipe.errors import ConfigError
-from tfpipe.format.schema import MASK, Schema, class_schema, image_schema, make_tensor_specs
+from tfpipe.format.schema import MASK, Schema, image_schema
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.images.errors import BadImage
 from tfpipe.writer.count_record import count_record
 
@@ -48,11 +46,3 @@ def test_a_damaged_mask_leaves_the_counts_as_they_were() -> None:
     with pytest.raises(BadImage):
         count_record(stats, WHOLE | {"image/mask": b"no mask"}, schema=Schema((*IMAGE.features, MASK)))
     assert stats == ShardStats()
-
-
-def test_nan_can_be_refused() -> None:
-    schema = Schema((*class_schema().features, *make_tensor_specs("x", TensorType("float32", (1,)))))
-    nan = {"x": np.array([np.nan], np.float32).tobytes()}
-    assert count(nan, schema).tensors["x"].nan == 1
-    with pytest.raises(ConfigError, match=r"^Feature 'x' must hold no NaN, since `refuse_nan` is set\.$"):
-        count(nan, schema, refuse_nan=True)

@@ -315,12 +315,6 @@ def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, dat
     assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
-def test_a_truncated_zip_is_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", FILES)
-    path.write_bytes(path.read_bytes()[:-30])
-    assert refused(path) == f"{path} is damaged or is not a valid archive of its kind (File is not a zip file)."
-
-
 def test_a_size_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     """Checks a zip archive that promises 2^64 - 1 bytes, which no number of a plan holds."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -377,23 +371,20 @@ def test_a_size_above_all_memory_is_damage(tmp_path: Path, kind: bytes, size: in
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_headers_that_are_read_quickly_say_what_tarfile_says(tmp_path: Path, form: int, monkeypatch) -> None:
+def test_headers_that_are_read_quickly_say_what_tarfile_says(
+    rng: Random, tmp_path: Path, form: int, monkeypatch
+) -> None:
     whole = make_mixed_tar(form)
     listed, expected = list_by_both(tmp_path / "a.tar", whole, monkeypatch)
     assert listed == expected
     assert isinstance(listed, list)
     assert [len(file.content) for file in listed if file.content is not None] == [900, 300]
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"seed {seed}")
-    random = Random(seed)
     for _ in range(300):
         data = bytearray(whole)
-        for _ in range(random.choice([1, 1, 2, 5])):
-            at = random.randrange(len(data)) // 512 * 512 + random.choice(
-                [random.randrange(512), 124, 148, 156, 257, 345]
-            )
-            data[min(at, len(data) - 1)] = random.choice([0, 0x20, 0x30, 0x31, 0x37, 0x80, 0xFF, random.randrange(256)])
-        cut = random.choice([len(data), len(data), random.randrange(len(data))])
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            at = rng.randrange(len(data)) // 512 * 512 + rng.choice([rng.randrange(512), 124, 148, 156, 257, 345])
+            data[min(at, len(data) - 1)] = rng.choice([0, 0x20, 0x30, 0x31, 0x37, 0x80, 0xFF, rng.randrange(256)])
+        cut = rng.choice([len(data), len(data), rng.randrange(len(data))])
         listed, expected = list_by_both(tmp_path / "a.tar", bytes(data[:cut]), monkeypatch)
         assert listed == expected
 

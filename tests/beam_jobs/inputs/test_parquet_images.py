@@ -13,7 +13,7 @@ from beam_jobs.inputs.parquet_images import Cell, CopiedRows, copy_rows, list_ce
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.shards import image_files, plan_file
-from tests.beam_jobs.datasets import list_images, make_dataset, read_images, read_tree
+from tests.beam_jobs.datasets import list_images, make_dataset, read_images, read_quarantine, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.mask_files import make_mask
@@ -85,15 +85,6 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_row_group_does_not_harm_the_others(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:5])
-    refs = list_refs(path)
-    damage(path, "image.bytes", 1)
-    data = read_all(path, refs)
-    assert [data[0], data[1], data[4]] == [JPEGS[0], JPEGS[1], JPEGS[4]]
-    assert all(str(reason).startswith("row group 1 of t.parquet is damaged (") for reason in data[2:4])
-
-
 def test_a_file_that_has_changed_is_told(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS[:3])
     places = [ImageLocation("t.parquet", 5, row_group=0), ImageLocation("t.parquet", 0, row_group=7)]
@@ -107,13 +98,13 @@ def test_a_file_that_has_changed_is_told(tmp_path: Path) -> None:
 
 
 def test_a_job_quarantines_what_cannot_be_read(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:4], b"no image", {"bytes": None, "path": "gone.jpg"}])
+    path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:5], b"no image", {"bytes": None, "path": "gone.jpg"}])
     damage(path, "image.bytes", 1)
     manifest = make_dataset(path, tmp_path / "out", max_bad=4)
-    assert sorted(read_images(tmp_path / "out").values()) == sorted(JPEGS[:2])
-    lines = (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines()
+    assert sorted(read_images(tmp_path / "out").values()) == sorted([*JPEGS[:2], JPEGS[4]])
+    lines = read_quarantine(tmp_path / "out")
     assert (manifest.quarantined, len(lines)) == (4, 4)
-    assert sum("row group 1 of t.parquet is damaged" in line for line in lines) == 2
+    assert sum("row group 1 of t.parquet is damaged" in line["reason"] for line in lines) == 2
 
 
 def test_shards_are_the_same_whatever_is_read_at_once(tmp_path: Path, monkeypatch, groups: list[int]) -> None:

@@ -1,7 +1,6 @@
 """Parquet files that hold the images themselves: what becomes of each column, and which files are of the kind."""
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.inputs.table import is_table_input
 from beam_jobs.plan.image_ref import FileRef, ImageLocation
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images, make_dataset, read_records
+from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 from tests.export.datasets import describe_records, make_photo_dataset
@@ -238,17 +237,15 @@ def test_masks_that_are_bytes_or_paths(tmp_path: Path) -> None:
 def test_a_row_without_a_mask_is_quarantined(tmp_path: Path) -> None:
     masks = [*STRUCTS[:2], None, {"bytes": b"GIF89a", "path": None}, {"bytes": None, "path": "gone.png"}]
     make_dataset(write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks), tmp_path / "out", max_bad=3)
-    lines = map(json.loads, (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines())
-    assert {(line["path"], line["kind"], line["reason"]) for line in lines} == {
+    assert {(line["path"], line["kind"], line["reason"]) for line in read_quarantine(tmp_path / "out")} == {
         ("t/00000003", "unreadable", "its mask: the row holds neither bytes nor a path"),
         ("t/00000004", "bad", "its mask: it is not a PNG"),
         ("t/00000005", "unreadable", "its mask: cannot be read: No such file or directory"),
     }
     write_parquet(tmp_path / "u-1.parquet", JPEGS[:2], mask=STRUCTS[:2])
     write_parquet(tmp_path / "u-2.parquet", JPEGS[2:4])
-    make_dataset(tmp_path / "u-*.parquet", tmp_path / "some", max_bad=2)
-    lines = map(json.loads, (tmp_path / "some/quarantine/quarantined.jsonl").read_text().splitlines())
-    assert {line["reason"] for line in lines} == {"it has no mask, and other images have one"}
+    make_dataset(tmp_path / "u-*.parquet", tmp_path / "u", max_bad=2)
+    assert {row["reason"] for row in read_quarantine(tmp_path / "u")} == {"it has no mask, and other images have one"}
 
 
 def test_a_missing_column_of_masks_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards import plan_file
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import list_images, make_dataset, read_records
+from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.export.datasets import describe_records
@@ -55,8 +55,7 @@ def read_values(output: Path, name: str) -> list[Any]:
 
 
 def read_reasons(output: Path) -> list[tuple[str, str]]:
-    lines = map(json.loads, (output / "quarantine/quarantined.jsonl").read_text().splitlines())
-    return sorted((line["path"], line["reason"]) for line in lines)
+    return sorted((line["path"], line["reason"]) for line in read_quarantine(output))
 
 
 KINDS = {

@@ -16,7 +16,7 @@ from beam_jobs.estimate import estimate_job
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from beam_jobs.shards import image_files, plan_file
-from tests.beam_jobs.datasets import list_images, make_dataset, read_records, read_tree
+from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
 from tests.beam_jobs.inputs.parquet_files import IMAGE
 from tfpipe.errors import DataError
@@ -52,8 +52,7 @@ def read_lists(output: Path) -> dict[str, list[bytes]]:
 
 
 def read_reasons(output: Path) -> list[str]:
-    lines = (output / "quarantine/quarantined.jsonl").read_text().splitlines()
-    return sorted(json.loads(line)["reason"] for line in lines)
+    return sorted(line["reason"] for line in read_quarantine(output))
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])

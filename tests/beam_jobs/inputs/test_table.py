@@ -18,7 +18,14 @@ from beam_jobs.inputs.label_file import OF_PANDAS
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
+from tests.beam_jobs.datasets import (
+    list_images,
+    make_dataset,
+    parse_with_tensorflow,
+    read_images,
+    read_quarantine,
+    read_records,
+)
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import write_parquet
 from tests.refusals import refusal
@@ -319,10 +326,6 @@ def test_the_option_names_another_folder(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_images_is_for_tables_of_names(tmp_path: Path) -> None:
-    write_files(tmp_path, {"cat/1.jpg": make_jpeg(1)})
-    assert refused(tmp_path, ConfigError, image_root="/") == (
-        f"`image_root` is for tables (CSV, TSV, JSONL or Parquet), got {tmp_path}."
-    )
     table = write_parquet(tmp_path / "t.parquet", [make_jpeg(1)])
     assert refused(table, ConfigError, image_root="/") == (
         f"`image_root` is for tables that name files, and {table} holds the images. Leave it out."
@@ -411,15 +414,6 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
         (
             [{"image": "1"}, {"image": "2", "more": 1}],
             "{path}, row 2: column 'more' is not in the first row; every row needs the same columns.",
-        ),
-        (
-            [{"image": "1", "label": "a"}, {"image": "2", "label": None}, {"image": "3"}],
-            "{path}: every row must have a 'label' or none may, but 2 of 3 have none: rows 2 and 3. "
-            "Give them one, or take these rows out.",
-        ),
-        (
-            [{"image": "1", "x": 1}, {"image": "2", "x": "a"}],
-            "{path}, row 2: column 'x' must hold numbers or texts of one kind, or lists of them, got 'a'.",
         ),
         ([], "{path} holds no rows."),
     ],
@@ -631,7 +625,7 @@ def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
         ]
     write_files(tmp_path, {"b.jpg": make_jpeg(1, (40, 80))})
     make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, columns=RACCOON_COLUMNS)
-    line = json.loads((tmp_path / "other" / "quarantine" / "quarantined.jsonl").read_text())
+    (line,) = read_quarantine(tmp_path / "other")
     assert (line["path"], line["reason"]) == ("b.jpg", "its annotation is for 50 x 40 pixels, but it has 40 x 80")
 
 
@@ -734,7 +728,6 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
             b"image\ncaf\xe9.jpg\n",
             "{path} is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
         ),
-        ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, row 1: the row has more cells than the header names."),
         ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, row 2: the row has more cells than the header names."),
         (
             "t.csv",
@@ -745,7 +738,6 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
         ("t.csv", b"", "{path} holds no rows."),
         ("t.csv", b"image\n", "{path} holds no rows."),
         ("t.jsonl", b"\n\n", "{path} holds no rows."),
-        ("t.jsonl", b'{"image": "a"}\n[1]\n', "{path}, row 2: must be a JSON object, got list."),
         (
             "t.jsonl",
             b'{"image"\n',
@@ -891,8 +883,7 @@ def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Pat
     names = "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"
     path = write_jsonl(*({"image": name} for name in ("/dev/zero", *(f"{tmp_path}/{name}" for name in names))))
     make_dataset(path, tmp_path / "out", shuffle=False, allow_missing=True, image_root="/")
-    lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert {line["path"]: line["reason"] for line in map(json.loads, lines)} == {
+    assert {line["path"]: line["reason"] for line in read_quarantine(tmp_path / "out")} == {
         "/dev/zero": "is not a regular file",
         f"{tmp_path}/pipe.jpg": "is not a regular file",
         f"{tmp_path}/in": "is not a regular file",

@@ -62,17 +62,14 @@ def test_counted_and_listed(twins: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_the_index_is_that_of_the_record(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_the_index_is_that_of_the_record(rng: random.Random, tmp_path: Path) -> None:
     files = {}
     for i in range(60):
         kind = rng.random()
         data = b"bad" if kind < 0.2 else make_jpeg(rng.randrange(10) if kind < 0.6 else 100 + i, (8, 8))
         files[f"{rng.choice('ab')}/{i:02d}.jpg"] = data
     output = tmp_path / "out"
-    make_dataset(write_files(tmp_path / "in", files), output, num_shards=7, seed=seed, max_bad=60)
+    make_dataset(write_files(tmp_path / "in", files), output, num_shards=7, seed=rng.randrange(2**32), max_bad=60)
     names = [*read_images(output)]
     listed = [record for line in lines(output) for record in line["records"]]
     assert all(names[record["index"]] == record["path"] for record in listed)

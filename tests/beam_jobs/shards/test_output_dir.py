@@ -148,29 +148,6 @@ class CrashError(BaseException):
     """A power failure: nothing in the job expects it."""
 
 
-def test_a_crash_while_overwriting_leaves_the_old_dataset(photos: Path, tmp_path: Path, monkeypatch) -> None:
-    output = tmp_path / "out"
-    make_dataset(photos, output, num_shards=4)
-    before = read_tree(output)
-    config = ShardConfig(str(photos), str(output), num_shards=2, overwrite=True)
-
-    def crash() -> None:
-        from beam_jobs.shards.write_shard import write_shard
-
-        with open_work_dir(config, plan_shards(config)) as work:
-            write_shard(work, work.read_header(), 0)
-            raise CrashError
-
-    with pytest.raises(CrashError):
-        crash()
-    assert read_tree(output) == before
-    make_dataset(photos, output, num_shards=4)  # the old one is still there to be run again
-    stamp = (tmp_path / "out.tfpipe-new" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
-    make_dataset(photos, output, num_shards=2, overwrite=True)
-    assert (output / "train-00000-of-00002.tfrecord").stat().st_mtime_ns == stamp  # its finished shard was kept
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
-
-
 @pytest.mark.parametrize("moment", range(4))
 def test_a_crash_in_the_exchange_loses_nothing(photos: Path, tmp_path: Path, monkeypatch, moment: int) -> None:
     """The crash comes before, between or after the two renames, or while the old dataset is removed."""

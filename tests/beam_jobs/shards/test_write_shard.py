@@ -1,7 +1,6 @@
 """One shard: its records, its index, what is known of it, and what becomes of bad images."""
 
 import hashlib
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -15,7 +14,7 @@ from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
+from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files
 from tests.flipped_bit import flip_bit
 from tfpipe.format.manifest import ShardInfo
@@ -154,8 +153,8 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert (record["image/filename"], record["image/class/text"]) == ([b"caf\xe9/caf\xe9.jpg"], [b"caf\xe9"])
     (facts,) = (tmp_path / "out/index").glob("*.parquet")
     assert pq.read_table(facts)["name"].to_pylist() == ["caf\\udce9/caf\\udce9.jpg"]
-    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert json.loads(line)["path"] == f"{name}/bad.jpg"
+    (line,) = read_quarantine(tmp_path / "out")
+    assert line["path"] == f"{name}/bad.jpg"
 
 
 def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:

@@ -11,10 +11,7 @@ from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 
-def test_views_anywhere_and_one_hash() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_views_anywhere_and_one_hash(rng: random.Random) -> None:
     data = rng.randbytes(3 * BUFFER_BYTES + 12345)
     reader = HashedReader(io.BytesIO(data), hashed=True)
     for _ in range(60):

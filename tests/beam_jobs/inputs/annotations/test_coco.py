@@ -11,7 +11,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations import coco
 from beam_jobs.inputs.annotations.coco import is_coco
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_records
+from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
@@ -330,8 +330,7 @@ def test_a_bad_segmentation_is_quarantined_with_its_image(tmp_path: Path) -> Non
     make_dataset(
         tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1, num_shards=1
     )
-    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    row = json.loads(line)
+    (row,) = read_quarantine(tmp_path / "out")
     assert (row["path"], row["kind"], row["reason"]) == (
         "b.jpg",
         "bad",
@@ -344,8 +343,8 @@ def test_an_image_of_another_size_than_its_file_says_is_quarantined(tmp_path: Pa
     path = write_shapes(tmp_path / "in", make_box(10, 2, 2, 10, 10, segmentation=SQUARE))
     write_files(tmp_path / "in", {"b.jpg": make_jpeg(1, size=(24, 16))})
     make_dataset(tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1)
-    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert json.loads(line)["reason"] == "its annotation is for 40 x 20 pixels, but it has 24 x 16"
+    (row,) = read_quarantine(tmp_path / "out")
+    assert row["reason"] == "its annotation is for 40 x 20 pixels, but it has 24 x 16"
 
 
 def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_png, write_files
 from tests.mask_files import save
 from tfpipe.format.schema import IMAGE_MASK
@@ -164,8 +164,7 @@ def test_annotations_of_another_shape_are_named(tmp_path: Path, annotate: Annota
     photos: Any = {1: ((45, 30), _OBJECT), 2: ((496, 350), _OBJECT), 5: (None, (3, 50, 12, 60)), 6: ((30, 45), _OBJECT)}
     folder = write_files(tmp_path / "in", {f"{k}.png": make_photo(k) for k in photos})
     make_dataset(folder, tmp_path / "out", max_bad=3, **annotate(folder, photos))
-    lines = (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines()
-    assert sorted((Path(row["path"]).name, row["reason"]) for row in map(json.loads, lines)) == [
+    assert sorted((Path(row["path"]).name, row["reason"]) for row in read_quarantine(tmp_path / "out")) == [
         ("1.png", "its annotation is for 45 x 30 pixels, but it has 30 x 45"),
         ("2.png", "its annotation is for 496 x 350 pixels, but it has 30 x 45"),
         ("5.png", "its box 3, 50, 12, 60 lies outside of its 30 x 45 pixels"),
