@@ -3,8 +3,7 @@
 A folder, an archive and a folder of archives are walked as one tree: ImageNet ships as one tar per class.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -28,10 +27,12 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
     # are passed over in archives only: the user of a folder can name the folder inside it.
     counts = images.count_values("label")
     folders = sorted(map(str, counts))
-    shared = _count_shared_parents([_make_path_in(folder) for folder in folders])
+    names = [folder.split("/") if folder else [] for folder in folders]
+    shared = _count_shared_parents(names)
     parents = shared if from_archive else 0
-    layout = _Layout.infer(folders, source, parents)
-    parsed = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
+    inner = [some[parents:] for some in names]
+    has_splits = _have_splits(inner, source)
+    parsed = {folder: _parse(some, has_splits) for folder, some in zip(folders, inner, strict=True)}
     _check_loose(images, counts, {folder for folder, (_, label) in parsed.items() if label is None}, source)
     labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in parsed.items()}
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
@@ -64,11 +65,6 @@ def explain_no_folders(config: ShardConfig) -> str:
     )
 
 
-def _make_path_in(folder: str) -> str:
-    """Returns the path that some image in a folder could have."""
-    return f"{folder}/x" if folder else "x"
-
-
 def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Collection[str], source: str) -> None:
     """Checks that either all images lie in class folders or none of them; `counts` are those of each folder."""
     num_loose = sum(counts[folder] for folder in loose)
@@ -82,12 +78,11 @@ def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Co
         )
 
 
-def _count_shared_parents(paths: Collection[str]) -> int:
+def _count_shared_parents(paths: Sequence[Sequence[str]]) -> int:
     """Returns how many leading folders hold all of an archive, such as `flower_photos/` above the class folders."""
     depth = 0
     while True:
-        # Two levels must be left below: the class folder and the image.
-        folders = {path.split("/")[depth] if path.count("/") > depth + 1 else "" for path in paths}
+        folders = {names[depth] if len(names) > depth + 1 else "" for names in paths}  # a class folder must be left
         if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLITS:
             return depth
         depth += 1
@@ -107,34 +102,25 @@ def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> s
     )
 
 
-class _Layout(NamedTuple):
-    """The meaning of the folders above an image."""
+def _have_splits(paths: Sequence[Sequence[str]], source: str) -> bool:
+    """Returns whether the first of the folders above an image names its split, by all folders that hold images."""
+    depths: dict[str, int] = {}  # for each top folder, the most folders above an image in it
+    for top, *below in filter(None, paths):
+        depths[top.lower()] = max(depths.get(top.lower(), 0), 1 + len(below))
+    splits = depths.keys() & SPLITS.keys()
+    splits_hold_folders = any(depths[top] > 1 for top in splits)
+    others = sorted(depths.keys() - splits)
+    # A class may well be called "train", but not with classes in it.
+    if others and "train" in splits and depths["train"] > 1:
+        raise DataError(
+            f"{source} holds 'train' beside {others[0]!r}: its folders must be all splits (train, validation, "
+            f"test) or all classes. Move what belongs to neither out of it."
+        )
+    return bool(splits) and not others and (splits_hold_folders or "train" in splits)
 
-    parents: int  # the number of leading folders that mean nothing
-    has_splits: bool  # whether the next folder names a split
 
-    @classmethod
-    def infer(cls, folders: Iterable[str], source: str, parents: int) -> "_Layout":
-        """Infers the layout from all folders that hold images."""
-        depths: dict[str, int] = {}  # for each top folder, the most folders above an image in it
-        for folder in folders:
-            top, *below = _make_path_in(folder).split("/")[parents:]
-            if below:
-                depths[top.lower()] = max(depths.get(top.lower(), 0), len(below))
-        splits = depths.keys() & SPLITS.keys()
-        splits_hold_folders = any(depths[top] > 1 for top in splits)
-        others = sorted(depths.keys() - splits)
-        # A class may well be called "train", but not with classes in it.
-        if others and "train" in splits and depths["train"] > 1:
-            raise DataError(
-                f"{source} holds 'train' beside {others[0]!r}: its folders must be all splits (train, validation, "
-                f"test) or all classes. Move what belongs to neither out of it."
-            )
-        return cls(parents, bool(splits) and not others and (splits_hold_folders or "train" in splits))
-
-    def parse(self, path: str) -> tuple[str, str | None]:
-        """Returns an image's split (empty if the plan decides) and its class (None if it has none)."""
-        parts = path.split("/")[self.parents :]
-        split = SPLITS.get(parts[0].lower(), "") if self.has_splits and len(parts) > 1 else ""
-        below = parts[1:] if split else parts
-        return split, below[0] if len(below) > 1 else None
+def _parse(names: Sequence[str], has_splits: bool) -> tuple[str, str | None]:
+    """Returns the split (empty if the plan decides) and the class (None without one) of images in these folders."""
+    split = SPLITS.get(names[0].lower(), "") if has_splits and names else ""
+    below = names[1:] if split else names
+    return split, below[0] if below else None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import iterate_frames
 from beam_jobs.plan.image_table import ImageTableBuilder, encode_texts, join_texts, spell
-from beam_jobs.plan.listing import DatasetListing
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -26,7 +26,7 @@ from tfpipe.system.progress import Observer, Progress
 _RECORDS_AT_ONCE = 1 << 14
 
 
-def list_datasets(config: ShardConfig, observer: Observer | None = None) -> DatasetListing:
+def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the records of finished datasets, dataset by dataset, each in its own order."""
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)
@@ -48,7 +48,7 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
             "`drop_duplicates` needs records that can be read at any place, and those of compressed files cannot. "
             "Write the files as a dataset with `tfpipe reshard` first."
         )
-    return DatasetListing(merged.name, "", builder.finish(), merged.label_names, unpack=unpack, merged=merged)
+    return Listing(merged.name, "", builder.finish(), merged.label_names, unpack=unpack, merged=merged)
 
 
 def _open(directory: str) -> Manifest:

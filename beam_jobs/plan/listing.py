@@ -144,22 +144,26 @@ class Listing:
     faults: tuple[DataError, ...] = ()  # of its rows and columns; nothing is made of such a table
     note: str = ""  # a sentence for the user
 
+    merged: MergedDatasets | None = None  # whose records these are, with paths such as `flowers/train:17`
+
     @property
     def datasets(self) -> InputDatasets | None:
         """The finished datasets that the records come from; None for image files."""
-        return None
+        return self.merged.datasets if self.merged is not None else None
 
     @property
     def keeps_order(self) -> bool:
         """Whether unshuffled images stay in the order of the listing. Otherwise they are sorted by path."""
-        return False
+        return self.merged is not None
 
     def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the form of the images to be stored."""
-        return requested
+        """Returns the form of the images to be stored: the common one of datasets has the requested changes."""
+        return requested if self.merged is None else self.merged.form
 
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
+        if self.merged is not None:
+            return self.merged.schema
         extra, details = (*self.tensors, *self.extra), self.images.details
         if not self.has_images:
             check_names(extra)
@@ -176,34 +180,6 @@ class Listing:
 
     def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
         """Returns the images of each class in a split, without the copies that are left out, by label (-1: unknown)."""
-        return [images.get(name, 0) for name in self.label_names]
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetListing(Listing):
-    """The records of finished datasets, in their order. The path of each is its place, such as `flowers/train:17`."""
-
-    merged: MergedDatasets = field(kw_only=True)
-
-    @property
-    def datasets(self) -> InputDatasets:
-        """The datasets."""
-        return self.merged.datasets
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether unshuffled records stay in the order of the datasets, which is always so."""
-        return True
-
-    def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the common form of the datasets with the requested changes."""
-        return self.merged.form
-
-    def make_schema(self) -> Schema:
-        """Returns the common features of the datasets."""
-        return self.merged.schema
-
-    def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
-        """Returns the counts that the manifests give for the split, without the copies that are left out."""
-        counts = self.merged.class_counts[split]
-        return [count - left_out.get(label, 0) for label, count in enumerate(counts)]
+        if self.merged is None:
+            return [images.get(name, 0) for name in self.label_names]
+        return [count - left_out.get(label, 0) for label, count in enumerate(self.merged.class_counts[split])]

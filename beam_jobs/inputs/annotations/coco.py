@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -223,7 +225,7 @@ class _Reader:
         joined: dict[str, _Image] = {}
         paths: dict[int, set[str]] = defaultdict(set)  # by the id
         for file in files:
-            find_path = _find_place(source, file)
+            find_path = _find_root(source, file)
             for number, image in file.images.items():
                 if image.name:
                     self._number_classes(image, file, numbers)
@@ -244,7 +246,7 @@ class _Reader:
         return list(joined.values())
 
     def _number_classes(self, image: _Image, file: _File, numbers: dict[str, int]) -> None:
-        """Puts the numbers of classes in the place of the ids of categories."""
+        """Replaces the ids of categories by the numbers of classes."""
 
         def number(category: float) -> int:
             for other in [file] if file.categories else self.files:
@@ -297,23 +299,24 @@ def _find_folder(source: str, name: str) -> str:
     return f"images/{name}/" if name and f"{name}/" in list_begin(file_io.join(source, "images")) else "images/"
 
 
-def _find_place(source: str, file: _File) -> Callable[[str], str]:
+def _find_root(source: str, file: _File) -> Callable[[str], str]:
     """Returns the function that turns a name in a file into the path of the image, relative to the input."""
     names = [image.name for image in file.images.values() if image.name]
     tried = names[:: -(-len(names) // _NAMES_TRIED) or 1]
     counts: dict[tuple[str, ...], int] = {}
     best: tuple[int, Callable[[str], str]] = -1, str
-    for find_path in _list_places(source, file, max((name.count("/") + name.count("\\") for name in tried), default=0)):
+    depth = max((name.count("/") + name.count("\\") for name in tried), default=0)
+    for find_path in _list_roots(source, file, depth):
         paths = tuple(map(find_path, tried))
         if paths not in counts:
             counts[paths] = sum(file_io.get_size(file_io.join(source, path)) >= 0 for path in paths)
-            best = max(best, (counts[paths], find_path), key=lambda place: place[0])
+            best = max(best, (counts[paths], find_path), key=itemgetter(0))
         if best[0] == len(tried):
             break
     return best[1]
 
 
-def _list_places(source: str, file: _File, depth: int) -> Iterator[Callable[[str], str]]:
+def _list_roots(source: str, file: _File, depth: int) -> Iterator[Callable[[str], str]]:
     """Yields the functions that may turn the names of a file into paths, the usual ones first.
 
     A name is relative to the folder of its group, to the input, to the folder of the file, or to a folder above these;
@@ -321,19 +324,17 @@ def _list_places(source: str, file: _File, depth: int) -> Iterator[Callable[[str
     """
     base = file_io.make_absolute(source).rstrip("/") + "/"
     own = file_io.make_absolute(file.path).rpartition("/")[0] + "/"
-    beside = own.removeprefix(base) if own.startswith(base) else ""
-    folders = dict.fromkeys((_find_folder(source, file.group), "", beside))
-    spellings: list[Callable[[str], str]] = [str, _take_slashes]
-    spellings += [partial(unicodedata.normalize, form) for form in ("NFC", "NFD")]
-    for num_above in range(depth + 1):
-        for spell in spellings:
-            for folder in folders:
-                yield partial(_place, folder, spell, num_above)
+    folders = dict.fromkeys(
+        (_find_folder(source, file.group), "", own.removeprefix(base) if own.startswith(base) else "")
+    )
+    spellings = (str, _take_slashes, *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD")))
+    for num_above, spell, folder in product(range(depth + 1), spellings, folders):
+        yield partial(_put_below, folder, spell, num_above)
 
 
-def _place(folder: str, spell: Callable[[str], str], num_above: int, name: str) -> str:
-    parts = spell(name).split("/")
-    return folder + "/".join(parts[min(num_above, len(parts) - 1) :])
+def _put_below(folder: str, spell: Callable[[str], str], num_above: int, name: str) -> str:
+    names = spell(name).split("/")
+    return folder + "/".join(names[min(num_above, len(names) - 1) :])
 
 
 def _take_slashes(name: str) -> str:
