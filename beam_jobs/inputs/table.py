@@ -5,6 +5,7 @@ Every column that has no meaning of its own becomes a feature of the same name. 
 
 import mimetypes
 import posixpath
+import re
 import shlex
 from array import array
 from collections import Counter
@@ -59,6 +60,7 @@ from tfpipe.system.progress import Observer, Progress
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _OF_BOXES = (*_BOX_COLUMNS, "box_label")
 _KNOWN = ("image", "label", "split", *_OF_BOXES, "mask")
+_SHORT_PATH = re.compile("([^/.][^/:]*/)*[^/.][^/:]*")  # as nearly all are
 _SHOWN = 200  # characters of a cell in a message
 LABEL = "label"
 
@@ -122,6 +124,7 @@ class _Table:
         self.files = [source.path for source in self.sources]
         self.columns, self.has_boxes = self._read_header()
         self._names, self._known = {*_KNOWN, *self.columns}, read_known_names(config)
+        self._labels = set[str]()  # those that were checked
         self._rows = array("q")  # of each image the number of its file, and the row in it
         self._class_names, self._tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
 
@@ -266,7 +269,9 @@ class _Table:
             raise row
         config, faults = self.config, self.faults
         image, label = ImageRef(""), row.get(LABEL)
-        boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
+        boxes: tuple[Box, ...] = ()
+        box_labels: tuple[int, ...] = ()
+        mask: tuple[str | int, ...] = ()
         with faults:
             image = _locate(row, number, source, self.root)
         split = image.split
@@ -283,11 +288,13 @@ class _Table:
         if row.get("split") is not None:
             with faults:
                 split = _parse_split(row["split"])
-        with faults:
-            if LABEL in self.columns:
-                row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
-            elif label is not None:
-                label = _parse_label(label, self._known)
+        if LABEL in self.columns or not (label is None or (isinstance(label, str) and label in self._labels)):
+            with faults:
+                if LABEL in self.columns:
+                    row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
+                else:
+                    label = _parse_label(label, self._known)
+                    self._labels.add(label)
         return image._replace(
             split=split,
             label=label,
@@ -405,8 +412,8 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 def _shorten_path(path: str, root: str) -> str:
     """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file."""
-    if path.startswith(("http://", "https://")):
-        return path  # opening it says what to do
+    if _SHORT_PATH.fullmatch(path) or path.startswith(("http://", "https://")):  # opening an address says what to do
+        return path
     if file_io.is_url(path):
         if hide_secrets(path) != path:
             raise DataError(

@@ -35,7 +35,6 @@ from tfpipe.system.budget import DECODED, GROWTH, ROW, OverBudget
 _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
 _ROWS_AT_ONCE = 10_000
-_LOOK_AT_BYTES = 1 << 20
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
 Row = dict[str, Any]
