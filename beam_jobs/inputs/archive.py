@@ -1,4 +1,4 @@
-"""Lists tar and zip archives, with the place of each member's bytes, at which a worker reads it.
+"""Lists tar and zip archives, with the offset of each member, at which a worker reads it.
 
 No name in an archive becomes a path here. Names that point outside are still refused: they were made to do harm.
 """
@@ -158,14 +158,14 @@ def _list_open_tar(
     tar: tarfile.TarFile, path: str, location: str, wants: Wants | None, folder: str = "", begin: int = 0
 ) -> Iterator[ListedFile]:
     """Yields the members of an open tar file; `folder` and `begin` are its name and position in an outer one."""
-    places: dict[str, tuple[int, ImageLocation]] = {}  # size and location of each regular file, for links to it
+    members: dict[str, tuple[int, ImageLocation]] = {}  # size and location of each regular file, for links to it
     for info in _iterate_infos(tar, seeks=not is_compressed_tar(path)):
         name = _check_name(info.name, path)
         if info.issym() or info.islnk():
             base = posixpath.dirname(name) if info.issym() else ""
             target = _check_name(posixpath.join(base, info.linkname), path, link=info.name)
-            if target in places:
-                yield ListedFile(folder + name, *places[target])
+            if target in members:
+                yield ListedFile(folder + name, *members[target])
             else:
                 yield ListedFile(folder + name, 0, skip="link without a target before it")
         elif not info.isreg():
@@ -180,10 +180,10 @@ def _list_open_tar(
                 inner_folder = strip_archive_suffix(name) + "/"
                 yield from _list_open_tar(nested, path, location, wants, inner_folder, info.offset_data)
         else:
-            places[name] = info.size, ImageLocation(location, begin + info.offset_data)
+            members[name] = info.size, ImageLocation(location, begin + info.offset_data)
             is_wanted = wants is not None and wants(name, info.size)
             content = _read_member(tar, info, seeks=not is_compressed_tar(path)) if is_wanted else None
-            yield ListedFile(folder + name, *places[name], content=content)
+            yield ListedFile(folder + name, *members[name], content=content)
 
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, *, seeks: bool) -> bytes:
@@ -291,9 +291,9 @@ def _read_unicode_path(info: zipfile.ZipInfo) -> str | None:
 
 def _check_name(name: str, path: str, link: str = "") -> str:
     """Returns a member's name in plain form, or raises `DataError` if it points outside the archive."""
-    parts = re.split(r"[/\\]", name)
+    folders = re.split(r"[/\\]", name)
     normal = posixpath.normpath(name.replace("\\", "/"))
-    outside = normal.startswith("../") or normal == ".." if link else ".." in parts
+    outside = normal.startswith("../") or normal == ".." if link else ".." in folders
     if outside or normal.startswith("/") or re.match(r"[A-Za-z]:", normal):
         culprit = f"the link {link!r} to {name!r}" if link else f"the member {name!r}"
         raise DataError(f"{path} holds {culprit}, which points outside of it; such an archive is refused.")

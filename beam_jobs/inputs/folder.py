@@ -309,8 +309,8 @@ def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
 
 def explain_equal_paths(source: str, path: str, files: Sequence[str]) -> str:
     """Returns a sentence about two images of one path; `files` are their archives, empty for a file in a folder."""
-    places = sorted(file or "a folder" for file in files)
-    return f"{source} holds {path} twice, in {places[0]} and in {places[1]}. Rename one of them."
+    holders = sorted(file or "a folder" for file in files)
+    return f"{source} holds {path} twice, in {holders[0]} and in {holders[1]}. Rename one of them."
 
 
 def _drop_other_files(tree: Tree, root: str) -> Tree:

@@ -65,7 +65,7 @@ _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _MAX_COLUMNS = 1000
-_DIGITS = "0123456789"  # of which the empty text is a part too: a zero without its zeros
+_DIGITS = "0123456789"  # the empty text is in it too: a zero without its zeros
 _NUMBER = re.compile(r"([0-9]+)")
 
 
@@ -154,9 +154,9 @@ def _is_image(ending: str) -> bool:
 
 
 def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
-    """Returns the parts of a name in the form in which they are compared: digits as a number, before other texts."""
-    parts = [part.lstrip("0") if part[0] in _DIGITS else part for part in _NUMBER.split(name) if part]
-    return [(part[:1] not in _DIGITS, len(part) if part[:1] in _DIGITS else 0, part) for part in parts]
+    """Returns the pieces of a name in the form in which they are compared: digits as a number, before other texts."""
+    pieces = [piece.lstrip("0") if piece[0] in _DIGITS else piece for piece in _NUMBER.split(name) if piece]
+    return [(piece[:1] not in _DIGITS, len(piece) if piece[:1] in _DIGITS else 0, piece) for piece in pieces]
 
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:

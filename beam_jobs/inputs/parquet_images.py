@@ -1,6 +1,6 @@
 """Reads images, masks and tensors out of the rows of Parquet files, each row group once for all that is wanted of it.
 
-Before a shuffled job each file is copied to HASH.rows, and beside it HASH.rows.places, int64: the number of row groups
+Before a shuffled job each file is copied to HASH.rows, and beside it HASH.rows.spans, int64: the number of row groups
 and of columns, the first row of each group and the number of rows, and each cell's offset and size or -1.
 """
 
@@ -26,7 +26,7 @@ from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
 
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
-_PLACES = ".places"
+_SPANS = ".spans"
 _CELLS_AT_ONCE = 1 << 16  # are listed; 20 MB
 _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
 
@@ -247,10 +247,10 @@ def _shorten(error: Exception) -> str:
 def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
     """Copies the images and the masks of a Parquet file, so that each can be read alone."""
     location, target = file
-    if file_io.exists(target + _PLACES):  # an earlier run copied it
+    if file_io.exists(target + _SPANS):  # an earlier run copied it
         return
     num_columns, begins = 1, [0]
-    places: list[NDArray[np.int64]] = []
+    spans: list[NDArray[np.int64]] = []
     with file_io.create(target, makes_folders=True) as out:
         for groups in _list_groups(root, location, columns):
             cells = list(chain.from_iterable(groups))
@@ -262,9 +262,9 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
             num_columns = 2 if any(cell.is_mask for cell in cells[:2]) else num_columns
             for group in groups:
                 begins.append(begins[-1] + len(group) // num_columns)
-            places.append(of_cells.ravel())
+            spans.append(of_cells.ravel())
     header = [len(begins) - 1, num_columns, *begins]
-    file_io.write_file(target + _PLACES, np.concatenate([header, *places]).astype("<i8").tobytes(), makes_folders=True)
+    file_io.write_file(target + _SPANS, np.concatenate([header, *spans]).astype("<i8").tobytes(), makes_folders=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,24 +273,24 @@ class CopiedRows:
 
     path: str
     group_begins: NDArray[np.int64]  # the first row of each row group, and the number of all rows
-    places: NDArray[np.int64]  # offset and size: [rows, columns, 2]
+    spans: NDArray[np.int64]  # offset and size: [rows, columns, 2]
 
     @classmethod
     def open(cls, path: str) -> "CopiedRows":
         """Returns the copy that `copy_rows` wrote."""
-        numbers = np.memmap(path + _PLACES, "<i8", "r")  # 16 bytes a row, which the workers of a machine share
+        numbers = np.memmap(path + _SPANS, "<i8", "r")  # 16 bytes a row, which the workers of a machine share
         num_groups, num_columns = numbers[:2].tolist()
         end = 3 + num_groups
         return cls(path, numbers[2:end], numbers[end:].reshape(-1, num_columns, 2))
 
     def read(self, cell: Cell) -> bytes | None:
         """Returns the bytes of a cell; None if they were not copied."""
-        if cell.row_group >= len(self.group_begins) - 1 or cell.is_mask >= self.places.shape[1]:
+        if cell.row_group >= len(self.group_begins) - 1 or cell.is_mask >= self.spans.shape[1]:
             return None
         row = int(self.group_begins[cell.row_group]) + cell.row
         if row >= self.group_begins[cell.row_group + 1]:
             return None
-        offset, size = self.places[row, int(cell.is_mask)].tolist()
+        offset, size = self.spans[row, int(cell.is_mask)].tolist()
         if size < 0:
             return None
         data = file_io.read_range(self.path, offset, size)

@@ -1,6 +1,6 @@
 """Lists the rows of Parquet files that hold the images themselves, as Hugging Face's `datasets` writes them.
 
-A row becomes one of a table. The bytes of images and masks are not read here, so it has only their places.
+A row becomes one of a table. The bytes of images and masks are not read here, so it says only where they lie.
 """
 
 import os
@@ -27,7 +27,7 @@ _LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mas
 
 
 class EmbeddedImage(NamedTuple):
-    """The place of an image or a mask in a Parquet file."""
+    """An image or a mask in a row of a Parquet file."""
 
     name: str  # of the file without a folder, or of the column of a mask
     size: int  # the mean in the row group
@@ -265,7 +265,7 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image."""
     cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
     if columns.mask:
-        cells["mask"] = [None] * batch.num_rows  # its place comes later
+        cells["mask"] = [None] * batch.num_rows  # its row comes later
     if columns.is_list:
         cells["image"] = _count_images(batch, columns)
     elif columns.path_leaf:
@@ -307,6 +307,6 @@ def _name_column(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _get_name(path: str | None) -> str:
-    """Returns the name of an image's file without its folders; empty if it cannot be a part of a path."""
+    """Returns the name of an image's file without its folders; empty if it cannot stand in a path."""
     name = (path or "").replace("\\", "/").rpartition("/")[2]
     return name if len(name) <= _MAX_NAME and name.isprintable() else ""

@@ -158,9 +158,9 @@ def read_value(scalar: Any) -> Value:
     return array.reshape(shape)
 
 
-def pack(parts: Sequence[bytes | memoryview]) -> bytes:
+def pack(pieces: Sequence[bytes | memoryview]) -> bytes:
     """Returns some pieces of bytes as one: their number, the size of each, and their bytes."""
-    return b"".join((np.array([len(parts), *map(len, parts)], "<i8").tobytes(), *parts))
+    return b"".join((np.array([len(pieces), *map(len, pieces)], "<i8").tobytes(), *pieces))
 
 
 def unpack(cell: bytes) -> list[bytes]:
@@ -173,28 +173,28 @@ def unpack(cell: bytes) -> list[bytes]:
 def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
     """Returns the tensors of a row in one piece of bytes, which `unpack_tensors` takes apart."""
     header: dict[str, Any] = {}
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for column, scalar in scalars.items():
         value = read_value(scalar)
         if isinstance(value, np.ndarray):
             header[name_feature(column)] = value.dtype.name, value.shape
-            parts.append(value.tobytes())
+            pieces.append(value.tobytes())
         else:
             header[name_feature(column)] = value if isinstance(value, str) else None
-            parts.append(b"" if isinstance(value, str) else value)
-    return pack([json.dumps(header).encode(), *parts])
+            pieces.append(b"" if isinstance(value, str) else value)
+    return pack([json.dumps(header).encode(), *pieces])
 
 
 def unpack_tensors(cell: bytes) -> dict[str, Value]:
     """Returns the tensors of a row by their features."""
-    header, *parts = unpack(cell)
+    header, *pieces = unpack(cell)
     values: dict[str, Value] = {}
-    for (name, facts), data in zip(json.loads(header).items(), parts, strict=True):
-        if isinstance(facts, list):
-            dtype, shape = facts
+    for (name, kind), data in zip(json.loads(header).items(), pieces, strict=True):
+        if isinstance(kind, list):
+            dtype, shape = kind
             values[name] = np.frombuffer(data, dtype).reshape(shape)
         else:
-            values[name] = data if facts is None else facts
+            values[name] = data if kind is None else kind
     return values
 
 

@@ -1,4 +1,4 @@
-"""Reads the bytes of one planned image: from a file, or from an archive at a known place."""
+"""Reads the bytes of one planned image: from a file, or from an archive at a known offset."""
 
 import struct
 import zlib
@@ -39,15 +39,15 @@ def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str,
 
 
 def _read_zip_member(path: str, location: ImageLocation, size: int) -> bytes:
-    """Reads one member at the place that the archive's directory gave, without reading that directory again."""
+    """Reads one member at the offset that the archive's directory gave, without reading that directory again."""
     stored_bytes = location.packed or size
     # Usually one read gets header and data: at an object store every read is a request.
-    part = file_io.read_range(path, location.offset, _ZIP_HEADER_BYTES + _ZIP_NAMES_BYTES + stored_bytes)
-    if len(part) < _ZIP_HEADER_BYTES or part[:4] != b"PK\x03\x04":
+    head = file_io.read_range(path, location.offset, _ZIP_HEADER_BYTES + _ZIP_NAMES_BYTES + stored_bytes)
+    if len(head) < _ZIP_HEADER_BYTES or head[:4] != b"PK\x03\x04":
         raise OSError("the archive has changed or is damaged here")
-    name_bytes, extra_bytes = struct.unpack_from("<HH", part, 26)
+    name_bytes, extra_bytes = struct.unpack_from("<HH", head, 26)
     begin = _ZIP_HEADER_BYTES + name_bytes + extra_bytes
-    data = part[begin : begin + stored_bytes]
+    data = head[begin : begin + stored_bytes]
     if name_bytes + extra_bytes > _ZIP_NAMES_BYTES:
         data = file_io.read_range(path, location.offset + begin, stored_bytes)
     if location.packed:

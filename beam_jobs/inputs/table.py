@@ -1,6 +1,6 @@
 """Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
 
-Every column that has no meaning of its own becomes a feature of the same name. A CSV cell holds a list as JSON.
+Every column that tfpipe has no use for becomes a feature of the same name. A CSV cell holds a list as JSON.
 """
 
 import mimetypes

@@ -242,7 +242,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
 
 
 def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile) -> list[str]:
-    """Returns the names of a CSV's columns. One without a name, such as the index of pandas, is named by its place.
+    """Returns the names of a CSV's columns. One without a name, such as the index of pandas, is named by its number.
 
     Columns at the end that have neither a name nor a value in the first row are none: spreadsheets leave them.
     """

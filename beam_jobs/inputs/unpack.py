@@ -23,17 +23,17 @@ def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
         out.write(frame)
 
 
-def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, int]], out: IO[bytes]) -> None:
-    """Writes parts of the unpacked form, as a sparse file."""
-    last, _ = max(places)
+def unpack_spans(listing: Listing, location: str, spans: Collection[tuple[int, int]], out: IO[bytes]) -> None:
+    """Writes some offsets and sizes of the unpacked form, as a sparse file."""
+    last, _ = max(spans)
     if listing.datasets is None:
         with open_unpacked(file_io.join(listing.root, location)) as tar:
-            for offset, size in sorted(places):
+            for offset, size in sorted(spans):
                 tar.seek(offset)
                 out.seek(offset)
                 out.write(tar.read(size))
     else:
-        offsets = {offset for offset, _ in places}
+        offsets = {offset for offset, _ in spans}
         path, compression = _find_shard(listing.datasets, location)
         for offset, frame in iterate_frames(path, compression):
             if offset in offsets:

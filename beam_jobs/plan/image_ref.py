@@ -1,6 +1,6 @@
 """The images that will be read: each as a small tuple, and as one line of the plan file.
 
-Millions of these are made for one plan, so they are bare tuples that share equal parts.
+Millions of these are made for one plan, so they are bare tuples that share equal values.
 """
 
 import json
@@ -14,7 +14,7 @@ Value = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
 class ImageLocation(NamedTuple):
-    """The place of an image's bytes."""
+    """Where an image's bytes lie."""
 
     file: str = ""  # relative to the input's root or absolute; empty: the image's own path
     offset: int = -1  # in bytes, or a row of a row group; -1: the file is the image
@@ -50,7 +50,7 @@ SINGLE, UNKNOWN_NUMBER, NO_IMAGE = -1, -2, -3
 
 
 class ImageRef(NamedTuple):
-    """One image in the input, or a list of images, with the facts that are known before its bytes are read."""
+    """One image in the input, or a list of images, and what is known before its bytes are read."""
 
     path: str  # with / between folders; sorting, splitting and shuffling use it
     size: int = 0  # in bytes once unpacked, in a Parquet file the mean; 0: unknown

@@ -218,7 +218,7 @@ class ImageTable:
         return column.decode(self._columns[name].take(wrap(indices)))
 
     def _decode_all(self, name: str) -> Iterator[list[Any]]:
-        """Yields the values of a column in parts."""
+        """Yields the values of a column, some rows at once."""
         for begin in range(0, len(self), _ROWS_AT_ONCE):
             yield self._decode(name, np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self))))
 
@@ -393,15 +393,15 @@ class ImageTable:
 
 
 class ImageTableBuilder:
-    """The builder of a table. It keeps the last rows as tuples, and all others as parts of Arrow columns."""
+    """The builder of a table. It keeps the last rows as tuples, and all others as blocks of Arrow columns."""
 
     def __init__(self) -> None:
         self._rows: list[ImageRef] = []
-        self._parts: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
-        self._num_part_rows = 0
+        self._blocks: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
+        self._num_block_rows = 0
 
     def __len__(self) -> int:
-        return self._num_part_rows + len(self._rows)
+        return self._num_block_rows + len(self._rows)
 
     def append(self, ref: ImageRef) -> None:
         """Adds an image."""
@@ -420,12 +420,12 @@ class ImageTableBuilder:
                 columns[name] = _COLUMNS[name].encode(values[1]).take(wrap(values[0]))
             else:
                 columns[name] = wrap(values)
-        self._add_part(columns, len(paths))
+        self._add_block(columns, len(paths))
 
     def extend(self, table: ImageTable) -> None:
         """Adds all images of a table."""
         self._encode_rows()
-        self._add_part(dict(table._columns), len(table))
+        self._add_block(dict(table._columns), len(table))
 
     def _encode_rows(self) -> None:
         if not self._rows:
@@ -436,24 +436,24 @@ class ImageTableBuilder:
             values |= zip(ImageLocation._fields, zip(*locations, strict=True), strict=True)
         is_needed = {name: column.count(_COLUMNS[name].default) < len(column) for name, column in values.items()}
         columns = {name: _COLUMNS[name].encode(column) for name, column in values.items() if is_needed[name]}
-        self._add_part(columns, len(self._rows))
+        self._add_block(columns, len(self._rows))
         self._rows = []
 
-    def _add_part(self, columns: dict[str, Any], num_rows: int) -> None:
-        self._parts.append((columns, num_rows))
-        self._num_part_rows += num_rows
+    def _add_block(self, columns: dict[str, Any], num_rows: int) -> None:
+        self._blocks.append((columns, num_rows))
+        self._num_block_rows += num_rows
 
     def finish(self) -> ImageTable:
         """Returns the table. The builder is empty afterwards."""
         self._encode_rows()
-        parts, num_rows = self._parts, self._num_part_rows
-        self._parts, self._num_part_rows = [], 0
+        blocks, num_rows = self._blocks, self._num_block_rows
+        self._blocks, self._num_block_rows = [], 0
         joined = {
             name: _concat(
-                [columns.pop(name) if name in columns else kind.repeat_default(count) for columns, count in parts]
+                [columns.pop(name) if name in columns else kind.repeat_default(count) for columns, count in blocks]
             )
             for name, kind in _COLUMNS.items()
-            if any(name in columns for columns, _ in parts)
+            if any(name in columns for columns, _ in blocks)
         }
         pa.default_memory_pool().release_unused()
         return ImageTable(joined, num_rows)

@@ -146,7 +146,7 @@ def merge_manifests(
 
 
 def _make_source(manifest: Manifest, form: ImageForm, labels: tuple[int, ...]) -> SourceDataset:
-    foreign = manifest.foreign and replace(manifest.foreign, root=".")  # the place does not shape the new dataset
+    foreign = manifest.foreign and replace(manifest.foreign, root=".")  # the directory does not shape the new dataset
     described = "".join(map(manifest_json.dumps, [replace(manifest, foreign=foreign), *manifest.columns]))
     return SourceDataset(
         directory=manifest.shard_directory(manifest.directory),
@@ -210,10 +210,10 @@ def _get_own_schema(manifest: Manifest) -> Schema:
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:
     assert manifest.foreign is not None
-    places = {IMAGE_ENCODED: ("image", manifest.foreign.image_key), CLASS_LABEL: ("class", manifest.foreign.label_key)}
+    keys = {IMAGE_ENCODED: ("image", manifest.foreign.image_key), CLASS_LABEL: ("class", manifest.foreign.label_key)}
     for name in extra:
-        if name in places:
-            what, key = places[name]
+        if name in keys:
+            what, key = keys[name]
             other = f"its {what} is {key!r}" if key else f"it holds no {what} that can be used"
             raise DataError(
                 f"Every dataset of tfpipe has its {what} in {name!r}, but in {manifest.directory} {other}. Leave the "
@@ -339,7 +339,7 @@ def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
 
 
 def _get_shape(form: ImageForm) -> tuple[Any, ...]:
-    """Returns the part of a form that readers depend on."""
+    """Returns what readers depend on of a form."""
     return form.encoding, form.square, form.resize_short
 
 

@@ -88,10 +88,10 @@ def _encode(
     ends = list(accumulate(counts))
     labels, number = images.number_labels(label_names), 0
     for first in range(0, len(order), _ROWS_AT_ONCE):
-        lines, places = images.encode_lines(order[first : first + _ROWS_AT_ONCE], labels)
-        begin, after = first, first + len(places) - 1
+        lines, offsets = images.encode_lines(order[first : first + _ROWS_AT_ONCE], labels)
+        begin, after = first, first + len(offsets) - 1
         while begin < after:
             end = min(ends[number], after)
-            yield number, lines[int(places[begin - first]) : int(places[end - first])]
+            yield number, lines[int(offsets[begin - first]) : int(offsets[end - first])]
             begin = end
             number += begin == ends[number]

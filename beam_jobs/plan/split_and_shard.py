@@ -134,7 +134,7 @@ def list_splits(config: ShardConfig, found: Iterable[str | None]) -> list[str]:
 
 
 def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the rows of a table in the order of their hashes, which are sorted in their place.
+    """Returns the rows of a table in the order of their hashes, and sorts these too.
 
     Rows of one path (two rows of a manifest for one image) keep the order of the table. Two paths of one hash, which
     occur once in billions of images, come in the order of the paths.

@@ -49,7 +49,7 @@ def _iterate(reader: "_Reader", path: str, names: Set[str]) -> Iterator[Element]
 
 
 class _Reader:
-    """A reader of JSON that holds a part of the text."""
+    """A reader of JSON that holds some of the text."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text, self._buffer, self._position, self._is_at_end = text, "", 0, False

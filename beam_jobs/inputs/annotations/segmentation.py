@@ -1,6 +1,6 @@
 """The segmentations of COCO's annotations, and the mask that they give together, as `pycocotools` draws it.
 
-Each becomes runs: the places at which it begins and ends, counted down the columns of the image from left to right.
+Each becomes runs: the pixels at which it begins and ends, counted down the columns of the image from left to right.
 Shapes may overlap: crowds are drawn first, then the others from the largest to the smallest.
 """
 
@@ -18,7 +18,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import encode_mask
 
 Runs = NDArray[np.int64]
-"""The places at which a shape begins and ends in turns: int64 [2 * n], in ascending order."""
+"""The pixels at which a shape begins and ends, one after the other: int64 [2 * n], in ascending order."""
 
 _SCALE = 5  # a polygon is followed in fifths of a pixel, as pycocotools does
 _MAX_BORDER = 1 << 21  # points on the border of a polygon, which take 300 MB
@@ -51,18 +51,18 @@ def draw_mask(packed: str, max_pixels: int) -> bytes:
             runs = get_runs(segmentation, height, width)
         except ValueError as error:
             raise BadImage(f"the segmentation of annotation {number} {error}") from error
-        area = sum(int((part[1::2] - part[::2]).sum()) for part in runs)
+        area = sum(int((each[1::2] - each[::2]).sum()) for each in runs)
         drawn.append((not is_crowd, -area, mask_class, runs))
     dtype = np.uint8 if all(mask_class < 256 for _, mask_class, *_ in shapes) else np.uint16
     pixels = np.zeros(height * width, dtype)
-    for _, _, mask_class, parts in sorted(drawn, key=lambda shape: shape[:2]):
-        for begin, end in itertools.chain.from_iterable(part.reshape(-1, 2).tolist() for part in parts):
+    for _, _, mask_class, runs in sorted(drawn, key=lambda shape: shape[:2]):
+        for begin, end in itertools.chain.from_iterable(each.reshape(-1, 2).tolist() for each in runs):
             pixels[begin:end] = mask_class
     return encode_mask(pixels.reshape(width, height).T)
 
 
 def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
-    """Returns the runs of each part of a segmentation."""
+    """Returns the runs of each polygon of a segmentation, or its only ones."""
     if isinstance(segmentation, list):
         return [_trace_polygon(_read_polygon(polygon, height, width), height, width) for polygon in segmentation]
     if not isinstance(segmentation, dict):
@@ -76,8 +76,8 @@ def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
     return [_make_even(np.cumsum(lengths)[:-1], height * width)]
 
 
-def _make_even(places: Runs, end: int) -> Runs:
-    return np.append(places, end) if len(places) % 2 else places
+def _make_even(runs: Runs, end: int) -> Runs:
+    return np.append(runs, end) if len(runs) % 2 else runs
 
 
 def _read_counts(counts: Any, num_pixels: int) -> Runs:
@@ -90,7 +90,7 @@ def _unpack_counts(text: str) -> Runs:
     """Returns the lengths of runs that COCO packed into a text.
 
     Each sign holds 5 bits of a number, the lowest first; its sixth bit says that more follow. From the fourth number on
-    it is the difference to the number two places before it.
+    it is the difference to the number before the last one.
     """
     codes = np.array([ord(sign) - 48 for sign in text], np.int64)
     if not len(codes) or (codes < 0).any() or (codes > 63).any() or codes[-1] & 32:
@@ -143,10 +143,10 @@ def _trace_polygon(corners: NDArray[np.float64], height: int, width: int) -> Run
     long_steps = (highs - lows)[rows, long_axis]
     slopes = (highs - lows)[rows, 1 - long_axis] / np.maximum(long_steps, 1)
     side = np.repeat(rows, lengths)
-    place = np.arange(len(side)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    place = np.where(is_flipped[side], long_steps[side] - place, place)
-    along = lows[rows, long_axis][side] + place
-    across = np.trunc(lows[rows, 1 - long_axis][side] + slopes[side] * place + 0.5).astype(np.int64)
+    step = np.arange(len(side)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    step = np.where(is_flipped[side], long_steps[side] - step, step)
+    along = lows[rows, long_axis][side] + step
+    across = np.trunc(lows[rows, 1 - long_axis][side] + slopes[side] * step + 0.5).astype(np.int64)
     x, y = np.where(is_flat[side], along, across), np.where(is_flat[side], across, along)
     passes = np.flatnonzero(np.diff(x))
     columns = np.minimum(x[passes], x[passes + 1]) - _SCALE // 2
