@@ -56,7 +56,6 @@ _HEAD = 2  # numbers before the ends of the records
 _LEVEL = 6  # zlib's default, which TensorFlow's writer uses too
 _AT_ONCE = 4096  # records that are looked up at once
 _BLOCK_BYTES = 16 << 20  # of records that are held at once
-_RESULT = "opaque.json"
 
 
 class OpaqueFolder(WorkingFolder):
@@ -159,7 +158,9 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
         num_bytes = sum(file_io.get_sizes([folder.result(shard.file) for shard in shards]))
         names = tuple(shard.file for shard in shards)
         result = OpaqueResult(records, len(files), names, num_bytes, unindexed, 0)
-        file_io.write_file(folder.result(_RESULT), json.dumps({"job": digest, "result": asdict(result)}).encode())
+        file_io.write_file(
+            folder.result(file_names.OPAQUE), json.dumps({"job": digest, "result": asdict(result)}).encode()
+        )
         for part in ("sizes", "scratch"):
             file_io.remove_tree(folder.path(part))
         folder.publish()
@@ -169,7 +170,7 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
 def _find_finished(output: str, job: str) -> OpaqueResult | None:
     """Returns the result of this job if an earlier run has finished it."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # of what this job never wrote
-        saved = json.loads(file_io.read_whole(os.path.join(output, _RESULT)))
+        saved = json.loads(file_io.read_whole(os.path.join(output, file_names.OPAQUE)))
         result = OpaqueResult(**{**saved["result"], "shards": tuple(saved["result"]["shards"])})
         sizes = file_io.get_sizes([os.path.join(output, name) for name in result.shards])
         if saved["job"] == job and sum(sizes) == result.bytes:

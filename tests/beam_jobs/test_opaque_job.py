@@ -165,6 +165,12 @@ def test_other_payloads_say_that_they_have_no_manifest(inputs: Path, tmp_path: P
     assert reason is not None
     assert reason.startswith("train-00000-of-00003.tfrecord.gz cannot be indexed: record 0 is not a tf.train.Example: ")
     assert reason.endswith(". `tfpipe reshard --opaque` shuffles records of any content.")
+    report = verify(str(tmp_path / "out"), VerifyConfig(workers=0))
+    assert (report.files, report.records, report.damaged) == (3, 1334, [])
+    shard = tmp_path / "out" / "train-00001-of-00003.tfrecord.gz"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    report = verify(str(tmp_path / "out"), VerifyConfig(workers=0))
+    assert [(one.file, one.kind) for one in report.damaged] == [(shard.name, "compressed")]
 
 
 def test_the_same_run_again_finds_everything_finished(inputs: Path, tmp_path: Path) -> None:

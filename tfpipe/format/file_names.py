@@ -20,6 +20,7 @@ QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
 QUARANTINED_BYTES_DIR = "quarantine/bytes"
 WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed once the manifest is written
+OPAQUE = "opaque.json"  # the result of an opaque job, whose records nobody needs to understand
 INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
 LIST_PART_BYTES = 64 << 20

@@ -76,7 +76,11 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     file_io.check_stores([target])
     report = VerifyReport()
     listing = list_files(target)
-    if listing is not None:
+    content: ContentCheck | None
+    if listing is not None and file_names.OPAQUE in listing and file_names.MANIFEST not in listing:
+        names = sorted(name for name in listing if ".tfrecord" in name)
+        manifest, jobs, content = None, [FileJob(file_io.join(target, name), name) for name in names], None
+    elif listing is not None:
         manifest = _open_manifest(target, listing, report)
         jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
         content = ContentCheck() if manifest is None else _content(manifest, report)

@@ -206,7 +206,7 @@ def read_records(path: str, reader: HashedReader, compression: Compression) -> I
             except FormatError as error:
                 if not number:
                     advice = "`tfpipe reshard --opaque` shuffles records of any content."
-                raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
+                raise FormatError(f"{name} is {str(error)[:1].lower()}{str(error)[1:]}") from None
             yield ForeignRecord(f"{path}, {name}", features, widths, len(payload) + FRAME_BYTES, size)
     except FormatError as error:
         reason = str(error).removeprefix(f"{path} ").rstrip(".")
