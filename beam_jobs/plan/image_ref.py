@@ -14,7 +14,7 @@ Value = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
 class ImageLocation(NamedTuple):
-    """Where an image's bytes lie."""
+    """The file and the offset of an image's bytes."""
 
     file: str = ""  # relative to the input's root or absolute; empty: the image's own path
     offset: int = -1  # in bytes, or a row of a row group; -1: the file is the image
