@@ -17,6 +17,7 @@ from tensorflow.experimental import dtensor
 
 import tfpipe
 from beam_jobs.config import ShardConfig
+from tests.refusals import refusal
 from tests.test_imports import run_python
 from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
@@ -63,9 +64,7 @@ def test_a_wrong_type_is_a_sentence(function: Callable[..., object], small_datas
         "A reader needs `batch_size=256`, or a `config` such as tfpipe.PipelineConfig(batch_size=256, image_size=224), "
     )
     for config, got in [(None, "neither"), ({"batch_size": 4}, "{'batch_size': 4}"), (256, "256")]:
-        with pytest.raises(tfpipe.ConfigError) as caught:
-            function(small_dataset, "train", config)
-        assert str(caught.value) == f"{needs}got {got}."
+        assert refusal(tfpipe.ConfigError, function, small_dataset, "train", config) == f"{needs}got {got}."
     for wrong, advice in [("batchsize", "did you mean `batch_size`?"), ("fuzz", "see the fields of PipelineConfig.")]:
         with pytest.raises(tfpipe.ConfigError) as caught:
             function(small_dataset, "train", **{wrong: 4})
@@ -93,12 +92,8 @@ def test_records_by_number_take_the_same(function: Callable[..., object], small_
 
 
 def test_what_opens_a_dataset_refuses_another_type() -> None:
-    with pytest.raises(tfpipe.ConfigError) as caught:
-        tfpipe.load_manifest(None)  # type: ignore[arg-type]
-    assert str(caught.value) == "A dataset must be a path or URL, got None."
-    with pytest.raises(tfpipe.ConfigError) as caught:
-        tfpipe.mix(["photos"] * 20)  # type: ignore[arg-type]
-    assert str(caught.value) == (
+    assert refusal(tfpipe.ConfigError, tfpipe.load_manifest, None) == "A dataset must be a path or URL, got None."
+    assert refusal(tfpipe.ConfigError, tfpipe.mix, ["photos"] * 20) == (
         "`weights` must give each dataset a weight, as in {'photos': 0.7}, got a value of the type list."
     )
 

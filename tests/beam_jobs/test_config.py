@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 
 NAME_RULE = "A split's name must be letters, digits and underscores and begin with a letter, got "
@@ -33,9 +34,7 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
     ],
 )
 def test_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ShardConfig("in", "out", **options)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, ShardConfig, "in", "out", **options) == message
 
 
 def test_shares_may_be_rounded() -> None:

@@ -19,6 +19,7 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -99,9 +100,7 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
     gathered = GatheredShards()
     for shard in shards[:2]:
         gathered += shard
-    with pytest.raises(DataError) as caught:
-        finish(make_job(work), gathered)
-    assert str(caught.value).startswith(
+    assert refusal(DataError, finish, make_job(work), gathered).startswith(
         f"All 3 shards must be in {work.output}, but 2 are not, the first train-00001-of-00003.tfrecord. Do all "
         "workers write to the same place? Run the same command again to make the others."
     )

@@ -17,6 +17,7 @@ from tests.beam_jobs.datasets import (
 )
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.mask_files import make_classes, make_mask, make_palette
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK
 from tfpipe.images.masks import check_mask, read_mask
@@ -99,9 +100,7 @@ def test_a_mask_without_an_image_is_counted(tmp_path: Path) -> None:
 
 def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {**make_files(2), "t.csv": b"image,mask\ndog/0.jpg,gone.png\n"})
-    with pytest.raises(DataError) as caught:
-        make_dataset(source / "t.csv", tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(DataError, make_dataset, source / "t.csv", tmp_path / "out") == (
         f"{source}/t.csv names 1 image, and 1 of their files does not exist: {source}/gone.png. Correct the paths, or "
         "leave these images out with `allow_missing`."
     )

@@ -26,6 +26,7 @@ from tests.beam_jobs.datasets import (
     read_tree,
 )
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
@@ -276,9 +277,7 @@ def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
 def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
     offset, _ = places(broken)[0]
     damage(broken, offset)
-    with pytest.raises(DataError) as caught:
-        join_datasets([broken], tmp_path / "out", max_bad=0)
-    assert str(caught.value) == (
+    assert refusal(DataError, join_datasets, [broken], tmp_path / "out", max_bad=0) == (
         f"At most 0 of 38 images may be bad, got 1, the first pets/train:0: {SHARD}: Record at byte 0 is damaged: the "
         f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; save "
         "the undamaged records with `tfpipe repair`, or allow more with `max_bad`."

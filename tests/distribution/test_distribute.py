@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 
 tf = pytest.importorskip("tensorflow")
@@ -43,9 +44,7 @@ def made_up(monkeypatch, kind: str, job: str = "localhost", replicas: int = 8, h
 
 
 def refused(strategy, manifest, config: tfpipe.PipelineConfig, **more: object) -> str:
-    with pytest.raises(ConfigError) as caught:
-        tfpipe.distribute_dataset(strategy, manifest, "train", config, **more)
-    return str(caught.value)
+    return refusal(ConfigError, tfpipe.distribute_dataset, strategy, manifest, "train", config, **more)
 
 
 def test_a_remote_tpu_reads_no_files_of_this_machine(monkeypatch, manifest, shades: Path) -> None:

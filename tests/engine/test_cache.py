@@ -11,6 +11,7 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.engine.test_every_face import draw_image
+from tests.refusals import refusal
 from tfpipe.engine.columns.images import Decoding, resize_pixels
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
@@ -170,9 +171,7 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch) -> None:
             "`cache_bytes` must hold a record, of which the first takes ",
         ),
     ):
-        with pytest.raises(ConfigError) as caught:
-            call()
-        assert str(caught.value).startswith(message)
+        assert refusal(ConfigError, call).startswith(message)
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 10_000)
     with pytest.raises(ConfigError) as caught:
         open_batches(jpegs, cache="decoded")

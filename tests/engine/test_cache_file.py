@@ -19,6 +19,7 @@ import pytest
 
 import tfpipe
 from tests.flipped_bit import flip_bit
+from tests.refusals import refusal
 from tfpipe.engine import cache_file
 from tfpipe.engine.cache_file import CacheFile, is_filled, open_cache_file
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
@@ -234,9 +235,7 @@ def test_what_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch, caplog
         "source."
     ]
     os.remove(cache.path)
-    with pytest.raises(DataError) as caught:
-        open_file(tmp_path)
-    assert str(caught.value) == (
+    assert refusal(DataError, open_file, tmp_path) == (
         f"Could not open the cache {cache.path}: Read-only file system. Give another `cache_dir`."
     )
 
@@ -426,9 +425,7 @@ def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkey
     assert str(caught.value).startswith(f"Could not open the cache {tmp_path}/file/cache/")
     assert str(caught.value).endswith(": Not a directory. Give another `cache_dir`.")
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
-    with pytest.raises(ConfigError) as refused:
-        open_batches(source, config_of(tmp_path / "cache", "decoded"))
-    assert str(refused.value) == (
+    assert refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache", "decoded")) == (
         f"The cache of 'train' of {source.directory} needs 63.9 KB in {tmp_path}/cache, and 2.0 KB are free there. "
         "Free some, use a smaller `decoded_size`, or give another `cache_dir`."
     )

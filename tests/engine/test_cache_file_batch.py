@@ -13,6 +13,7 @@ import torch
 import tfpipe
 from tests.engine.test_cache_file import NAME, check_equal, config_of, get_file, open_batches, plain
 from tests.mask_files import make_mask
+from tests.refusals import refusal
 from tests.several_images import make_file, make_pixels, write_several
 from tfpipe import fields
 from tfpipe.engine.cache_file import is_filled
@@ -186,6 +187,4 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     memory = np.array(column.memory)
     memory[begin : begin + size] = 0
     part.stored.columns["image/mask"] = replace(column, memory=memory)
-    with pytest.raises(FormatError) as caught:
-        maker.decode([part])
-    assert str(caught.value).startswith("Record 2 of 'train': 'image/mask' cannot be used, ")
+    assert refusal(FormatError, maker.decode, [part]).startswith("Record 2 of 'train': 'image/mask' cannot be used, ")

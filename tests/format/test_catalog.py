@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.catalog import Catalog, Entry, decode_catalog
 from tfpipe.format.view import Hidden, encode_headed
@@ -104,9 +105,7 @@ def test_an_entry_that_hides_more_records_than_there_are_takes_no_memory() -> No
     numbers = np.arange(200_000)
     hidden = Hidden(numbers, np.zeros(len(numbers), np.int32), numbers)
     data = Catalog((APPEND, replace(DELETE, hidden={"train": hidden}))).encode()
-    with pytest.raises(FormatError) as caught:
-        decode_catalog(data, "flowers/catalog", count)
-    assert str(caught.value) == (
+    assert refusal(FormatError, decode_catalog, data, "flowers/catalog", count) == (
         "flowers/catalog was made for other shards: it names 200,000 records of 'train', and there are 100,000. Copy "
         "it again from the dataset."
     )

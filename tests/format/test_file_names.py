@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 
@@ -27,9 +28,7 @@ def test_other_names_are_refused(name):
 
 @pytest.mark.parametrize("name", ["", "1st", "a-b", "a/b", "..", "träin", "train\n"])
 def test_other_splits_are_refused(name):
-    with pytest.raises(ConfigError) as error:
-        file_names.check_split_name(name)
-    assert str(error.value) == (
+    assert refusal(ConfigError, file_names.check_split_name, name) == (
         "A split's name must be letters, digits and underscores and begin with a letter, got " + f"{name!r}."
     )
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.image_form import ImageForm
 
@@ -31,9 +32,7 @@ def test_defaults_are_valid() -> None:
     ],
 )
 def test_wrong_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ImageForm(**options)  # type: ignore[arg-type]
-    assert str(caught.value) == message
+    assert refusal(ConfigError, ImageForm, **options) == message
 
 
 def test_seekable_is_written_only_if_it_is_true() -> None:
@@ -51,8 +50,6 @@ def test_what_a_manifest_says() -> None:
     form = ImageForm("raw", square=8)
     assert ImageForm.recorded(asdict(form) | {"later": 1}) == form
     assert ImageForm.recorded({}) == ImageForm()
-    with pytest.raises(FormatError) as caught:
-        ImageForm.recorded({"encoding": "raw"})
-    assert str(caught.value) == (
+    assert refusal(FormatError, ImageForm.recorded, {"encoding": "raw"}) == (
         "The manifest's image form cannot be used: `encoding` raw needs `square`: all raw images have the same size."
     )

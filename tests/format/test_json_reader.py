@@ -2,14 +2,13 @@
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import FormatError
 from tfpipe.format.json_reader import MAX_PARTS, MAX_TEXT, Node, parse_json
 
 
 def refused(text: str) -> str:
-    with pytest.raises(FormatError) as caught:
-        parse_json(text, "m.json")
-    return str(caught.value)
+    return refusal(FormatError, parse_json, text, "m.json")
 
 
 @pytest.mark.slow
@@ -64,6 +63,4 @@ def test_a_deep_place_is_shown_in_short() -> None:
         node = node.field("a")
     with pytest.raises(FormatError, match=r"^m\.json: a[.a]+…[.a]+ must be text, got 1\.$"):
         node.text()
-    with pytest.raises(FormatError) as caught:
-        Node({}, "a" * 1000).field("b")
-    assert str(caught.value) == "a" * 100 + "…" + "a" * 98 + ".b is missing."
+    assert refusal(FormatError, Node({}, "a" * 1000).field, "b") == "a" * 100 + "…" + "a" * 98 + ".b is missing."

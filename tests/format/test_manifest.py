@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
@@ -109,9 +110,7 @@ def test_a_split_that_contradicts_itself_about_markers(fields, message):
     if message is None:  # no count, so nobody looked
         assert loads(json.dumps(document)) == MANIFEST
         return
-    with pytest.raises(FormatError) as error:
-        loads(json.dumps(document))
-    assert str(error.value).startswith(f"manifest.json: splits.train.{message}")
+    assert refusal(FormatError, loads, json.dumps(document)).startswith(f"manifest.json: splits.train.{message}")
 
 
 def test_unknown_fields_are_ignored():
@@ -189,6 +188,4 @@ def test_missing_fields_are_named(key):
     ],
 )
 def test_text_that_is_no_manifest(text, message):
-    with pytest.raises(FormatError) as error:
-        loads(text)
-    assert str(error.value) == message
+    assert refusal(FormatError, loads, text) == message

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
@@ -79,9 +80,7 @@ def test_keys_are_the_shards_own() -> None:
     ],
 )
 def test_what_cannot_be_is_named(field: str, value: object, message: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        loads(changed(**{field: value}), "m.json")
-    assert str(caught.value).startswith(message)
+    assert refusal(FormatError, loads, changed(**{field: value}), "m.json").startswith(message)
 
 
 @pytest.mark.parametrize(

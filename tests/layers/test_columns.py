@@ -15,6 +15,7 @@ from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.columns.values import get_index
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, find_part, list_names
+from tests.refusals import refusal
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -202,9 +203,7 @@ def test_workers_make_the_values_of_layers(grown: str) -> None:
 
 
 def test_values_of_another_kind_are_refused(lacking: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        library.add_column(lacking, "captions", len, library.Values("int64"))
-    assert str(caught.value) == (
+    assert refusal(ConfigError, library.add_column, lacking, "captions", len, library.Values("int64")) == (
         f"The features must be those in {lacking}/{find_part(lacking, 'column')}, caption, of the same types, got "
         "captions."
     )

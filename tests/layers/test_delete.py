@@ -20,6 +20,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
+from tests.refusals import refusal
 from tfpipe.columns.add import add_column
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -192,9 +193,7 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
         (str(tmp_path / "no"), ["x"], f"{tmp_path}/no does not exist."),
     ]
     for dataset, given, message in cases:
-        with pytest.raises(TfpipeError) as caught:
-            delete_records(dataset, given)
-        assert str(caught.value).startswith(message)
+        assert refusal(TfpipeError, delete_records, dataset, given).startswith(message)
     assert not Path(pets, "catalog").exists()
     assert sorted(os.listdir(tmp_path)) == ["pets"]
 
@@ -288,9 +287,7 @@ def test_what_an_earlier_version_changed_is_refused(thinned: str) -> None:
     Path(thinned, "catalog").unlink()
     Path(thinned, "layers").mkdir()
     Path(thinned, "layers", "2.layer").touch()
-    with pytest.raises(FormatError) as caught:
-        library.load_manifest(thinned)
-    assert str(caught.value) == (
+    assert refusal(FormatError, library.load_manifest, thinned) == (
         f"{thinned} was changed by an earlier version of tfpipe, which this one does not read. Write it anew with that "
         "version: tfpipe reshard OLD NEW."
     )

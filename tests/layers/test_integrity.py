@@ -10,6 +10,7 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import append, find_part, list_names
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -142,9 +143,7 @@ def test_a_repair_never_brings_a_hidden_record_back(layered: str, tmp_path: Path
 
 def test_a_repair_asks_for_the_layer_if_the_catalog_is_damaged(layered: str, tmp_path: Path) -> None:
     flip_bit(Path(layered, "catalog"), 300)
-    with pytest.raises(ConfigError) as caught:
-        repair(layered, str(tmp_path / "clean"), workers=0)
-    assert str(caught.value).endswith(
+    assert refusal(ConfigError, repair, layered, str(tmp_path / "clean"), workers=0).endswith(
         f"Nobody knows which records it hides, so say which layer to write: tfpipe repair {layered}@1 OUTPUT"
     )
     assert repair(f"{layered}@1", str(tmp_path / "clean"), workers=0).records == 15

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import MissingDependencyError
 from tfpipe.native import batches, jpeg, library, records
 
@@ -26,9 +27,7 @@ def load_again(monkeypatch, tmp_path: Path) -> Iterator[None]:
 
 def refuse() -> str:
     """Returns the sentence that names what is wrong."""
-    with pytest.raises(MissingDependencyError) as error:
-        library.load()
-    return str(error.value)
+    return refusal(MissingDependencyError, library.load)
 
 
 def test_a_damaged_library(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tests.beam_jobs.datasets import read_tree
 from tests.layers.changer import check_rounds
 from tests.layers.test_changes_at_once import draw_folders, make_model
 from tests.object_stores.conftest import Cloud
+from tests.refusals import refusal
 from tfpipe import Values, add_column, load_manifest
 from tfpipe.columns.add import load_for_column
 from tfpipe.errors import DataError
@@ -29,9 +30,7 @@ def test_the_second_of_two_changes_is_refused(bucket: str) -> None:
             add_column(bucket, "first", lambda other: other.index, Values("int64"))
         return record.index
 
-    with pytest.raises(DataError) as caught:
-        add_column(bucket, "second", add_beside, Values("int64"))
-    assert str(caught.value) == (
+    assert refusal(DataError, add_column, bucket, "second", add_beside, Values("int64")) == (
         f"Another process changed {bucket} meanwhile, so this change is not made. Run the same command again."
     )
     assert [column.name for column in load_manifest(bucket).columns] == ["first"]

@@ -28,6 +28,7 @@ from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service
 from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
+from tests.refusals import refusal
 from tests.release.flex_template import load_flex_template
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Progress
@@ -124,9 +125,7 @@ def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str
     """Submits a job that somebody else cancels at once, and returns the error message."""
     service.state = "JOB_STATE_CANCELLED"
     config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", **options)
-    with pytest.raises(DataError) as caught:
-        shard_job.run(config, arguments(service, *more))
-    return str(caught.value)
+    return refusal(DataError, shard_job.run, config, arguments(service, *more))
 
 
 def test_the_request_names_machines_and_staged_files(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.object_stores.conftest import Amazon, Cloud, Google
+from tests.refusals import refusal
 from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.storage import buckets, file_io, stores
 from tfpipe.storage import store as object_store
@@ -236,9 +237,7 @@ def test_parts_grow_with_the_object_and_have_an_end(cloud: Cloud, store: Store, 
 def test_google_is_not_written_without_credentials(google: Google) -> None:
     store = Store("gs", StoreOptions(credentials="none"), HASTY)
     assert dict(store.list(google.put(google.new(), {"a": b"1"}))) != {}
-    with pytest.raises(DataError) as error:
-        store.write("gs://data/out", b"")
-    assert str(error.value) == (
+    assert refusal(DataError, store.write, "gs://data/out", b"") == (
         "gs://data cannot be written without credentials. Log in with `gcloud auth application-default login`, and "
         "leave --no_auth out."
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
@@ -190,9 +191,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         ),
     ):
         split = options.pop("split", "train" if data is few else None)
-        with pytest.raises(ConfigError) as caught:
-            build_dataset(data, split, config_of(**options))
-        assert str(caught.value).startswith(message)
+        assert refusal(ConfigError, build_dataset, data, split, config_of(**options)).startswith(message)
 
 
 def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Manifest) -> None:

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.refusals import refusal
 from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -40,9 +39,7 @@ def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch) -> Non
     monkeypatch.setattr("tfpipe.system.host_limits.available_memory_bytes", lambda: 10_000)
     check_memory(plan_of(few), 9000, by_engine=True)
     plan = plan_of(few, order="throughput")
-    with pytest.raises(ConfigError) as caught:
-        check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine=False)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, check_memory, plan, estimate_cache_bytes(plan) or 0, by_engine=False) == (
         f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which a cache may "
         "take 90 %. Use a smaller `decoded_size`, or no cache."
     )

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.position import count_look
 from tfpipe.errors import ConfigError
@@ -103,6 +104,4 @@ def test_a_strategy_counts_its_steps(few: Manifest) -> None:
     ],
 )
 def test_epochs_that_cannot_be_had(few: Manifest, options: dict[str, Any], epochs: int, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        build_dataset(few, "train", replace(CONFIG, **options), epochs=epochs)
-    assert str(caught.value) == sentence
+    assert refusal(ConfigError, build_dataset, few, "train", replace(CONFIG, **options), epochs=epochs) == sentence

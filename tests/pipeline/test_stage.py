@@ -5,6 +5,7 @@ import re
 import pytest
 import tensorflow as tf
 
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, tf_data_options, without_autograph
@@ -35,9 +36,7 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
     assert isinstance(cut, Stages)
     assert cut.names == ("list", "decode")
     assert list(cut.dataset().as_numpy_iterator()) == list(range(0, -10, -1))
-    with pytest.raises(ConfigError) as caught:
-        stages.until("cache")
-    assert str(caught.value) == (
+    assert refusal(ConfigError, stages.until, "cache") == (
         "This pipeline has no stage 'cache'; it has list, decode, batch. With order='throughput' it has stages for "
         "single records."
     )

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.keras import KerasBatches
@@ -253,9 +254,7 @@ def test_several_steps_of_an_execution_end_with_the_epoch(small_dataset: Path, w
 
 def test_the_callback_needs_passes_that_end(small_dataset: Path) -> None:
     for data in (build(small_dataset, epochs=0), build(small_dataset).prefetch(1)):
-        with pytest.raises(ConfigError) as caught:
-            tfpipe.EndFirstEpoch(data)
-        assert str(caught.value) == (
+        assert refusal(ConfigError, tfpipe.EndFirstEpoch, data) == (
             "`EndFirstEpoch` needs a dataset whose passes end, as `build_dataset(..., epochs=1)` returns it before any "
             f"`map`, or KerasBatches, got {type(data).__name__}."
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.readers.test_transforms import ALL, Open, open_jax, open_keras, open_numpy, open_torch
+from tests.refusals import refusal
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -46,9 +47,7 @@ def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
 
 def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path) -> None:
     config = PipelineConfig(**OPTIONS, prefetch_batches=3)
-    with pytest.raises(ConfigError) as caught:
-        GrainBatches(small_dataset, "train", config)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, GrainBatches, small_dataset, "train", config) == (
         "`prefetch_batches` 3 is decided by Grain: give `grain.ReadOptions(prefetch_buffer_size=...)`, and leave it "
         "out here."
     )

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tfpipe
+from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.readers.jax import JaxBatches
@@ -114,9 +115,7 @@ def test_what_a_device_cannot_hold_is_refused(manifest: tfpipe.Manifest) -> None
             "{'tokens': 77}.",
         ),
     ):
-        with pytest.raises(ConfigError) as error:
-            JaxBatches(manifest, "train", config)
-        assert str(error.value) == message
+        assert refusal(ConfigError, JaxBatches, manifest, "train", config) == message
     with pytest.raises(ConfigError, match=r"^`transform` needs images, and 'train' of .* has none\. Leave it out\.$"):
         TorchBatches(manifest, "train", make_config(), transform=lambda image: image)
 

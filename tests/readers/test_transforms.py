@@ -15,6 +15,7 @@ import torch
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
+from tests.refusals import refusal
 from tests.several_images import write_several
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -216,16 +217,12 @@ def test_the_end_of_an_iterator_is_no_end_of_an_epoch(small_dataset: Path, name:
     ],
 )
 def test_what_a_function_must_return(small_dataset: Path, functions: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        NumpyBatches(small_dataset, "train", CONFIG, **functions).read(0)
-    assert str(caught.value).startswith(message)
+    assert refusal(ConfigError, NumpyBatches(small_dataset, "train", CONFIG, **functions).read, 0).startswith(message)
 
 
 def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
     config = PipelineConfig(batch_size=4, image_dtype="float32")
     for open_reader in (NumpyBatches, JaxBatches, KerasBatches, GrainBatches, TorchBatches):
-        with pytest.raises(ConfigError) as caught:
-            open_reader(small_dataset, "train", config, transform=draw)
-        assert str(caught.value) == (
+        assert refusal(ConfigError, open_reader, small_dataset, "train", config, transform=draw) == (
             "`transform` returns images of its own dtype, so `image_dtype` float32 cannot be had. Leave it out."
         )

@@ -21,6 +21,7 @@ import pytest
 import tfpipe
 from tests.conftest import Foreign
 from tests.integrity.made import payload, write_dataset
+from tests.refusals import refusal
 from tests.service.test_arrays import check_same
 from tests.service.workers import start_workers
 from tests.several_images import write_several
@@ -405,9 +406,7 @@ def test_several_replicas_of_a_host_get_whole_images(made: Path) -> None:
 def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:
     config = PipelineConfig(batch_size=8, image_size=8, service=ServiceOptions(workers=("127.0.0.1:9",)))
     files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
-    with pytest.raises(ConfigError) as caught:
-        tfpipe.build_dataset(files, None, config)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, tfpipe.build_dataset, files, None, config) == (
         f"`service` 127.0.0.1:9 is for batches by their steps, and {files.name} are files without a manifest. Leave "
         "one of them out."
     )

@@ -19,6 +19,7 @@ import pytest
 from pyarrow import flight
 
 from tests.integrity.made import payload, write_dataset
+from tests.refusals import refusal
 from tests.service.test_arrays import check_same
 from tests.service.workers import start_workers
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
@@ -278,9 +279,7 @@ def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
         if given is not None:
             token.write_text(given)
         named = options if given is None else replace(options, token_file=str(token))
-        with pytest.raises(ConfigError) as caught:
-            NumpyBatches(made, "train", replace(CONFIG, service=named))
-        assert str(caught.value) == (
+        assert refusal(ConfigError, NumpyBatches, made, "train", replace(CONFIG, service=named)) == (
             f"`service` must name running workers, and none serves this trainer: {addresses[0]} (the token is missing "
             "or wrong). Start one of the same release with: tfpipe serve --root DIR. Put the token that it prints into "
             "the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."

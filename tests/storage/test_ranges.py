@@ -10,6 +10,7 @@ import pytest
 
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
+from tests.refusals import refusal
 from tfpipe.dataset.parts import check_readable
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
 from tfpipe.storage import file_io, stores
@@ -154,9 +155,7 @@ def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(stores, "_has_obstore", lambda: False)
     assert not stores.can_read("gs://data/photos/a")
-    with pytest.raises(MissingDependencyError) as error:
-        check_readable("s3://data/photos")
-    assert str(error.value) == (
+    assert refusal(MissingDependencyError, check_readable, "s3://data/photos") == (
         "Reading s3://data/photos without TensorFlow needs obstore. "
         "Install it with: pip install '.[cloud]' in a checkout of tfpipe."
     )

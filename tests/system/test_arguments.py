@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.host import Host
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_count, check_function, check_has, check_path
@@ -28,9 +29,7 @@ from tfpipe.system.arguments import check_count, check_function, check_has, chec
     ],
 )
 def test_a_wrong_argument_is_a_sentence(check: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        check()
-    assert str(error.value) == message
+    assert refusal(ConfigError, check) == message
 
 
 def test_numbers_of_numpy_are_whole_numbers() -> None:

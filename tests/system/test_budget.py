@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.system.budget import ROW, Budget, OverBudget
 
 
@@ -29,9 +30,7 @@ def test_what_is_taken_is_gone() -> None:
     ],
 )
 def test_json_beyond_the_budget(text: str, reason: str) -> None:
-    with pytest.raises(OverBudget) as caught:
-        Budget(items=8, depth=3).parse_json(text)
-    assert str(caught.value) == reason
+    assert refusal(OverBudget, Budget(items=8, depth=3).parse_json, text) == reason
 
 
 @pytest.mark.parametrize("text", ["[[[1]]]", '[[], {"a": []}, []]', '"[[[["', "[1, 2]", "null"])

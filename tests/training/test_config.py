@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.training.config import TrainConfig, default_pipeline
@@ -30,9 +31,7 @@ CONFIG = TrainConfig(pipeline=PipelineConfig(batch_size=512), output="run")
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        replace(CONFIG, **options)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, replace, CONFIG, **options) == message
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from PIL import Image
 import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
+from tests.refusals import refusal
 from tfpipe import PipelineConfig
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.image_form import ImageForm
@@ -100,9 +101,7 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: 
 
 def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, exported: Path) -> None:
     def refused(path: Path, kind: type[Exception] = DataError) -> str:
-        with pytest.raises(kind) as error:
-            Classifier(str(path))
-        return str(error.value).replace(str(tmp_path), "")
+        return refusal(kind, Classifier, str(path)).replace(str(tmp_path), "")
 
     must = "must be the folder of a finished run of `tfpipe train`, or a model from one."
     assert refused(tmp_path / "none") == f"/none {must}"

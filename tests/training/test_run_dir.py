@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.training.run_dir import RunDir, Saved, State
 
@@ -50,9 +51,7 @@ def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
     RunDir(str(tmp_path)).begin(OPTIONS)
-    with pytest.raises(ConfigError) as caught:
-        RunDir(str(tmp_path)).begin({**OPTIONS, "model": "resnet50"})
-    assert str(caught.value) == (
+    assert refusal(ConfigError, RunDir(str(tmp_path)).begin, {**OPTIONS, "model": "resnet50"}) == (
         f"The run in {tmp_path} was begun with model small_cnn, got resnet50. Ask for the same to go on, or choose "
         "another folder."
     )

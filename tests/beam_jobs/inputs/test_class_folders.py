@@ -13,6 +13,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images
 from tests.beam_jobs.images import write_files, write_tar, write_zip
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 MakeTree = Callable[..., Path]
@@ -27,9 +28,7 @@ def get_meanings(listing: Listing) -> dict[str, tuple[str, str | None]]:
 
 
 def refused(kind: type[TfpipeError], source: Path, **options: Any) -> str:
-    with pytest.raises(kind) as caught:
-        list_source(source, **options)
-    return str(caught.value)
+    return refusal(kind, list_source, source, **options)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.inputs.column_types import CellKinds, Column
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 
 
@@ -82,9 +83,7 @@ def test_texts_of_a_csv_are_converted(cells: tuple[Any, ...], expected: Any) -> 
     ],
 )
 def test_mixtures_are_refused(cells: tuple[Any, ...], row: int, value: str) -> None:
-    with pytest.raises(DataError) as caught:
-        infer(*cells)
-    assert str(caught.value) == (
+    assert refusal(DataError, infer, *cells) == (
         f"t, row {row}: column 'c' must hold numbers or texts of one kind, or lists of them, got {value}."
     )
 

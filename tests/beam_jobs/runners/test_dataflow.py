@@ -26,6 +26,7 @@ from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.runners.jobs import make_job
 from tests.observers import Recorder
+from tests.refusals import refusal
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
 
@@ -68,9 +69,7 @@ def test_good_options_pass_the_check() -> None:
     ],
 )
 def test_bad_options_are_refused(config: ShardConfig, more: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_dataflow(*more).check(config)
-    assert str(caught.value).startswith(message)
+    assert refusal(ConfigError, make_dataflow(*more).check, config).startswith(message)
 
 
 def test_a_graph_for_a_launcher_is_not_watched() -> None:
@@ -85,9 +84,7 @@ def test_a_graph_for_a_launcher_is_not_watched() -> None:
 
 def test_without_beams_part_for_google_its_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        make_dataflow().check(CONFIG)
-    assert str(caught.value) == (
+    assert refusal(MissingDependencyError, make_dataflow().check, CONFIG) == (
         "The runner for Dataflow needs Beam's part for Google Cloud. "
         "Install it with: pip install '.[dataflow]' in a checkout of tfpipe."
     )
@@ -244,9 +241,7 @@ def test_a_library_that_workers_cannot_load_is_refused(data: bytes | None, tmp_p
     if data is not None:
         (package / "native" / "libtfpipe_native.so").write_bytes(data)
     monkeypatch.setattr("tfpipe.errors.__file__", str(package / "errors.py"))
-    with pytest.raises(DataError) as caught:
-        build_wheel(str(tmp_path))
-    assert str(caught.value) == (
+    assert refusal(DataError, build_wheel, str(tmp_path)) == (
         "The workers run Linux on x86-64, and get tfpipe as it is installed here, without a native library for that "
         "system. Start the job on Linux, or let `sdk_location` be a container."
     )

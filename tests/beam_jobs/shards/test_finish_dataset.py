@@ -7,6 +7,7 @@ import pytest
 
 from tests.beam_jobs.datasets import make_dataset, read_images, read_quarantine, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_zip
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import ImageSizes
@@ -181,9 +182,7 @@ def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
     (source / "1.png").write_bytes(other)
     shard = output / "train-00000-of-00001.tfrecord"
     shard.unlink()
-    with pytest.raises(DataError) as caught:
-        make_dataset(source, output)
-    assert str(caught.value) == (
+    assert refusal(DataError, make_dataset, source, output) == (
         f"{shard.name} was missing or damaged and came out different when made again: images have changed since. "
         f"{output} is no longer complete; run the same command again to make all of it anew."
     )

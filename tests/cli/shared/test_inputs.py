@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.cli.shared.inputs import load_function
 from tfpipe.errors import ConfigError
 
@@ -34,6 +35,4 @@ def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch, text: str, message: 
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    with pytest.raises(ConfigError) as error:
-        load_function(text, "--stages")
-    assert str(error.value).startswith(message)
+    assert refusal(ConfigError, load_function, text, "--stages").startswith(message)

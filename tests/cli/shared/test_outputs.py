@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError, DataError
 
@@ -24,9 +25,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     sentence = (
         f"{target} cannot be written: the folder {tmp_path}/none does not exist. Create it, or choose another place."
     )
-    with pytest.raises(ConfigError) as caught:
-        check_target(str(target))
-    assert str(caught.value) == sentence
+    assert refusal(ConfigError, check_target, str(target)) == sentence
     with pytest.raises(DataError, match=r"page\.html cannot be written: No such file or directory\."):
         write_file(str(target), b"")
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.errors import ConfigError
 
@@ -21,6 +22,4 @@ from tfpipe.errors import ConfigError
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        AugmentOptions(**options)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, AugmentOptions, **options) == message

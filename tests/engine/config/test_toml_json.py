@@ -113,7 +113,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @given(configs(), st.sampled_from([".toml", ".json"]))
 def test_a_config_comes_back_from_its_file(tmp_path_factory, config: Any, suffix: str) -> None:
     path = tmp_path_factory.getbasetemp() / f"round_trip{suffix}"

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import FormatError
 from tfpipe.format.json_reader import Node
 from tfpipe.format.tensors.tensor_stats import TensorStats
@@ -61,6 +62,4 @@ def test_json_comes_back_and_is_checked() -> None:
         ({"nan": 3}, "nan must be a whole number of at least 0 and at most 2, got 3."),
         ({"low": None}, "high must be a number if `low` is one, else null, got"),
     ):
-        with pytest.raises(FormatError) as error:
-            TensorStats.from_json(Node(document | change))
-        assert str(error.value).startswith(message)
+        assert refusal(FormatError, TensorStats.from_json, Node(document | change)).startswith(message)

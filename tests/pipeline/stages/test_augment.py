@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.stored_images import StoredImages
@@ -157,8 +158,6 @@ def test_tiny_images_have_crop_boxes_of_a_pixel_at_least(original: Any, stored: 
 
 
 def test_random_crops_need_a_seed() -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_crop(record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config())
-    assert str(caught.value) == (
+    assert refusal(ConfigError, find_crop, record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config()) == (
         "Random crops need a seed for each record, got None. Give two int32, or set `training` off."
     )

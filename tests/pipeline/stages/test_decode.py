@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.refusals import refusal
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stages.augment import crop
@@ -168,9 +169,7 @@ def test_colour_at_half_width_is_that_of_the_whole_image(rng: random.Random, sub
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError) as caught:
-        StoredImages(frozenset(["RAW"]))
-    assert str(caught.value) == (
+    assert refusal(ConfigError, StoredImages, frozenset(["RAW"])) == (
         "Raw images need a fixed `size` and no other format beside them, got RAW of size None."
     )
     with pytest.raises(ConfigError, match="got JPEG, RAW of size"):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.format.tensors.datasets import RECORDS, write_tensors
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
@@ -125,6 +126,4 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(dataset, options: dict, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        build_dataset(dataset, "train", PipelineConfig(**SMALL, **options))
-    assert str(error.value).startswith(message)
+    assert refusal(ConfigError, build_dataset, dataset, "train", **SMALL, **options).startswith(message)

@@ -93,7 +93,7 @@ def test_whole_numbers_may_have_a_point(tmp_path: Path) -> None:
         list_coco(tmp_path, str(path))
 
 
-@pytest.mark.parametrize("size", [{}, {"width": 0, "height": 0}, {"width": None, "height": 20}])
+@pytest.mark.parametrize("size", [{}, {"width": 0, "height": -1}, {"width": None, "height": 20}])
 def test_boxes_stay_in_pixels_until_the_size_is_known(tmp_path: Path, size: dict[str, Any]) -> None:
     write_files(tmp_path, {"a.jpg": b"1"})
     boxes = [{"image_id": 1, "category_id": 1, "bbox": box} for box in ([-3, 4, 20, 10], [9, 9, 0, 3])]

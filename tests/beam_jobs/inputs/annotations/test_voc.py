@@ -13,6 +13,7 @@ from beam_jobs.inputs.annotations.voc import is_voc
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 
 PART = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
@@ -38,9 +39,7 @@ def list_voc(source: Path, **options: Any) -> Listing:
 
 
 def refuse(source: Path, **options: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        list_voc(source, **options)
-    return str(caught.value)
+    return refusal(DataError, list_voc, source, **options)
 
 
 @pytest.fixture
