@@ -13,10 +13,10 @@ from tests.conftest import Tfpipe
 from tfpipe.engine.record_reader import RecordReader
 
 SCHEMA = {
-    "latents": library.Tensor("float16", (2, 3)),
-    "frames": library.Tensor("uint8", (None, None, 3)),
-    "caption": library.Text(),
-    "class": library.Label(("cat", "dog")),
+    "latents": library.fields.Tensor("float16", (2, 3)),
+    "frames": library.fields.Tensor("uint8", (None, None, 3)),
+    "caption": library.fields.Text(),
+    "class": library.fields.Label(("cat", "dog")),
 }
 
 
@@ -84,7 +84,7 @@ def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) 
 
 def test_nan_is_refused_before_anything_is_written(tmp_path: Path, tfpipe: Tfpipe) -> None:
     rows = [{"x": np.float32([number, np.nan if number else 0]), "y": str(number)} for number in range(3)]
-    schema = {"x": library.Tensor("float32", (2,)), "y": library.Text()}
+    schema = {"x": library.fields.Tensor("float32", (2,)), "y": library.fields.Text()}
     for name in ("a", "b"):
         library.write(rows, tmp_path / name, schema, num_shards=1, workers=0)
     a, b, out = (tmp_path / name for name in ("a", "b", "out"))

@@ -361,7 +361,7 @@ def test_another_programs_records_get_columns(pets: str, tmp_path: Path) -> None
     def make(record: Record) -> Any:
         return np.full((record.index % 3 + 1, 2), record.index, np.float32)
 
-    library.add_column(tmp_path / "raw", "points", make, library.Tensor("float32", (None, 2)))
+    library.add_column(tmp_path / "raw", "points", make, library.fields.Tensor("float32", (None, 2)))
     join_datasets([tmp_path / "raw"], tmp_path / "out")
     schema = library.load_manifest(str(tmp_path / "out")).schema
     names = [record.name for record in data_source(str(tmp_path / "raw"), "train")]

@@ -100,16 +100,16 @@ def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe
         lacking, write_captions(tmp_path / "all.parquet", list_records(lacking)), replace(CAPTIONS, replace=True)
     )
     check_captions(lacking)
-    library.add_column(lacking, "captions", get_index, library.Values("int64"), replace=True)
+    library.add_column(lacking, "captions", get_index, library.fields.Values("int64"), replace=True)
     records = list_records(lacking)
     assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]  # type: ignore[index]
 
 
 def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Path) -> None:
     def add(inputs: Path, output: Path) -> None:
-        library.add_column(str(output), "captions", get_index, library.Values("int64"), replace=True)
+        library.add_column(str(output), "captions", get_index, library.fields.Values("int64"), replace=True)
 
-    library.add_column(lacking, "captions", lambda record: -1, library.Values("int64"), replace=True)
+    library.add_column(lacking, "captions", lambda record: -1, library.fields.Values("int64"), replace=True)
     seen, wanted = set(), [record.index for record in list_records(lacking)]
     for moment in range(0, 200, 11):
         output = shutil.copytree(lacking, tmp_path / str(moment) / "out")
@@ -163,7 +163,7 @@ def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Pa
     delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
     other = str(shutil.copytree(grown, tmp_path / "other"))
     for dataset in (grown, other):
-        library.add_column(dataset, "length", lambda record: len(record.name), library.Values("int64"))
+        library.add_column(dataset, "length", lambda record: len(record.name), library.fields.Values("int64"))
     manifest = library.load_manifest(other)
     write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
     ran = tfpipe("merge", grown, f"{other}@owls", tmp_path / "out", "--no-shuffle")
@@ -189,7 +189,7 @@ def test_a_function_sees_no_hidden_record(grown: str) -> None:
         seen.append(record.name)
         return len(record.name)
 
-    library.add_column(grown, "length", measure, library.Values("int64"))
+    library.add_column(grown, "length", measure, library.fields.Values("int64"))
     assert sorted(seen) == sorted(record.name for record in list_records(grown))
     for record in list_records(grown):
         value: Any = record.features["length"]
@@ -197,18 +197,18 @@ def test_a_function_sees_no_hidden_record(grown: str) -> None:
 
 
 def test_workers_make_the_values_of_layers(grown: str) -> None:
-    library.add_column(grown, "index", get_index, library.Values("int64"), workers=2)
+    library.add_column(grown, "index", get_index, library.fields.Values("int64"), workers=2)
     values: list[Any] = [record.features["index"] for record in data_source(grown, "train")]
     assert [value.tolist() for value in values] == [[k] for k in range(17)]
 
 
 def test_values_of_another_kind_are_refused(lacking: str) -> None:
-    assert refusal(ConfigError, library.add_column, lacking, "captions", len, library.Values("int64")) == (
+    assert refusal(ConfigError, library.add_column, lacking, "captions", len, library.fields.Values("int64")) == (
         f"The features must be those in {lacking}/{find_part(lacking, 'column')}, caption, of the same types, got "
         "captions."
     )
     with pytest.raises(ConfigError) as caught:
-        library.add_column(lacking, "even", get_index, library.Values("int64"), missing="view")
+        library.add_column(lacking, "even", get_index, library.fields.Values("int64"), missing="view")
     assert str(caught.value) == (
         f"`missing` view is for a dataset without appended layers, and {lacking} has some: layers may get their values "
         "one after another, and a view does not grow. Set `missing` to default, and make the view by `tfpipe view`."

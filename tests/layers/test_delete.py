@@ -108,7 +108,7 @@ def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(grown, tmp_
     append(grown, write_files(tmp_path / "more", {"train/cat/copy.jpg": make_jpeg(501, (31, 21))}))
     manifest = library.load_manifest(grown)
     write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
-    library.add_column(grown, "note", lambda record: f"note on {record.name}".encode(), library.Values("bytes"))
+    library.add_column(grown, "note", lambda record: f"note on {record.name}".encode(), library.fields.Values("bytes"))
     victims = [
         record
         for split in manifest.splits

@@ -27,7 +27,7 @@ def layered_once(grown_once: Path, tmp_path_factory) -> Path:
     manifest = library.load_manifest(grown)
     write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
     delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
-    library.add_column(grown, "index", lambda record: record.index, library.Values("int64"))
+    library.add_column(grown, "index", lambda record: record.index, library.fields.Values("int64"))
     return Path(grown)
 
 

@@ -10,9 +10,10 @@ from tests.layers.changer import check_rounds
 from tests.layers.test_changes_at_once import draw_folders, make_model
 from tests.object_stores.conftest import Cloud
 from tests.refusals import refusal
-from tfpipe import Values, add_column, load_manifest
+from tfpipe import add_column, load_manifest
 from tfpipe.columns.add import load_for_column
 from tfpipe.errors import DataError
+from tfpipe.fields import Values
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.data_source import Record
 from tfpipe.storage import stores

@@ -17,12 +17,13 @@ from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
 from tests.refusals import refusal
-from tfpipe import PipelineConfig, Values, add_column, build_dataset, load_manifest
+from tfpipe import PipelineConfig, add_column, build_dataset, load_manifest
 from tfpipe.engine import batch
 from tfpipe.engine.open_maker import open_maker
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
+from tfpipe.fields import Values
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.pipeline.build import build_stages
