@@ -5,6 +5,7 @@ Compressed foreign shards have no index: they are unpacked to find the offsets, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, obs
     spans_of_shards = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
         (prefix,) = encode_texts([f"{name}/{split.name}:"]).to_pylist()
-        files, numbers, spans, first = list[str](), list[NDArray[np.int64]](), list[NDArray[np.int64]](), 0
+        files, numbers, spans, first, num_listed = list[str](), list[Any](), list[Any](), 0, 0
         for shard in split.shards:
             rows = np.arange(shard.records)
             if split.chosen is not None:
@@ -96,7 +97,8 @@ def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, obs
             numbers.append(first + rows)
             spans.append(next(spans_of_shards)[rows])
             first += shard.records
-            if sum(map(len, numbers)) < _RECORDS_AT_ONCE and shard is not split.shards[-1]:
+            num_listed += len(rows)
+            if num_listed < _RECORDS_AT_ONCE and shard is not split.shards[-1]:
                 continue
             codes, table = np.repeat(np.arange(len(files)), list(map(len, numbers))), np.concatenate(spans)
             builder.append_files(
@@ -107,31 +109,35 @@ def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, obs
                 split=(np.zeros(len(codes), np.int32), [split.name]),
             )
             observer.progress(Progress(len(builder)))
-            files, numbers, spans = [], [], []
+            files, numbers, spans, num_listed = [], [], [], 0
 
 
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     """Yields the index of each shard, in order. The sizes of all files are checked before the first one is read."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = _list_shards(manifest)
     indexes = [file_io.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
     mend = _advise_mending(manifest)
-    for path, shard, size in zip(indexes, shards, _check_sizes(manifest, indexes), strict=True):
+    for path, shard, size in zip(indexes, shards, _check_sizes(manifest, shards, indexes), strict=True):
         yield _read_index(path, shard, size, mend)
 
 
 def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     """Yields the offset and the size of each record of a shard in its unpacked form, shard by shard."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
-    _check_sizes(manifest, [])
+    shards = _list_shards(manifest)
+    _check_sizes(manifest, shards, [])
     for shard in shards:
-        path = file_io.join(root, shard.file)
+        path = file_io.join(manifest.shard_directory(manifest.directory), shard.file)
         spans = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
         if len(spans) != shard.records:
             raise FormatError(
-                f"{path} must have {shard.records:,} records, as the manifest says, got {len(spans):,}. {mend}"
+                f"{path} must have {shard.records:,} records, as the manifest says, got {len(spans):,}. "
+                f"{_advise_mending(manifest)}"
             )
         yield np.array(spans, np.int64).reshape(-1, 2)
+
+
+def _list_shards(manifest: Manifest) -> list[ShardInfo]:
+    return [shard for split in manifest.splits.values() for shard in split.shards]
 
 
 def _advise_mending(manifest: Manifest) -> str:
@@ -140,9 +146,8 @@ def _advise_mending(manifest: Manifest) -> str:
     return f"Copy the dataset again, or save the undamaged records: tfpipe repair {manifest.directory} OUTPUT"
 
 
-def _check_sizes(manifest: Manifest, indexes: Sequence[str]) -> Sequence[int]:
+def _check_sizes(manifest: Manifest, shards: Sequence[ShardInfo], indexes: Sequence[str]) -> Sequence[int]:
     """Checks that all shards and indexes exist, and the sizes of the shards. Returns the sizes of the indexes."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
     root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
     paths = [file_io.join(root, shard.file) for shard in shards]
     sizes = file_io.get_sizes([*paths, *indexes])

@@ -307,12 +307,6 @@ def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
     return position, builder.finish()
 
 
-def explain_equal_paths(source: str, path: str, files: Sequence[str]) -> str:
-    """Returns a sentence about two images of one path; `files` are their archives, empty for a file in a folder."""
-    holders = sorted(file or "a folder" for file in files)
-    return f"{source} holds {path} twice, in {holders[0]} and in {holders[1]}. Rename one of them."
-
-
 def _drop_other_files(tree: Tree, root: str) -> Tree:
     """Leaves out files whose names are none of an image, if no file of this ending in their folder begins like one.
 
@@ -371,7 +365,8 @@ def drop_equal_paths(tree: Tree, source: str) -> Tree:
         rows.tolist(), after.tolist(), images.get_paths(rows), images.get_paths(after), strict=True
     ):
         if path == next_path and codes[row] != codes[other]:  # a folder and an archive, or two archives, of one name
-            raise DataError(explain_equal_paths(source, path, [str(files[codes[k]]) for k in (row, other)]))
+            one, two = sorted(files[codes[index]] or "a folder" for index in (row, other))
+            raise DataError(f"{source} holds {path} twice, in {one} and in {two}. Rename one of them.")
         if path == next_path:
             dropped.append(row)
     return tree._replace(images=images.take(np.setdiff1d(np.arange(len(images)), dropped)))

@@ -385,8 +385,8 @@ class ImageTable:
 
     def _have_whole_files(self, indices: _Indices) -> bool:
         """Returns whether some of these images is the whole of a file that has another name."""
-        files, offsets = self._decode("file", indices), self._get_numbers("offset")[indices].tolist()
-        return any(file and offset < 0 for file, offset in zip(files, offsets, strict=True))
+        lengths = pc.binary_length(self._take("file", wrap(indices)).dictionary_decode()).to_numpy()
+        return bool(((lengths > 0) & (self._get_numbers("offset")[indices] < 0)).any())
 
     def _take(self, name: str, rows: Any) -> Any:
         return self._columns[name].take(rows) if name in self._columns else _COLUMNS[name].repeat_default(len(rows))
