@@ -5,19 +5,45 @@ Beam. It also waits forever when a worker is killed. `concurrent.futures` report
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
-from tfpipe.system.process_pool import Workers, kill_all
+if TYPE_CHECKING:
+    from tfpipe.system.process_pool import Workers
 
-__all__ = ["holds_little", "is_small", "kill_all", "map_unordered", "start_early"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _SMALL_IMAGES, _SMALL_BYTES = 1000, 40 << 20
-_WORKERS = Workers(
-    preload=["beam_jobs.shards.job", "pyarrow.parquet"],
-    death="A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
-    "again to go on, with fewer --workers if memory was short.",
-)
-start_early, map_unordered = _WORKERS.start_early, _WORKERS.map_unordered
+
+
+@cache
+def _get_workers() -> "Workers":
+    from tfpipe.system.process_pool import Workers  # loads `multiprocessing`, which a job in threads does not need
+
+    return Workers(
+        preload=["beam_jobs.shards.job", "pyarrow.parquet"],
+        death="A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
+        "again to go on, with fewer --workers if memory was short.",
+    )
+
+
+def start_early() -> None:
+    """Starts the fork server, which imports what workers need while this process does its own imports."""
+    _get_workers().start_early()
+
+
+def map_unordered(
+    function: Callable[..., Result],
+    items: Iterable[Item],
+    workers: int,
+    *,
+    shared: tuple[object, ...] = (),
+    set_up: Callable[[], None] | None = None,
+) -> Iterator[Result]:
+    """Yields what worker processes return for the items, in any order; arguments are as in `Workers.map_unordered`."""
+    return _get_workers().map_unordered(function, items, workers, shared=shared, set_up=set_up)
 
 
 def is_small(images: int, num_bytes: int) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from beam_jobs.process_pool import kill_all
 from tfpipe import errors
 from tfpipe.errors import DataError, TfpipeError, first_line
+from tfpipe.system.process_pool import kill_all
 
 _logger = logging.getLogger(__name__)
 
