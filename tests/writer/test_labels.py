@@ -87,12 +87,6 @@ def test_what_is_not_a_class_is_refused(tmp_path: Path, value: object, message: 
     assert str(error.value) == f"Record 1 of 'train': Feature 'tags' {message}"
 
 
-def test_a_fixed_count_must_be_kept(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", records=[{**make_record(0), "pair": ["red"]}])
-    assert str(error.value) == "Record 0 of 'train': Feature 'pair' must be 2 values, got 1 values."
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
