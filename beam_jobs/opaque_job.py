@@ -17,7 +17,6 @@ In the output, opaque.json has the result, by which the same command run again k
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from beam_jobs import process_pool
 from beam_jobs.config import ShardConfig
 from tfpipe._version import __version__
+from tfpipe.dataset.find_files import find_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.compressed import (
@@ -181,14 +181,8 @@ def _find_finished(output: str, job: str) -> OpaqueResult | None:
 def _find_files(pattern: str) -> list[str]:
     if file_io.is_url(pattern):
         raise ConfigError(f"`opaque` reads files of this machine, got {pattern}. Copy them to a local disk.")
-    if os.path.isdir(pattern):
-        found = [os.path.join(pattern, name) for name in os.listdir(pattern) if ".tfrecord" in name]
-    else:
-        found = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
-    files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))
-    if not files:
-        raise DataError(f"No TFRecord file fits {pattern}. Give a file, a folder or a pattern in quotes.")
-    return files
+    files = find_files(pattern)
+    return list(map(files.path, files.names))
 
 
 def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], workers: int) -> None:

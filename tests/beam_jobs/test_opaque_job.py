@@ -128,6 +128,16 @@ def test_no_shuffle_keeps_the_order(inputs: Path, payloads, tmp_path: Path) -> N
     assert max((tmp_path / "out" / name).stat().st_size for name in result.shards) < 60_000
 
 
+def test_a_folder_may_hold_other_files(payloads, tmp_path: Path) -> None:
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    for k, own in enumerate(payloads):
+        (folder / f"examples-{k:05d}-of-00004.gz").write_bytes(pack("gzip", own))
+        (folder / f"examples.tfrecord-{k:05d}-of-00004.gz.example_info.json").write_text("{}")
+    result = run_job(ShardConfig(str(folder), str(tmp_path / "out"), workers=1))
+    assert (result.files, result.records) == (FILES, 1334)
+
+
 def test_members_are_copied_packed(tmp_path: Path) -> None:
     payloads = draw_payloads(9, 50)
     members = [pack_member(framed([payload]), 1) for payload in payloads]
@@ -238,7 +248,7 @@ def test_what_is_damaged_is_named_and_nothing_is_written(tmp_path: Path, data: b
 def test_refusals(inputs: Path, expected: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be empty or not exist yet, and holds "):
         run(inputs, "gzip", expected, seed=1)
-    with pytest.raises(DataError, match=f"No TFRecord file fits {tmp_path}/none.tfrecord"):
+    with pytest.raises(DataError, match=f"No file fits {tmp_path}/none.tfrecord"):
         run(tmp_path, "none", tmp_path / "out")
     with pytest.raises(ConfigError, match="reads files of this machine, got gs://"):
         run_job(ShardConfig("gs://bucket/files", str(tmp_path / "out")))

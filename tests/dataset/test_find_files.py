@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.integrity.foreign.find_files import (
+from tfpipe.dataset.find_files import (
     ForeignFiles,
     describe_missing_files,
     find_files,
     group_by_split,
     infer_split,
 )
+from tfpipe.errors import ConfigError, DataError, FormatError
 
 
 @pytest.mark.parametrize(
