@@ -15,7 +15,7 @@ MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it 
 def test_text():
     assert encode_index([20, 16, 100]) == b"0 20\n20 16\n36 100\n"
     assert encode_index([]) == b""
-    assert decode_index(b"", 20, 0).shape == (0, 2)  # of an empty gzip file
+    assert decode_index(b"", 20, 0, is_packed=True).shape == (0, 2)  # of an empty gzip file
 
 
 @settings(deadline=None)
@@ -37,6 +37,7 @@ def test_round_trip(sizes):
         (b"020 \n", 20, 1, f"Every line of the index must be two whole numbers with one space between. {MEND}"),
         (b"0  20\n", 20, 1, f"Every line of the index must be two whole numbers with one space between. {MEND}"),
         (b"0 20\n", 21, 1, f"The index ends at byte 20 of a shard of 21 bytes. {MEND}"),
+        (b"", 20, 0, f"The index ends at byte 0 of a shard of 20 bytes. {MEND}"),
         (b"1 20\n", 21, 1, f"Line 1 of the index must begin at byte 0, got 1. {MEND}"),
         (b"0 20\n19 20\n", 40, 2, f"Line 2 of the index must begin at byte 20, got 19. {MEND}"),
         (b"0 15\n", 15, 1, f"Line 1 of the index is not possible: offset 0, size 15. {MEND}"),

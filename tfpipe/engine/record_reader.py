@@ -519,7 +519,8 @@ class RecordReader:
 
     def _decode_index(self, path: str, data: bytes, shard: ShardInfo) -> NDArray[np.int64]:
         try:
-            ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records).sum(axis=1)
+            is_packed = bool(self.manifest.compression)
+            ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
             return ends
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None

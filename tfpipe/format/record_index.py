@@ -72,8 +72,11 @@ def max_index_bytes(shard_bytes: int, records: int) -> int:
     return records * min(2 * len(str(shard_bytes)) + 2, MAX_LINE_BYTES)
 
 
-def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int64]:
-    """Reads the offset and size of every record, int64 [records, 2], and checks them against the size of the shard."""
+def decode_index(data: bytes, shard_bytes: int, records: int, *, is_packed: bool = False) -> NDArray[np.int64]:
+    """Reads the offset and size of every record, int64 [records, 2], and checks them against the size of the shard.
+
+    A packed shard without records has bytes too.
+    """
     table = _table(data, records)
     offsets, sizes = table[:, 0], table[:, 1]
     # Bounds first: then no sum below can leave int64.
@@ -89,8 +92,9 @@ def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int6
         row = int(gaps.argmax())
         begin = int(ends[row - 1]) if row else 0
         raise FormatError(f"Line {row + 1} of the index must begin at byte {begin}, got {offsets[row]}. {_MEND}")
-    if records and ends[-1] != shard_bytes:  # a packed shard without records has bytes too
-        raise FormatError(f"The index ends at byte {ends[-1]} of a shard of {shard_bytes} bytes. {_MEND}")
+    end = int(ends[-1]) if records else 0
+    if end != shard_bytes and (records or not is_packed):
+        raise FormatError(f"The index ends at byte {end} of a shard of {shard_bytes} bytes. {_MEND}")
     return table
 
 

@@ -293,7 +293,10 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
         png.verify_png(header)
         return True
     if not header.arithmetic:
-        jpeg.check_end(header) if header.is_plain else jpeg.open_jpeg(header)
+        if header.is_plain:
+            jpeg.check_end(header)
+        else:
+            jpeg.open_jpeg(header)
         try:
             native_jpeg.check(header.decodable, header.width * header.height)
             return True

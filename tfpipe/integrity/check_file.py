@@ -111,7 +111,7 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
         return None
     try:
         if job.shard is not None:
-            return decode_index(data, job.shard.bytes, job.shard.records)
+            return decode_index(data, job.shard.bytes, job.shard.records, is_packed=bool(job.compression))
     except FormatError as error:
         damaged.append(Damage(name, "index", str(error).split(". ")[0].rstrip(".")))
     try:  # read the index without the manifest: it may still tell where records are, and `scan` drops a wrong one

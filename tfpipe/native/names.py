@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tfpipe.native import library
 
 NO_FILE, NOT_REGULAR = -1, -2
-"""What stands in the place of a size: nothing is there, or no regular file."""
+"""The sizes that `read_sizes` gives for a path with nothing there, and for what is no regular file."""
 
 
 def hash_texts(texts: Any, offsets: NDArray[np.int64], key: bytes) -> NDArray[np.uint64]:

@@ -4,7 +4,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -308,6 +308,21 @@ def test_a_training_without_steps_is_told(loop: Loop, caplog) -> None:
         assert monitor.end_epoch() == {}
         assert monitor.end_epoch() == {}
     assert caplog.text.count("3 steps were made, and the clock saw no batch of them.") == 1
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(1) + 1, lambda: jnp.ones(1) + 1])
+def test_a_loop_of_another_framework_sees_the_wait_that_was_planted(make: Callable[[], Any]) -> None:
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(14):
+            time.sleep(STEP_S)
+            yield np.ones([8, 2])
+
+    monitor = IdleMonitor(every_steps=4, warm_up=2)
+    for _ in monitor.iterate(batches()):
+        with monitor.step() as step:
+            time.sleep(STEP_S)
+            step.result = make()
+    assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.1)
 
 
 def small_model() -> tf.keras.Model:
