@@ -51,11 +51,11 @@ def take(messages: Iterable[Any]) -> Any:
 @pytest.mark.parametrize("piece_bytes", [arrays._PIECE_BYTES, 16])
 def test_a_batch_comes_back(piece_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr(arrays, "_PIECE_BYTES", piece_bytes)
-    messages = list(send({"made_s": 0.5}, BATCH))
+    messages = list(send({"release": "0.1"}, BATCH))
     assert (len(messages) > 1 + len(BATCH)) == (piece_bytes == 16)
     facts, batch, num_bytes = take(messages)
     check_same(batch, BATCH)
-    assert facts == {"made_s": 0.5}
+    assert facts == {"release": "0.1"}
     assert num_bytes == sum(
         len(values.tobytes()) if isinstance(values, np.ndarray) else sum(map(len, map(bytes, values)))
         for name, values in BATCH.items()
@@ -104,7 +104,7 @@ def test_an_answer_that_ends_early_is_refused() -> None:
 
 def test_random_damage_is_a_batch_or_refused(rng: random.Random) -> None:
     broken = 0
-    (nothing, text), *data = send({"made_s": 0.0}, BATCH)
+    (nothing, text), *data = send({"release": "0.1"}, BATCH)
     for _ in range(300):
         damaged = bytearray(text)
         for _ in range(rng.choice((1, 2, 5))):

@@ -159,8 +159,8 @@ class Workers:
         if "error" in facts:
             kind = _ERRORS.get(str(facts["error"]), DataError)
             raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
-        if type(facts.get("made_s")) is not float:
-            raise BrokenAnswer("a batch does not say how long it took")
+        if not batch:
+            raise BrokenAnswer("its answer holds no batch")
         with self._changed:
             worker.losses, worker.cause = 0, "it is busy"
             worker.batches += 1

@@ -159,8 +159,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
                     self._look_after_senders()
                     if context.is_cancelled():
                         return
-                batch, made_s = self._make(turn, ticket)
-                facts = {"made_s": made_s}
+                batch = self._make(turn, ticket)
             except TfpipeError as error:
                 facts = {"error": type(error).__name__, "text": str(error), "page": error.page}
             except flight.FlightError:
@@ -183,21 +182,17 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             logger.warning("Clients take nothing of %s batches, and others wait: this worker starts anew.", len(late))
             os._exit(1)
 
-    def _make(self, turn: Turn, ticket: Ticket) -> tuple[Batch, float]:
-        """Makes a batch, and returns the seconds of it without those in which others decoded."""
+    def _make(self, turn: Turn, ticket: Ticket) -> Batch:
         whole = self._open(turn, ticket)
         for plan in whole.plan.parts if isinstance(whole.plan, MixedPlan) else (whole.plan,):
             count_bytes(len(ticket.rows), plan.config, plan)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
-        begin = time.perf_counter()
         stored = maker.read(ticket.epoch, ticket.step)
-        made_s = time.perf_counter() - begin
         place = self._decoding.enter(*turn.keys[1])
         assert place is not None  # it has room for all that work
         try:
             place.granted.wait()
-            begin = time.perf_counter()
-            return maker.decode(stored, self._threads), made_s + time.perf_counter() - begin
+            return maker.decode(stored, self._threads)
         finally:
             self._decoding.leave(place)
 
