@@ -68,6 +68,7 @@ def _iterate_sizes(folder: str) -> Iterator[int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
+                yield 0  # a tree of empty folders ends too
                 yield from _iterate_sizes(entry.path)
             else:
                 yield entry.stat().st_size
