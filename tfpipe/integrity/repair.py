@@ -182,7 +182,7 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
     scan, raw_bytes = FileScan(), 0
     for name in names:
         for features in _examples(file_io.join(directory, name)):
-            scan.add(_KEYS, {key: value for key, value in features.items() if value is not None}, name)
+            scan.add(_KEYS, name, {key: value for key, value in features.items() if value is not None}, {})
             raw_bytes = _find_raw(features) or raw_bytes
     if keys.IMAGE_ENCODED not in scan.features:
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from tfpipe._version import __version__
-from tfpipe.dataset.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
+from tfpipe.dataset.find_files import describe_missing_files, find_files, group_by_split
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.compressed import detect_compression
@@ -22,15 +22,10 @@ from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
+from tfpipe.integrity.foreign.choose_keys import SIZES_FILE, choose_keys, find_tensors, has_values, lacks_values
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.named_tensors import SIZES_FILE, find_tensors, lacks_values
-from tfpipe.integrity.foreign.scan_file import (
-    FileScan,
-    Keys,
-    read_records,
-    scan_file,
-)
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, scan_file
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -108,24 +103,18 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
     files = find_files(options.target)
     metadata = read_metadata(files.root)
     splits = group_by_split(files, metadata.file_splits, options.split)
-    notes = [*metadata.notes, *describe_missing_files(files.names)]
+    metadata.notes += describe_missing_files(files.names)
     directory = options.output or files.root
     with _open_output(directory) as old:
         starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
-        heads = dict(zip(files.names, starts, strict=True))
-        compression = _compression(files, heads)
+        heads = {files.path(name): head for name, head in zip(files.names, starts, strict=True)}
+        compression = _find_compression(heads)
         if options.export and compression:
             raise ConfigError(
                 f"`export` needs files in which a record can be found by its offset, and these are {compression} "
                 "compressed. Leave it out."
             )
-        first, widths = _first_record(
-            files, [name for name in files.names if heads[name]], compression, options.tensors
-        )
-        sizes_file = options.sizes or file_io.join(files.root, SIZES_FILE)
-        tensors = find_tensors(options.tensors, first, widths, sizes_file)
-        images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key or ())
-        keys = infer_schema.choose_keys(first, Keys(images, options.label_key, tensors=tensors), metadata)
+        keys = _choose_keys(options, files.root, _read_first(heads, compression, options.tensors), metadata)
         jobs = [
             FileJob(files.path(name), name, split, compression=compression)
             for split, names in splits.items()
@@ -135,118 +124,103 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         workers = 0 if min(usable_cpus(), len(jobs)) < 2 or sum(sizes) < _ALONE_BYTES else None
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
-        scanned = list(zip(jobs, scans, strict=True))
-        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, scanned, compression), directory, notes)
-        indexes = {job.name: scan.index or b"" for job, scan in scanned} if manifest.random_access else {}
-        _commit(directory, old, manifest, indexes, options.export)
-    return IndexReport(directory, manifest, tuple(notes))
+        manifest = replace(_describe(options, files.root, metadata, keys, scans), directory=directory)
+        _commit(old, manifest, scans if manifest.random_access else [], options.export)
+    return IndexReport(directory, manifest, tuple(metadata.notes))
 
 
-def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression:
-    by_kind = {detect_compression(head): name for name, head in heads.items() if head}
+def _find_compression(heads: Mapping[str, bytes]) -> Compression:
+    """Returns the compression of all files, from the first bytes of each by its path."""
+    by_kind = {detect_compression(head): path for path, head in heads.items() if head}
     if len(by_kind) > 1:
-        examples = ", ".join(f"{files.path(name)} is {kind or 'not'}" for kind, name in sorted(by_kind.items()))
+        examples = ", ".join(f"{path} is {kind or 'not'}" for kind, path in sorted(by_kind.items()))
         raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
     return next(iter(by_kind), "")
 
 
-def _first_record(
-    files: ForeignFiles, names: Sequence[str], compression: Compression, tensors: Sequence[str]
+def _read_first(
+    heads: Mapping[str, bytes], compression: Compression, tensors: Sequence[str]
 ) -> tuple[dict[str, Feature], dict[str, int]]:
     """Reads the features of the first record of all files, and the widths of its lists of steps.
 
     Tensors that the user named and that are empty in it are taken from one of the next records.
     """
-    for path in map(files.path, names):
+    features: dict[str, Feature] = {}
+    widths: dict[str, int] = {}
+    for path in (path for path, head in heads.items() if head):
         with file_io.explain_reading(path), file_io.open_file(path) as file:
-            first: dict[str, Feature] = {}
-            widths: dict[str, int] = {}
-            has_value: set[str] | None = None
+            record = None
             for record in itertools.islice(read_records(path, HashedReader(file), compression), _PROBED):
-                has_value = {key for key, value in first.items() if value is not None and len(value)}
-                first |= {key: value for key, value in record.features.items() if key not in has_value}
+                features |= {key: value for key, value in record.features.items() if not has_values(features.get(key))}
                 widths |= record.widths
-                if not lacks_values(tensors, first):
+                if not lacks_values(tensors, features):
                     break
-            if has_value is not None:
-                return first, widths
-    more = len(files.names) - 1
-    raise DataError(f"There is no record in {files.path(files.names[0])}{f' and {more:,} more files' if more else ''}.")
+            if record is not None:
+                return features, widths
+    path, more = next(iter(heads)), len(heads) - 1
+    raise DataError(f"There is no record in {path}{f' and {more:,} more files' if more else ''}.")
 
 
-@dataclass(frozen=True)
-class _ScannedFiles:
-    """The facts that the manifest is made of."""
-
-    options: IndexConfig
-    files: ForeignFiles
-    metadata: Metadata
-    keys: Keys
-    scans: Sequence[tuple[FileJob, FileScan]]
-    compression: Compression
+def _choose_keys(
+    options: IndexConfig, root: str, first: tuple[dict[str, Feature], dict[str, int]], metadata: Metadata
+) -> Keys:
+    images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key or ())
+    tensors = find_tensors(options.tensors, *first, options.sizes or file_io.join(root, SIZES_FILE))
+    return choose_keys(first[0], Keys(images, options.label_key, tensors=tensors), metadata)
 
 
-def _manifest(scanned: _ScannedFiles, directory: str, notes: list[str]) -> Manifest:
-    total, keys, options = FileScan(), scanned.keys, scanned.options
-    for _, scan in scanned.scans:
+def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, scans: Sequence[FileScan]) -> Manifest:
+    """Makes the manifest out of what was found in the files, and adds notes to the metadata's."""
+    total, notes = FileScan(), metadata.notes
+    for scan in scans:
         total.merge(scan)
     schema = infer_schema.infer_schema(total, keys, notes)
-    infer_schema.check_images(schema, total, keys, scanned.files.root)
-    labels = infer_schema.infer_labels(schema, total, keys, options.label_base, scanned.metadata, notes)
+    infer_schema.check_images(schema, total, keys, root)
+    labels = infer_schema.infer_labels(schema, total, keys, options.label_base, metadata)
     if labels.key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
-    notes += _check_counts(scanned)
+    for scan in scans:
+        expected = metadata.file_records.get(os.path.basename(scan.job.name), scan.records)
+        if expected != scan.records:
+            notes.append(f"{scan.job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}.")
     formats = total.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
         listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
-    names = dict.fromkeys(job.split for job, _ in scanned.scans)
-    root = scanned.files.root
-    is_beside = file_io.resolve_links(directory) == file_io.resolve_links(root)
-    digest = hashlib.sha256(b"".join(scan.sha256.encode() for _, scan in scanned.scans))
+    is_beside = file_io.resolve_links(options.output or root) == file_io.resolve_links(root)
+    is_packed = scans[0].job.compression and all(scan.index is not None for scan in scans)
+    splits = {split: _make_split(split, scans, labels, schema, keys) for split in {scan.job.split: 0 for scan in scans}}
     return Manifest(
-        name=scanned.metadata.name or os.path.basename(root) or "dataset",
-        splits={split: _split(scanned, split, labels, schema) for split in names},
+        name=metadata.name or os.path.basename(root) or "dataset",
+        splits=splits if is_packed else {name: replace(split, unpacked_bytes=0) for name, split in splits.items()},
         label_names=labels.names,
         schema=schema,
         noticed=sort_counts(total.stats.noticed),
-        fingerprint=digest.hexdigest(),
+        fingerprint=hashlib.sha256(b"".join(scan.sha256.encode() for scan in scans)).hexdigest(),
         tool_version=__version__,
         foreign=Foreign(
             root="." if is_beside else root,
             image_key=next(iter(keys.images), None),
             label_key=labels.key,
             label_base=labels.base,
-            compression=scanned.compression,
+            compression=scans[0].job.compression,
             more_images=keys.images[1:],
         ),
-        directory=directory,
     )
 
 
-def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -> SplitInfo:
-    files = [(job, scan) for job, scan in scanned.scans if job.split == split]
-    shards = [ShardInfo(job.name, scan.records, scan.file_bytes, scan.sha256) for job, scan in files]
-    num_classes = len(labels.names) if labels.key is not None else 0
-    stats = merge_stats(scan.stats for _, scan in files)
-    if get_images_shape(schema, scanned.keys.images) == ():
+def _make_split(name: str, scans: Sequence[FileScan], labels: Labels, schema: Schema, keys: Keys) -> SplitInfo:
+    scans = [scan for scan in scans if scan.job.split == name]
+    shards = [ShardInfo(scan.job.name, scan.records, scan.file_bytes, scan.sha256) for scan in scans]
+    stats = merge_stats(scan.stats for scan in scans)
+    if get_images_shape(schema, keys.images) == ():
         stats.per_record = SideStats()
+    stats.tensors = {spec.name: stats.tensors.get(spec.name, TensorStats()) for spec in schema.tensors}
     for spec in schema.tensors:
-        for tensor_stats in (scan.features[spec.name].tensor_stats for _, scan in files if spec.name in scan.features):
-            stats.tensors.setdefault(spec.name, TensorStats()).merge(tensor_stats)
         assert spec.tensor is not None
-        stats.tensors.setdefault(spec.name, TensorStats()).forget_sizes(spec.tensor.num_unknown)
-    is_packed = scanned.compression and all(scan.index is not None for _, scan in scanned.scans)
-    unpacked_bytes = sum(scan.unpacked_bytes for _, scan in files) if is_packed else 0
-    return replace(stats.to_split_info(split, shards, num_classes, labels.base), unpacked_bytes=unpacked_bytes)
-
-
-def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
-    """Yields a note for each file whose number of records differs from the number that TFDS recorded."""
-    for job, scan in scanned.scans:
-        expected = scanned.metadata.file_records.get(os.path.basename(job.name))
-        if expected is not None and expected != scan.records:
-            yield f"{job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}."
+        stats.tensors[spec.name].forget_sizes(spec.tensor.num_unknown)
+    info = stats.to_split_info(name, shards, len(labels.names) if labels.key is not None else 0, labels.base)
+    return replace(info, unpacked_bytes=sum(scan.unpacked_bytes for scan in scans))
 
 
 @contextlib.contextmanager
@@ -267,21 +241,20 @@ def _open_output(directory: str) -> Iterator[Manifest | None]:
                     os.rmdir(directory)  # only an empty one
 
 
-def _commit(
-    directory: str, old: Manifest | None, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]
-) -> None:
-    """Writes the indexes, by the names of their shards, and the manifest."""
-    text = manifest_json.dumps(manifest).encode()
+def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan], exports: Sequence[Export]) -> None:
+    """Writes the indexes of scanned files, and the manifest."""
+    directory, text = manifest.directory, manifest_json.dumps(manifest).encode()
+    names = {scan.job.name for scan in scans}
     if old is not None:
         if manifest_json.dumps(old).encode() != text:  # else it would stand beside new indexes after a crash
             file_io.remove(file_io.join(directory, file_names.MANIFEST))
-        for name in {shard.file for split in old.splits.values() for shard in split.shards} - indexes.keys():
+        for name in {shard.file for split in old.splits.values() for shard in split.shards} - names:
             file_io.remove(file_io.join(directory, file_names.index_name(name)))
-    files = [(f"{reader}/{name}{_SUFFIX[reader]}", data) for name, data in indexes.items() for reader in exports]
-    files += [(file_names.index_name(name), data) for name, data in indexes.items()]
+    files = [(f"{reader}/{scan.job.name}{_SUFFIX[reader]}", scan.index) for scan in scans for reader in exports]
+    files += [(file_names.index_name(scan.job.name), scan.index) for scan in scans]
     temporary = file_io.join(directory, file_names.INDEX_WORK_DIR, "file")
     for name, data in (*files, (file_names.MANIFEST, text)):
-        file_io.write_file(file_io.join(directory, name), data, temporary, makes_folders=True)
+        file_io.write_file(file_io.join(directory, name), data or b"", temporary, makes_folders=True)
 
 
 def _old_manifest(directory: str) -> Manifest | None:

@@ -1,28 +1,19 @@
-"""Infers the keys, the schema and the labels of foreign records from the results of a scan. Pure."""
+"""Infers the schema and the labels of foreign records from the results of a scan. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.example import Feature
-from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
+from tfpipe.format.schema import DType, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import read_tensor_proto
-from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import read_image_header
+from tfpipe.integrity.foreign.choose_keys import LABEL_KEYS
 from tfpipe.integrity.foreign.metadata_files import Metadata
-from tfpipe.integrity.foreign.named_tensors import name_features
 from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys, check_formats
 
 LabelBase: TypeAlias = Literal["auto", "0", "1"]
 
-_IMAGE_KEYS = (IMAGE_ENCODED, "image", "image_raw", "img", "jpeg", "jpg", "png")
-_LABEL_KEYS = (CLASS_LABEL, "label", "class", "labels", "class_id", "target", "cls")
 _MAX_CLASSES = 1_000_000
-_MAX_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -34,94 +25,43 @@ class Labels:
     names: tuple[str, ...] = ()  # or stored numbers if nothing names them
 
 
-def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
-    """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes."""
-    tensors = {spec.name for spec in named.tensors}
-    others = {key: value for key, value in first.items() if key not in tensors}
-    images = named.images or _choose_image(others, metadata)
-    usual = (key for key in (*metadata.classes, *_LABEL_KEYS) if _is_number(others.get(key), "i"))
-    label = named.label or next(usual, None)
-    for key in images:
-        if not isinstance(others.get(key), list):
-            raise ConfigError(f"`image_key` must name a feature with an image; {name_features(first)}, got {key!r}.")
-    if label is not None and not _is_number(others.get(label), "if"):
-        raise ConfigError(
-            f"`label_key` must name a feature with one int64 or float value; {name_features(first)}, got {label!r}."
-        )
-    text = f"{label[: -len('label')]}text" if label is not None and label.endswith("label") else None
-    return Keys(images, label, text if text in first else None, named.tensors)
-
-
-def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> tuple[str, ...]:
-    """Chooses the feature with the image; none of records without one."""
-    likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _may_be_image(first.get(key))]
-    readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
-    candidates = list(dict.fromkeys(readable)) or likely
-    if candidates and candidates[0] not in likely and len(candidates) > 1:
-        raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
-    return tuple(candidates[:1])
-
-
-def _is_number(value: Feature, kinds: str) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.size == 1
-
-
-def _may_be_image(value: Feature) -> bool:
-    """Returns whether a value is bytes that are neither a text, such as the name of a file, nor a tensor."""
-    if not isinstance(value, list) or not value or read_tensor_proto(value[0]) is not None:
-        return False
-    return not value[0].decode("utf-8", "replace").replace("\ufffd", "\0").isprintable()
-
-
-def _is_image(value: Feature) -> bool:
-    if not isinstance(value, list) or not value:
-        return False
-    try:
-        read_image_header(value[0])
-    except BadImage:
-        return False
-    return True
-
-
 def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
     """Infers the shape of each feature; one of several kinds, or whose name is not text, is left out with a note."""
     named = {spec.name: spec for spec in keys.tensors}
     specs = []
     for name, stats in sorted(scan.features.items()):
+        if not stats.kinds:
+            continue
         if name in named:
-            specs.append(_fix_sizes(named[name], scan))
-            continue
-        if len(stats.kinds) != 1:
-            if stats.kinds:
-                notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(stats.kinds))} in others.")
-            continue
-        if stats.width == -1 and name not in keys.images:
+            specs.append(_fix_sizes(named[name], scan.stats.tensors[name]))
+        elif len(stats.kinds) > 1:
+            notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(stats.kinds))} in others.")
+        elif stats.width == -1 and name not in keys.images:
             notes.append(f"Left out: the steps of {name!r} have different numbers of values.")
-            continue
-        if stats.holds_texts:
-            notes.append(
-                f"{name!r} holds serialized tensors of text, which stay bytes: `tf.io.parse_tensor(value, tf.string)` "
-                "reads them."
-            )
-        try:
-            specs.append(_spec(name, stats, scan.records))
-        except ConfigError as error:
-            notes.append(f"Left out: {error}")
+        else:
+            if stats.holds_texts:
+                notes.append(
+                    f"{name!r} holds serialized tensors of text, which stay bytes: `tf.io.parse_tensor(value, "
+                    "tf.string)` reads them."
+                )
+            try:
+                specs.append(_spec(name, stats, scan))
+            except ConfigError as error:
+                notes.append(f"Left out: {error}")
     return Schema(tuple(specs))
 
 
-def _spec(name: str, stats: FeatureStats, records: int) -> FeatureSpec:
-    dtype = next(kind for kind in get_args(DType) if kind in stats.kinds)
-    missing = records - stats.records
-    if stats.holds_tensors and stats.tensor is not None:
-        if stats.tensor.encoding == "list":
-            return FeatureSpec.make_tensor(name, stats.tensor, dtype=dtype)
-        if not missing and stats.min_values == stats.max_values == 1:  # as `tf.io.serialize_tensor` wrote it
-            return FeatureSpec.make_tensor(name, replace(stats.tensor, shape=_find_sizes(stats.tensor_stats)))
+def _spec(name: str, stats: FeatureStats, scan: FileScan) -> FeatureSpec:
+    (dtype,) = (kind for kind in get_args(DType) if kind in stats.kinds)
+    missing = scan.records - stats.records
+    if stats.tensor is not None and stats.tensor.encoding == "list":
+        return FeatureSpec.make_tensor(name, stats.tensor, dtype=dtype)
     if missing:
-        return FeatureSpec(name, dtype, None, f"missing in {missing:,} of {records:,} records")
+        return FeatureSpec(name, dtype, None, f"missing in {missing:,} of {scan.records:,} records")
     if stats.min_values != stats.max_values or not stats.max_values:
         return FeatureSpec(name, dtype, None, f"{stats.min_values:,} to {stats.max_values:,} values")
+    if stats.tensor is not None and stats.max_values == 1:  # as `tf.io.serialize_tensor` wrote it
+        return FeatureSpec.make_tensor(name, replace(stats.tensor, shape=_find_sizes(scan.stats.tensors[name])))
     return FeatureSpec(name, dtype, () if stats.max_values == 1 else (stats.max_values,))
 
 
@@ -132,10 +72,10 @@ def _find_sizes(stats: TensorStats) -> tuple[int | None, ...]:
     return (None,) * unknown + high[unknown:]
 
 
-def _fix_sizes(spec: FeatureSpec, scan: FileScan) -> FeatureSpec:
+def _fix_sizes(spec: FeatureSpec, stats: TensorStats) -> FeatureSpec:
     """Returns a named tensor without the feature of its sizes if these, but for the first, are the same everywhere."""
     assert spec.tensor is not None
-    shape = _find_sizes(scan.stats.tensors[spec.name])
+    shape = _find_sizes(stats)
     if spec.tensor.sizes is None or shape.count(None) > 1:
         return spec
     return FeatureSpec.make_tensor(spec.name, replace(spec.tensor, shape=shape, sizes=None), dtype=spec.dtype)
@@ -144,44 +84,39 @@ def _fix_sizes(spec: FeatureSpec, scan: FileScan) -> FeatureSpec:
 def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None:
     """Checks that every record has an image in each of several features, or one or more in a single one."""
     for key in keys.images:
-        stats = scan.features.get(key)
-        fits = key in schema and schema[key].dtype == "bytes" and schema[key].kind == "values"
+        stats, spec = scan.features.get(key), next((spec for spec in schema.features if spec.name == key), None)
         has_all = stats is not None and stats.records == scan.records and stats.min_values > 0
-        if not fits or not has_all or (len(keys.images) > 1 and schema[key].shape != ()):
-            why = schema[key].doc or "a list" if key in schema else "of several kinds"
+        fits = spec is not None and (spec.dtype, spec.kind) == ("bytes", "values")
+        if not fits or not has_all or (len(keys.images) > 1 and spec is not None and spec.shape != ()):
+            why = "of several kinds" if spec is None else spec.doc or "a list"
             raise DataError(f"Each of the {scan.records:,} records must have one image under {key!r}; it is {why}.")
     check_formats(scan.stats, keys, place)
 
 
-def infer_labels(
-    schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata, notes: list[str]
-) -> Labels:
+def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Labels:
     """Infers the classes, their names, and the number that is stored for the first class.
 
     The user may give that number. Otherwise it is 0 with TFDS's metadata, or follows from the length of a list of
     names. Without either it is the smallest label, if that is 0 or 1. A negative label means no class, as in the
     unlabeled splits of TFDS.
     """
-    key = keys.label
+    key, notes = keys.label, metadata.notes
     if key is None:
-        usual = [schema[key] for key in _LABEL_KEYS if key in schema and schema[key].kind == "values"]
-        text = next((spec.name for spec in usual if spec.dtype == "bytes"), None)
-        number = next((spec.name for spec in usual if (spec.dtype, spec.shape) == ("float", ())), None)
-        notes.append("No feature was found to be a class: the dataset has no labels.")
-        if number is not None:
-            notes[-1] += f" {number!r} holds a number: --label-key {number} makes it a value of each batch."
-        if text is not None:
-            notes[-1] += f" {text!r} holds texts: list it in `extra_features`, and number them in the trainer."
+        notes.append(f"No feature was found to be a class: the dataset has no labels.{_suggest_label(schema)}")
         return Labels()
     if key in schema and (schema[key].dtype, schema[key].shape) == ("float", ()):
         return Labels(key)
     stored = sorted(label for label in scan.stats.labels if label >= 0)
-    reason = _no_classes(schema, key, stored)
-    if reason is not None:
+    if (reason := _find_no_classes(schema, key, stored)) is not None:
         notes.append(f"The dataset has no labels: {key!r} {reason}.")
         return Labels()
     names = metadata.classes.get(key) or metadata.listed
-    first = _infer_base(base, stored, key in metadata.classes, len(names))
+    if base != "auto":
+        first = int(base)
+    elif key in metadata.classes:
+        first = 0
+    else:
+        first = int(stored[-1] >= len(names) if names else stored[0] == 1)
     if stored[0] < first:
         raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")
     if negative := sum(count for label, count in scan.stats.labels.items() if label < 0):
@@ -193,23 +128,24 @@ def infer_labels(
     return Labels(key, first, names or _names_in_records(scan, first, count))
 
 
-def _no_classes(schema: Schema, key: str, stored: Sequence[int]) -> str | None:
+def _suggest_label(schema: Schema) -> str:
+    """Returns what can be done with features that are called as labels, and are no classes."""
+    usual = [schema[key] for key in LABEL_KEYS if key in schema and schema[key].kind == "values"]
+    advice = ""
+    for name in [spec.name for spec in usual if (spec.dtype, spec.shape) == ("float", ())][:1]:
+        advice += f" {name!r} holds a number: --label-key {name} makes it a value of each batch."
+    for name in [spec.name for spec in usual if spec.dtype == "bytes"][:1]:
+        advice += f" {name!r} holds texts: list it in `extra_features`, and number them in the trainer."
+    return advice
+
+
+def _find_no_classes(schema: Schema, key: str, stored: Sequence[int]) -> str | None:
     """Returns why the values of a feature cannot be classes, or None if they can."""
     if key not in schema or schema[key].dtype != "int64" or schema[key].shape != ():
         return f"is {schema[key].doc if key in schema else 'of several kinds'}"
     if not stored:
         return "has no value of at least 0"
     return f"reaches {stored[-1]:,}, which is too large for a class" if stored[-1] >= _MAX_CLASSES else None
-
-
-def _infer_base(base: LabelBase, stored: Sequence[int], is_tfds: bool, names: int) -> int:
-    if base != "auto":
-        return int(base)
-    if is_tfds:
-        return 0
-    if names:
-        return int(stored[-1] >= names)
-    return int(stored[0] == 1)
 
 
 def _names_in_records(scan: FileScan, base: int, count: int) -> tuple[str, ...]:

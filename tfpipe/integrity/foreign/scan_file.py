@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_members
@@ -52,51 +53,49 @@ class FeatureStats:
     min_values: int = 2**62
     max_values: int = 0
     width: int | None = None  # the values of each step of lists of steps, -1 if these differ; None for no such list
-    holds_tensors: bool = True  # whether every value is one of one dtype and rank
-    holds_texts: bool = False  # whether the first value that is no such tensor is one of text
-    tensor: TensorType | None = None  # with unknown sizes only, or with steps of one width; None before the first
-    tensor_stats: TensorStats = field(default_factory=TensorStats)
+    tensor: TensorType | None = None  # of every value: its shape has unknown sizes only, or steps of one width
+    may_be_tensor: bool = True  # False from the first value that is no tensor of that type
+    holds_texts: bool = False  # whether this value is one of text
 
-    def add(self, value: Feature, width: int | None) -> None:
-        """Adds the value of one record, and the number of values of each step if it is a list of steps."""
+    def add(self, value: Feature, width: int | None) -> NDArray[Any] | None:
+        """Adds the value of one record, and the width of its steps; returns the bits of one that is a tensor."""
         count = 0 if value is None else len(value)
         self.records += 1
         self.min_values, self.max_values = min(self.min_values, count), max(self.max_values, count)
         self._add_width(width)
-        if isinstance(value, list):
-            self.kinds.add("bytes")
-            for data in value if self.holds_tensors else ():
-                self._add_proto(data)
-        elif value is not None:
-            self.kinds.add("float" if value.dtype.kind == "f" else "int64")
-            if self.holds_tensors and count:
-                self._add_steps(value)
+        if value is not None:
+            self.kinds.add("bytes" if isinstance(value, list) else "float" if value.dtype.kind == "f" else "int64")
+        if self.may_be_tensor and value is not None and count:
+            bits = self._read_proto(value[0]) if isinstance(value, list) else self._read_steps(value)
+            if bits is not None:
+                return bits
+            self.may_be_tensor, self.tensor = False, None
+        return None
 
     def _add_width(self, width: int | None) -> None:
         if width is not None and self.width != width:
             self.width = -1 if self.width and width else self.width or width
 
-    def _add_steps(self, values: Any) -> None:
-        self.holds_tensors = self.width is not None and self.width > 1
-        if self.holds_tensors and self.width is not None:
-            self.tensor = self.tensor or TensorType(values.dtype.name, (None, self.width), "list")
-            self.tensor_stats.add(self.tensor, values.reshape(-1, self.width))
+    def _read_steps(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        if self.width is None or self.width < 2:
+            return None
+        self.tensor = self.tensor or TensorType(values.dtype.name, (None, self.width), "list")
+        return values.reshape(-1, self.width)
 
-    def _add_proto(self, data: bytes) -> None:
+    def _read_proto(self, data: bytes) -> NDArray[Any] | None:
         proto = read_tensor_proto(data)
-        if proto is not None and self.tensor is None:
-            self.tensor = TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
-        self.holds_tensors = proto is not None and self.tensor is not None and self.tensor.admits(proto)
-        self.holds_texts = proto is None and holds_texts(data)
-        if self.holds_tensors and self.tensor is not None:
-            self.tensor_stats.add(self.tensor, self.tensor.read_bits(data))
+        if proto is None:
+            self.holds_texts = holds_texts(data)
+            return None
+        self.tensor = self.tensor or TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
+        return self.tensor.read_bits(data) if self.tensor.admits(proto) else None
 
     def merge(self, other: "FeatureStats") -> None:
         """Adds the values of another file."""
         self.tensor = self.tensor or other.tensor
-        self.holds_tensors &= other.holds_tensors and other.tensor in (None, self.tensor)
-        if self.holds_tensors:
-            self.tensor_stats.merge(other.tensor_stats)
+        self.may_be_tensor &= other.may_be_tensor and other.tensor in (None, self.tensor)
+        if not self.may_be_tensor:
+            self.tensor = None
         self.holds_texts |= other.holds_texts
         self._add_width(other.width)
         self.records += other.records
@@ -105,21 +104,11 @@ class FeatureStats:
         self.max_values = max(self.max_values, other.max_values)
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignRecord:
-    """A record of a file."""
-
-    name: str  # for messages, with the file's
-    features: dict[str, Feature]
-    widths: dict[str, int]  # the values of each step of its lists of steps
-    unpacked_bytes: int  # framing included
-    size: int  # its bytes in the file; 0 for one that cannot be unpacked on its own
-
-
 @dataclass(slots=True)
 class FileScan:
     """The content of a file, or after `merge` of several files."""
 
+    job: FileJob = field(default_factory=lambda: FileJob("", ""))
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""  # without meaning after `merge`
@@ -129,21 +118,21 @@ class FileScan:
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)  # the class names with each label, at most two
 
-    def add(
-        self, keys: Keys, features: Mapping[str, Feature], name: str, widths: Mapping[str, int] | None = None
-    ) -> None:
+    def add(self, keys: Keys, name: str, features: Mapping[str, Feature], widths: Mapping[str, int]) -> None:
         """Adds a record, which an error calls `name`; `widths` are the numbers of values of each step of its lists."""
         self.records += 1
         for key, value in features.items():
             feature_stats = self.features.get(key)
             if feature_stats is None:
                 is_named = any(spec.name == key for spec in keys.tensors)
-                feature_stats = self.features[key] = FeatureStats(holds_tensors=not is_named)
+                feature_stats = self.features[key] = FeatureStats(may_be_tensor=not is_named)
                 if len(self.features) > _MAX_FEATURES:
                     raise FormatError(
                         f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names."
                     )
-            feature_stats.add(value, None if widths is None else widths.get(key))
+            bits = feature_stats.add(value, widths.get(key))
+            if bits is not None and feature_stats.tensor is not None:
+                self.stats.tensors.setdefault(key, TensorStats()).add(feature_stats.tensor, bits)
         for spec in keys.tensors:
             assert spec.tensor is not None
             try:
@@ -156,20 +145,27 @@ class FileScan:
             if self.records == _PROBED_RECORDS:
                 check_formats(self.stats, keys, name)
         if keys.label is not None:
-            _add_label(self, features.get(keys.label), features.get(keys.text or ""))
+            self._add_label(features.get(keys.label), features.get(keys.text or ""))
+
+    def _add_label(self, value: Feature, text: Feature) -> None:
+        if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.size != 1:
+            return
+        label, labels = int(value[0]), self.stats.labels
+        if label in labels or len(labels) < _MAX_LABELS:
+            labels[label] += 1
+            if isinstance(text, list) and len(text) == 1:
+                self._add_texts(label, {text[0]})
 
     def merge(self, other: "FileScan") -> None:
-        """Adds the content of another file. The SHA-256 then has no meaning."""
+        """Adds the content of another file."""
         self.records += other.records
-        self.file_bytes += other.file_bytes
         for name, feature_stats in other.features.items():
             self.features.setdefault(name, FeatureStats()).merge(feature_stats)
         self.stats.merge(other.stats)
         for label, texts in other.texts.items():
-            self.add_texts(label, texts)
+            self._add_texts(label, texts)
 
-    def add_texts(self, label: int, texts: set[bytes]) -> None:
-        """Adds class names that came with a label."""
+    def _add_texts(self, label: int, texts: set[bytes]) -> None:
         label_texts = self.texts.setdefault(label, set())
         if len(label_texts) < 2:
             label_texts |= texts
@@ -177,12 +173,12 @@ class FileScan:
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     """Reads one file."""
-    scan, progress = FileScan(), Progress(counters)
+    scan, progress, sizes = FileScan(job), Progress(counters), list[int]()
     with file_io.explain_reading(job.path), file_io.open_file(job.path) as file:
-        reader, sizes = HashedReader(file, hashed=True), []
+        reader = HashedReader(file, hashed=True)
         scan.file_bytes = reader.size
         for record in read_records(job.path, reader, job.compression):
-            scan.add(keys, record.features, record.name, record.widths)
+            scan.add(keys, record.name, record.features, record.widths)
             scan.unpacked_bytes += record.unpacked_bytes
             sizes.append(record.size)
             if len(sizes) > MAX_RECORDS and not job.compression:
@@ -193,6 +189,16 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
         scan.index = encode_index(sizes) if is_seekable_file else None
     progress.done(FileReport(job, scan.records, scan.file_bytes))
     return scan
+
+
+class ForeignRecord(NamedTuple):
+    """A record of a file."""
+
+    name: str  # for messages, with the file's
+    features: dict[str, Feature]
+    widths: dict[str, int]  # the values of each step of its lists of steps
+    unpacked_bytes: int  # framing included
+    size: int  # its bytes in the file; 0 for one that cannot be unpacked on its own
 
 
 def read_records(path: str, reader: HashedReader, compression: Compression) -> Iterator[ForeignRecord]:
@@ -257,14 +263,3 @@ def _add_images(stats: ShardStats, images: Sequence[bytes]) -> None:
         stats.noticed.update(header.noticed)
         if header.format == "JPEG":
             stats.seekable_jpegs += is_seekable(image)
-
-
-def _add_label(scan: FileScan, value: Feature, text: Feature) -> None:
-    if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.size != 1:
-        return
-    label = int(value[0])
-    labels = scan.stats.labels
-    if label in labels or len(labels) < _MAX_LABELS:
-        labels[label] += 1
-        if isinstance(text, list) and len(text) == 1:
-            scan.add_texts(label, {text[0]})
