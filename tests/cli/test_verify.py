@@ -203,3 +203,24 @@ def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:
     assert len(lines) == 52
     assert lines[50] == "and 23 more (--json lists all)"
     assert load_manifest(str(made)).splits["train"].records == 5
+
+
+def test_records_that_are_no_examples_are_no_damage(tmp_path: Path, verify) -> None:
+    other, packed, mixed = (tmp_path / name for name in ("other", "packed", "mixed"))
+    other.write_bytes(framed([b"\xff\xff"] * 3))
+    packed.write_bytes(gzip.compress(framed([b"\xff\xff"] * 3)))
+    for path in (other, packed):
+        done = verify(path, "--json")
+        assert (done.code, done.json["damaged"], done.json["records"]) == (0, [], 3)
+        assert verify(path).out == (
+            f"{path} holds no tf.train.Examples, so only the frames and the checksums are checked. "
+            "`tfpipe reshard --opaque` shuffles records of any content.\n"
+            f"{path} is intact: 1 file, 3 intact records, {path.stat().st_size} B\n"
+        )
+        assert verify(path, "--quick").out.startswith(f"{path} is intact: ")
+    mixed.write_bytes(framed([b"\xff\xff", encode_example({"a": 1})]))
+    done = verify(mixed, "--json")
+    assert (done.code, kinds(done), done.json["notes"]) == (1, ["example"], [])
+    change(other, 13, b"\xfe")  # in the payload of the first of the other records
+    done = verify(other, "--json")
+    assert (done.code, kinds(done), len(done.json["notes"])) == (1, ["payload_crc"], 1)

@@ -70,11 +70,13 @@ def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
         "bytes": report.bytes,
         "kinds": dict(Counter(damage.kind for damage in report.damaged)),
         "damaged": [damage.to_json() for damage in report.damaged],
+        "notes": report.notes,
     }
 
 
 def _format(target: str, report: "VerifyReport") -> Iterator[str]:
     yield from list_damages(report.damaged)
+    yield from report.notes
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
     seen = f"{files}, {records}, {human_bytes(report.bytes)}"
     state = f"damaged: {count_kinds(report.damaged)};" if report.damaged else "intact:"

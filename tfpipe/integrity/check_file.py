@@ -60,6 +60,7 @@ class FileReport:
     places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
+_Records: TypeAlias = Iterator[tuple[int, int | None, Content | None]]  # the number, the offset and the content of each
 Counters: TypeAlias = Any
 """The sums over all workers: bytes, records and damages, in a `multiprocessing` array of three int64."""
 
@@ -74,9 +75,10 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
             places = load_places(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                _check_compressed(reader, report, content, compression, places, progress)
+                records = _check_compressed(reader, report, content, compression, places, progress)
             else:
-                _check_records(reader, report, content, places, progress)
+                records = _check_records(reader, report, content, places, progress)
+            _add_records(report, content, records)
             if job.shard is not None:
                 _compare(report, job.shard, reader)
     except FileNotFoundError:
@@ -149,23 +151,13 @@ class Progress:
 
 def _check_records(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
-) -> None:
-    name, damaged = report.job.name, report.damaged
-    identities, record_places = bytearray(), []
-    fits_index = places is not None
+) -> _Records:
+    fits_index = True
     for item, record in scan_content(reader, report, content, places, progress):
-        if fits_index:
-            assert places is not None
+        if fits_index and places is not None:
             fits_index = item.number < len(places) and places[item.number, 1] == item.size
-        if content is not None and record is not None:
-            _add_record(report, record, content, item.number, item.offset)
-            identities += record.identity
-            record_places.append((item.number, item.offset))
-    report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.places = np.array(record_places, np.int64).reshape(-1, 2)
-    if places is not None and not fits_index and not any(damage.kind == "index" for damage in damaged):
-        text = "it belongs to another file: records have other sizes"
-        damaged.append(Damage(file_names.index_name(name), "index", text))
+        yield item.number, item.offset, record
+    _report_index(report, fits_index)
 
 
 def _check_compressed(
@@ -175,19 +167,31 @@ def _check_compressed(
     compression: Compression,
     places: Places | None,
     progress: Progress,
-) -> None:
+) -> _Records:
     """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
-    identities, record_places = bytearray(), []
     for number, offset, payload in _unpack_records(reader, report, compression, places):
-        if content is not None:
-            record = content.check(payload)
-            _add_record(report, record, content, number, offset)
-            identities += record.identity
-            record_places.append((number, offset or 0))
+        yield number, offset, None if content is None else content.check(payload)
         report.records += 1
         progress.step(reader.done, report.records, len(report.damaged))
+
+
+def _report_index(report: FileReport, fits: bool) -> None:
+    """Adds the damage of an index that does not fit, unless it has another one."""
+    if not fits and not any(damage.kind == "index" for damage in report.damaged):
+        text = "it belongs to another file: records have other sizes"
+        report.damaged.append(Damage(file_names.index_name(report.job.name), "index", text))
+
+
+def _add_records(report: FileReport, content: ContentCheck | None, records: _Records) -> None:
+    """Adds what is told by the content of records; without `content` none of it is known."""
+    identities, places = bytearray(), []
+    for number, offset, record in records:
+        if content is not None and record is not None:
+            _add_record(report, record, content, number, offset)
+            identities += record.identity
+            places.append((number, offset or 0))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.places = np.array(record_places, np.int64).reshape(-1, 2)
+    report.places = np.array(places, np.int64).reshape(-1, 2)
 
 
 def _unpack_records(
@@ -213,9 +217,7 @@ def _unpack_records(
                 yield later, offset, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
             except FormatError as error:
                 report.damaged.append(Damage(name, "compressed", str(error).rstrip("."), later, offset))
-    if places is not None and not fits_index and not any(damage.kind == "index" for damage in report.damaged):
-        text = "it belongs to another file: records have other sizes"
-        report.damaged.append(Damage(file_names.index_name(name), "index", text))
+    _report_index(report, places is None or fits_index)
 
 
 def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:

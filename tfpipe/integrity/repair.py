@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
@@ -20,11 +19,12 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.schema import DType, FeatureSpec, image_schema
+from tfpipe.format.schema import image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.foreign.infer_schema import infer_schema
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.repair_shard import RepairFolder, get_staged_name, repair_shard
@@ -215,15 +215,7 @@ def _infer_schema(scan: FileScan) -> keys.Schema:
     standard = image_schema(
         labeled=keys.CLASS_LABEL in found, boxes=boxes, box_labels=boxes and box_labels, images=images
     )
-    extra = [
-        FeatureSpec(
-            name,
-            next((kind for kind in get_args(DType) if kind in stats.kinds), "bytes"),
-            () if stats.min_values == stats.max_values == 1 else None,
-        )
-        for name, stats in sorted(found.items())
-        if name not in standard
-    ]
+    extra = [spec for spec in infer_schema(scan, _KEYS, []).features if spec.name not in standard]
     return keys.Schema((*standard.features, *extra))
 
 

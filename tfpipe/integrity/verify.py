@@ -68,6 +68,7 @@ class VerifyReport:
     records: int = 0  # the intact ones, by the checks that were made
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # sentences about files that are intact
     checked: list[FileReport] = field(default_factory=list, repr=False, compare=False)  # of each shard, also of layers
 
 
@@ -94,7 +95,15 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     report.bytes = sum(file.bytes for file in reports)
     report.checked += reports
     for file in reports:
-        report.damaged += file.damaged
+        others = [damage for damage in file.damaged if damage.kind != "example"]
+        if listing is None and 0 < file.records == len(file.damaged) - len(others):  # records of another kind
+            report.damaged += others
+            report.notes.append(
+                f"{file.job.name} holds no tf.train.Examples, so only the frames and the checksums are checked. "
+                "`tfpipe reshard --opaque` shuffles records of any content."
+            )
+        else:
+            report.damaged += file.damaged
     history = None
     if manifest is not None and listing is not None and not manifest.stands_on:  # a column has none of its own
         history = _check_changes(manifest, listing, options, report, observer)
