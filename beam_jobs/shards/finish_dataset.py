@@ -190,15 +190,12 @@ def _encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterato
 
 
 def _write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
-    """Writes a list of lines, in parts if it is large, and removes the parts that a longer list of another run left."""
-    num_parts = 0
-    for part in file_names.cut_list(lines):
-        part_name = file_names.list_part_name(name, num_parts)
-        with file_io.create(work.target(part_name), work.temporary(part_name), makes_folders=True) as out:
-            out.writelines(part)
-        num_parts += 1
-    folder, _, base = name.rpartition("/")
-    for file in file_io.list_names(work.target(folder) if folder else work.output):
-        stale = file_names.parse_list_part(base, file)
-        if stale is not None and stale >= num_parts:
-            file_io.remove(work.target(folder, file) if folder else work.target(file))
+    """Writes a list of lines, or removes the one that another run left if there are none."""
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        file_io.remove(work.target(name))
+        return
+    with file_io.create(work.target(name), work.temporary(name), makes_folders=True) as out:
+        out.write(first)
+        out.writelines(lines)

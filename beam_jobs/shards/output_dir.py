@@ -43,8 +43,7 @@ def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Returns whether tfpipe gives this name to a file or folder of a dataset."""
-    is_list = file_names.parse_list_part(file_names.DUPLICATES, name) is not None
-    if name in _OUR_NAMES or is_list or name.endswith(".labels.txt"):
+    if name in _OUR_NAMES or name.endswith(".labels.txt"):
         return True
     try:
         file_names.parse_shard_name(name)

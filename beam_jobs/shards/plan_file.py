@@ -101,7 +101,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
             with file_io.create(tar, makes_folders=True) as out:
                 unpack(plan.listing, location, out)
     manifest = work.find_manifest(header.fingerprint)
-    if manifest is not None and not _has_promised_lists(work, manifest):
+    if manifest is not None and not all(file_io.exists(work.target(name)) for name in manifest.promised_lists):
         # Only the images can restore the lists, so the dataset is finished again.
         file_io.remove(work.target(file_names.MANIFEST))
         manifest = None
@@ -143,16 +143,3 @@ def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
         for shard in split.shards:
             if work.find_written(shard.file) is None:
                 work.save_written(WrittenShard(shard))
-
-
-def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:
-    """Returns whether the lists that the manifest counts exist. Unlike the TFDS files, they cannot be made from it."""
-    has_duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
-    promised = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: has_duplicates}
-    return not any(is_promised and _find_missing_parts(work, name) for name, is_promised in promised.items())
-
-
-def _find_missing_parts(work: WorkDir, name: str) -> list[str]:
-    """Returns the parts of a list in the dataset directory that are missing."""
-    folder, _, base = name.rpartition("/")
-    return file_names.find_missing_parts(base, file_io.list_names(work.target(folder) if folder else work.output))

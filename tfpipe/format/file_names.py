@@ -1,8 +1,6 @@
 """The names of the files in a dataset directory: `train-00003-of-00008.tfrecord`, indexes, the manifest, and others."""
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import NamedTuple
 
 from tfpipe.errors import ConfigError, FormatError
@@ -23,9 +21,6 @@ WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed o
 OPAQUE = "opaque.json"  # the result of an opaque job, whose records nobody needs to understand
 INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
-LIST_PART_BYTES = 64 << 20
-"""The size above which a list of lines is written in parts. A part has the lines that begin in so many bytes of it."""
-
 MAX_SHARDS = 100_000
 """The most shards of a dataset: 10 TB and more at the usual shard size. Reading such a manifest takes 80 MB."""
 
@@ -39,53 +34,9 @@ SPLITS = {
 }
 """The names that datasets use for the three splits, and the split that each means."""
 
-_LIST_SUFFIX = ".jsonl"
-_MAX_PARTS = 100_000  # a file of a larger number is not ours
 _COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot: working folders have one
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 _INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+|{COLUMNS_DIR}/{_COLUMN.pattern})-[0-9a-f]+")
-
-
-def list_part_name(name: str, part: int) -> str:
-    """Returns the name of a part of a list of lines: the name itself for part 0, then `duplicates.00001.jsonl`."""
-    return name if part == 0 else f"{name.removesuffix(_LIST_SUFFIX)}.{part:05d}{_LIST_SUFFIX}"
-
-
-def parse_list_part(name: str, file: str) -> int | None:
-    """Returns which part of the list `name` a file is, from 0; None if it is not one of its parts."""
-    stem = re.escape(name.removesuffix(_LIST_SUFFIX))
-    match = re.fullmatch(rf"{stem}(?:\.([0-9]{{5,9}}))?{re.escape(_LIST_SUFFIX)}", file)
-    part = int(match[1] or 0) if match else None
-    return part if part is not None and list_part_name(name, part) == file else None
-
-
-def find_missing_parts(name: str, files: Iterable[str]) -> list[str]:
-    """Returns the missing parts of a list: the first one, and any that stands before another."""
-    parts = {part for file in files if (part := parse_list_part(name, file)) is not None}
-    wanted = range(min(max(parts, default=0), _MAX_PARTS) + 1)
-    return [list_part_name(name, part) for part in wanted if part not in parts]
-
-
-def cut_list(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """Yields the lines of each part of a list. They must be read before the next part is asked for.
-
-    Part k has the lines, each with its end, that begin in bytes k to k + 1 times `LIST_PART_BYTES` of the list, so
-    tasks can write parts side by side. It is empty if a line before it is longer than a part.
-    """
-    num_parts = 0
-    for part, numbered in groupby(_number_lines(lines), key=lambda pair: pair[0]):
-        for _ in range(num_parts, part):
-            yield iter(())
-        yield (line for _, line in numbered)
-        num_parts = part + 1
-
-
-def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yields each line with the number of its part."""
-    begin = 0
-    for line in lines:
-        yield begin // LIST_PART_BYTES, line
-        begin += len(line)
 
 
 class ShardName(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.format import file_names
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.view import ViewSplit
@@ -294,6 +295,13 @@ class Manifest:
     def random_access(self) -> bool:
         """Whether shards have indexes: they are not compressed, or each record is a gzip member of its own."""
         return not self.compression or any(split.unpacked_bytes for split in self.splits.values())
+
+    @property
+    def promised_lists(self) -> list[str]:
+        """The lists of quarantined and of equal images that lie beside the shards."""
+        has_duplicates = bool(self.duplicates.within or self.duplicates.across)
+        lists = {file_names.QUARANTINE: self.quarantined > 0, file_names.DUPLICATES: has_duplicates}
+        return [name for name, is_promised in lists.items() if is_promised]
 
     @property
     def full_schema(self) -> Schema:

@@ -214,15 +214,9 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name in sorted(listing):
         if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith((".idx", ".parquet")) and name not in indexes:
             yield Damage(name, "extra", "the manifest knows no such index")
-    duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
-    promised = dict.fromkeys((file_names.TFDS_INFO, file_names.TFDS_FEATURES), tfds_metadata.can_hold(manifest))
-    lists = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
-    for name in (name for name, is_promised in lists.items() if is_promised):
-        folder, _, base = name.rpartition("/")
-        files = [path.rpartition("/")[2] for path in listing if path.rpartition("/")[0] == folder]
-        promised |= {f"{folder}/{part}".lstrip("/"): True for part in file_names.find_missing_parts(base, files)}
-    for name, is_promised in promised.items():
-        if is_promised and name not in listing:
+    tfds = [file_names.TFDS_INFO, file_names.TFDS_FEATURES] if tfds_metadata.can_hold(manifest) else []
+    for name in (*tfds, *manifest.promised_lists):
+        if name not in listing:
             yield Damage(name, "missing", "the file is missing")
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,9 +46,8 @@ def write_repaired(
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
     staging.move_shards(chain(*splits.values()))
-    for number, part in enumerate(file_names.cut_list(lines)):
-        path = file_io.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
-        file_io.write_file(path, b"".join(part))
+    if duplicates := b"".join(lines):
+        file_io.write_file(file_io.join(data, file_names.DUPLICATES), duplicates)
     losses = [damage.to_json() for damage in lost]
     losses += [damage for shard in chain(*shards.values()) for damage in shard.left_out]
     infos = [shard.info for _, shard in chain(*splits.values())]
@@ -97,21 +95,12 @@ def _read_image_paths(staging: RepairFolder, name: str, shard: WrittenShard, rec
 
 def _copy_quarantine(source: str, data: str) -> bool:
     """Copies the list of quarantined images, and their bytes as far as they can be read."""
-    list_name = os.path.basename(file_names.QUARANTINE)
     try:
-        names = file_io.list_names(file_io.join(source, file_names.QUARANTINE_DIR))
-        if file_names.find_missing_parts(list_name, names):
-            return False
-        names = [name for name in names if file_names.parse_list_part(list_name, name) is not None]
-        parts: dict[str, bytes] = {}
-        for name in names:
-            left = _MAX_QUARANTINE_BYTES - sum(map(len, parts.values()))
-            parts[name] = file_io.read_bytes(file_io.join(source, file_names.QUARANTINE_DIR, name), left)
+        lines = file_io.read_bytes(file_io.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
     except (OSError, DataError, FormatError):
         return False
     file_io.make_folder(file_io.join(data, file_names.QUARANTINED_BYTES_DIR))
-    for name, lines in parts.items():
-        file_io.write_file(file_io.join(data, file_names.QUARANTINE_DIR, name), lines)
+    file_io.write_file(file_io.join(data, file_names.QUARANTINE), lines)
     folder = file_io.join(source, file_names.QUARANTINED_BYTES_DIR)
     for name in file_io.list_names(folder):
         with contextlib.suppress(OSError, FormatError):

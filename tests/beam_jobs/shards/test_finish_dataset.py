@@ -9,7 +9,7 @@ from tests.beam_jobs.datasets import make_dataset, read_images, read_quarantine,
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_zip
 from tests.refusals import refusal
 from tfpipe.errors import DataError
-from tfpipe.format import file_names, manifest_json
+from tfpipe.format import manifest_json
 from tfpipe.format.manifest import ImageSizes
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage import file_io
@@ -192,29 +192,13 @@ def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
     assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-def test_large_lists_are_written_in_parts_that_join_to_the_whole(tmp_path: Path, monkeypatch) -> None:
-    copies = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}
+def test_the_lists_of_another_run_go(tmp_path: Path) -> None:
+    copies, output = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}, tmp_path / "out"
     source = write_files(tmp_path / "in", copies | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(3)})
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    make_dataset(source, whole, max_bad=3, num_shards=2)
-    monkeypatch.setattr(file_names, "LIST_PART_BYTES", 200)
-    make_dataset(source, parts, max_bad=3, num_shards=2)
-    lists = {
-        "duplicates.jsonl": ["duplicates.00001.jsonl", "duplicates.00002.jsonl", "duplicates.jsonl"],
-        "quarantine/quarantined.jsonl": ["quarantined.00001.jsonl", "quarantined.jsonl"],
-    }
-    for name, names in lists.items():
-        found = sorted(path.name for path in (parts / name).parent.glob("*.jsonl"))
-        assert found == names
-        joined = b"".join((parts / name).with_name(part).read_bytes() for part in [found[-1], *found[:-1]])
-        assert joined == (whole / name).read_bytes()
-    assert {name for name in read_tree(whole) if "jsonl" not in name} == {
-        name for name in read_tree(parts) if "jsonl" not in name
-    }
-    # A run with other images puts its own lists there, and the parts of the longer ones go.
-    monkeypatch.undo()
-    make_dataset(write_files(tmp_path / "other", copies), parts, overwrite=True)
-    assert [path.name for path in sorted(parts.rglob("*.jsonl"))] == ["duplicates.jsonl"]
+    make_dataset(source, output, max_bad=3, num_shards=2)
+    assert [path.name for path in sorted(output.rglob("*.jsonl"))] == ["duplicates.jsonl", "quarantined.jsonl"]
+    make_dataset(write_files(tmp_path / "other", copies), output, overwrite=True)
+    assert [path.name for path in sorted(output.rglob("*.jsonl"))] == ["duplicates.jsonl"]
 
 
 def test_a_run_that_was_killed_between_two_lists_goes_on(tmp_path: Path, monkeypatch) -> None:
@@ -223,7 +207,6 @@ def test_a_run_that_was_killed_between_two_lists_goes_on(tmp_path: Path, monkeyp
         f"cat/{i}.jpg": b"bad %d" % i for i in range(4)
     }
     source, output = write_files(tmp_path / "in", files), tmp_path / "out"
-    monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
     make_dataset(source, tmp_path / "straight", max_bad=4, num_shards=3)
     create = file_io.create
 
@@ -241,20 +224,21 @@ def test_a_run_that_was_killed_between_two_lists_goes_on(tmp_path: Path, monkeyp
             patch.setattr(file_io, "create", crash)
             make_dataset(source, output, max_bad=4, num_shards=3)
 
-    for most in (1, 2, 4):
+    for most in (1, 2):
         with pytest.raises(KeyboardInterrupt):
             run(most)
         assert not (output / "manifest.json").exists()
     make_dataset(source, output, max_bad=4, num_shards=3)
     assert read_tree(output) == read_tree(tmp_path / "straight")
-    assert len([*output.rglob("*.jsonl")]) > 4
+    assert len([*output.rglob("*.jsonl")]) == 2
 
 
-def test_a_part_of_a_list_that_is_missing_is_damage(tmp_path: Path, monkeypatch) -> None:
-    source = write_files(tmp_path / "in", {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)})
-    monkeypatch.setattr(file_names, "LIST_PART_BYTES", 200)
-    make_dataset(source, tmp_path / "out")
+def test_a_list_that_is_missing_is_damage(tmp_path: Path) -> None:
+    copies = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}
+    make_dataset(write_files(tmp_path / "in", copies | {"cat/bad.jpg": b"bad"}), tmp_path / "out", max_bad=1)
     assert verify(str(tmp_path / "out"), VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
-    (tmp_path / "out" / "duplicates.00001.jsonl").unlink()
+    names = ("duplicates.jsonl", "quarantine/quarantined.jsonl")
+    for name in names:
+        (tmp_path / "out" / name).unlink()
     report = verify(str(tmp_path / "out"), VerifyConfig(workers=0, allow_duplicates=True))
-    assert [(damage.file, damage.kind) for damage in report.damaged] == [("duplicates.00001.jsonl", "missing")]
+    assert sorted((damage.file, damage.kind) for damage in report.damaged) == [(name, "missing") for name in names]
