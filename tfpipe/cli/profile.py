@@ -52,9 +52,9 @@ _OF_THE_PIPELINE = ("dataset", "trainer", "html")
 @help_option(
     "--loader",
     group=_OWN,
-    metavar="MODULE:FUNCTION",
-    help="Profile a loader of yours in place of DATASET: a function that returns a PyTorch DataLoader, a Grain "
-    "loader, a Keras PyDataset, or any iterable of batches.",
+    metavar="MODULE:NAME",
+    help="Profile a loader of yours in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras PyDataset, or "
+    "any iterable of batches, or a function that returns one, as --apply needs it. FILE.py:NAME works too.",
 )
 @help_option(
     "--step-ms",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tfpipe.cli.shared.command import require_tensorflow
 from tfpipe.cli.shared.console import status_line
-from tfpipe.cli.shared.inputs import load_function, load_stages, open_data, quiet_start, read_config
+from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target
 from tfpipe.engine.config import toml_json
 
@@ -62,7 +62,7 @@ def make_loader_report(args: SimpleNamespace) -> "Report":
         check_target(args.apply)
         toml_json.check_suffix(args.apply)
     strangers = threading.enumerate()
-    make = load_function(args.loader or "", "--loader")
+    make = load_loader(args.loader or "")
     with status_line("Making the loader") as observer:
         from tfpipe.profiler.loader.measure import LoaderSource, Trainer, profile_loader
 

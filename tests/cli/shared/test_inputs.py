@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refusal
-from tfpipe.cli.shared.inputs import load_function
+from tfpipe.cli.shared.inputs import load_function, load_loader
 from tfpipe.errors import ConfigError
 
 
@@ -26,6 +26,8 @@ def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch) -> None:
             "--stages: there is no module no_such_module. Run the command in the folder of the module",
         ),
         ("json:change", "--stages: json has no function change."),
+        ("json:__all__", "--stages: json:__all__ is no function, but a list."),
+        ("no/such.py:change", "--stages: there is no module such. Run the command in the folder of the module"),
         ("needs_more:change", "--stages: needs_more imports no_such_library, which is not installed."),
         ("broken:change", "--stages: broken cannot be imported: ZeroDivisionError: division by zero"),
     ],
@@ -36,3 +38,15 @@ def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch, text: str, message: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     assert refusal(ConfigError, load_function, text, "--stages").startswith(message)
+
+
+def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "beside_it.py").write_text("batches = [1, 2]\n")
+    (folder / "my_training.py").write_text("from beside_it import batches\n\ndef make():\n    return batches\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    made = load_loader("src/my_training.py:make")()
+    assert made == [1, 2]
+    assert load_loader(f"{folder}/my_training.py:batches")() is made, "a loader that was made already is taken as it is"

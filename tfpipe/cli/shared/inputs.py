@@ -5,7 +5,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +101,29 @@ def load_stages(stages: str | None) -> "Customize | None":
 
 
 def load_function(text: str, option: str) -> Any:
-    """Returns the function that `module:function` names; the module may lie in the current directory."""
-    module_name, colon, name = text.partition(":")
+    """Returns the function that `module:function` or `file.py:function` names."""
+    function = _load(text, option)
+    if not callable(function):
+        raise ConfigError(f"{option}: {text} is no function, but a {type(function).__name__}.")
+    return function
+
+
+def load_loader(text: str) -> Callable[[], Any]:
+    """Returns the function that `text` names and that makes a loader; of a loader itself, one that returns it."""
+    found = _load(text, "--loader")
+    return found if callable(found) else lambda: found
+
+
+def _load(text: str, option: str) -> Any:
+    """Returns what `module:name` names; the module may lie in the current directory. `folder/file.py` names one too."""
+    module_name, colon, name = text.rpartition(":")
     if not (module_name and colon and name.isidentifier()):
         raise ConfigError(f"{option} must be module:function, got {text!r}.")
-    if "" not in sys.path:  # an installed command does not look for modules in the current directory
-        sys.path.insert(0, "")
+    folder = ""  # an installed command does not look for modules in the current directory
+    if module_name.endswith(".py"):  # as `python file.py` finds it and what lies beside it
+        folder, module_name = os.path.split(module_name.removesuffix(".py"))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -117,7 +134,7 @@ def load_function(text: str, option: str) -> Any:
         ) from None
     except Exception as error:
         raise ConfigError(f"{option}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ConfigError(f"{option}: {module_name} has no function {name}.")
-    return function
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ConfigError(f"{option}: {module_name} has no function {name}.") from None
