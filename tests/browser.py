@@ -21,7 +21,8 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Iterator[Any]:
     """Starts one browser for all tests, with an empty profile; its driver is given, so that selenium looks for none."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -69,6 +70,13 @@ def pytest_sessionstart() -> None:
     the call itself: the thread never comes back, and Python collects nothing any more.
     """
     gc.disable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs a library which is not here: the extra `test` brings what most tests import."""
+    missing = [name for mark in item.iter_markers("needs") for name in mark.args if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: pip install -e '.[test-all]'")
 
 
 def pytest_runtest_teardown() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.beam_jobs.datasets import read_records
 from tests.export.datasets import make_photo_dataset
 
@@ -26,6 +28,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.needs("tfrecord")
 def test_vahidk_tfrecord_reads_every_record_by_the_index(small_dataset: Path) -> None:
     command = [sys.executable, "-c", _READ, str(small_dataset)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -182,6 +182,7 @@ def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.needs("tensorflow_datasets")
 def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     import tensorflow_datasets as tfds
 

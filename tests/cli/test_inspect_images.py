@@ -122,6 +122,7 @@ def test_a_wrong_option(tfpipe: Tfpipe, small_dataset: Path, args: list[str], me
 
 
 @needs_browser
+@pytest.mark.needs("selenium")
 def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser: Any) -> None:
     page = write_page(tfpipe, boxes, 10)
     browser.get_log("browser")

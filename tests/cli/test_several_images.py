@@ -217,8 +217,10 @@ def test_a_classifier_needs_one_image(made: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("tensorflow_datasets")
 def test_tfds_gives_the_bytes(made: Path, number: Number) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
+    import tensorflow_datasets as tfds
+
     for example in tfds.as_numpy(tfds.builder_from_directory(made).as_dataset(split="train")):
         k = int(example["caption"].split()[1])
         expected = [make_file(k, place) for place in range(count_images(k, number))]

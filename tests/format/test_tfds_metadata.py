@@ -10,7 +10,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from tfpipe import fields
 from tfpipe.errors import ConfigError
@@ -19,6 +18,9 @@ from tfpipe.format import tfrecord
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+
+tfds = pytest.importorskip("tensorflow_datasets")
+pytestmark = pytest.mark.needs("tensorflow_datasets")
 
 SCHEMA = image_schema(
     labeled=True,

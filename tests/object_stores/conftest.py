@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,14 @@ from tests.object_stores.proxy import Proxy
 from tfpipe.storage.file_store import split_url
 
 _numbers = count()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of this folder as those that need clients of object stores and emulators."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.needs("moto", "gcp_storage_emulator", "obstore", "huggingface_hub"))
 
 
 class Cloud:

@@ -56,6 +56,7 @@ def test_files_are_read_whole_and_in_part(store: FolderStore) -> None:
         file_io.check_files(["gs://data/photos/a"], [7])
 
 
+@pytest.mark.needs("obstore")
 def test_parts_are_read_with_what_follows_them(store: FolderStore) -> None:
     """What was asked for ahead is read without another request, once."""
     reader = RangeReader(["gs://data/photos/a"])
@@ -69,6 +70,7 @@ def test_parts_are_read_with_what_follows_them(store: FolderStore) -> None:
     assert store.log[2].range == "bytes=30-39"
 
 
+@pytest.mark.needs("obstore")
 def test_what_nobody_reads_is_dropped(store: FolderStore) -> None:
     reader = RangeReader(["gs://data/photos/a"])
     for begin in range(0, 100, 10):
@@ -104,6 +106,7 @@ def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch) -> N
     assert len(store.log) == 64
 
 
+@pytest.mark.needs("obstore")
 def test_an_error_of_the_store_is_a_sentence(store: FolderStore) -> None:
     store.harm = lambda _: 403
     reader = RangeReader(["gs://data/photos/a"])

@@ -30,6 +30,7 @@ from tests.refusals import refusal
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
 
+pytestmark = pytest.mark.needs("google.api_core")
 CONFIG = ShardConfig("gs://in", "gs://out")
 
 

@@ -128,6 +128,7 @@ for part in (0, 1):
 """
 
 
+@pytest.mark.needs("tfrecord")
 def test_vahidk_reads_by_its_index(copy: Path) -> None:
     run(copy, export=("vahidk",))
     shard = "train-00001-of-00004"

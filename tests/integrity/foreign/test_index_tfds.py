@@ -10,7 +10,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -18,6 +17,9 @@ from tfpipe.engine.source import Source
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.pipeline.build import build_dataset
+
+tfds = pytest.importorskip("tensorflow_datasets")
+pytestmark = pytest.mark.needs("tensorflow_datasets")
 
 NAMES = ["daisy", "rose", "tulip"]
 

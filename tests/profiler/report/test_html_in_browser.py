@@ -13,7 +13,7 @@ from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.types import Report, Step
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.needs("selenium")]
 HOSTILE = "<script>alert(1)</script></svg>" + "long" * 40
 
 
