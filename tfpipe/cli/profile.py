@@ -1,35 +1,89 @@
 """`tfpipe profile`: why the accelerator waits, and what to change."""
 
 import json
-from types import SimpleNamespace
-from typing import Any
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from tfpipe.cli import profile_run
-from tfpipe.cli.shared.command import command
+from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import (
     Percent,
     batch_option,
     budget_option,
     config_file_option,
+    config_options,
     size_option,
     split_option,
     stages_option,
+    take,
 )
-from tfpipe.cli.shared.console import echo
+from tfpipe.cli.shared.console import echo, status_line
 from tfpipe.cli.shared.help_groups import HelpOption, help_option
+from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
+from tfpipe.engine.config import toml_json
 from tfpipe.errors import ConfigError
 from tfpipe.system.extras import check_installed
+from tfpipe.system.options import Choice, Number, Text, check_options, option
+
+if TYPE_CHECKING:
+    from tfpipe.profiler.types import Report
 
 _DATA, _OWN, _ACCELERATOR, _MEASURING = "Data", "A loader of your own", "Accelerator", "Measuring"
 _OF_THE_PIPELINE = ("dataset", "trainer", "html")
+_FUNCTION = "MODULE:FUNCTION"
+
+TrainerKind = Literal["loop", "fit"]
 
 
-@command(
-    example="tfpipe profile flowers --step-ms 30 --batch-size 256",
-)
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """The options of `tfpipe profile` but those of the pipeline.
+
+    Attributes:
+        transform: Function for each image that your reader gets as its transform; batches are then made without
+            TensorFlow. Default: None.
+        batch_transform: Function for each batch that your reader gets, likewise. Default: None.
+        loader: Profile a loader of yours in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras PyDataset,
+            or any iterable of batches, or a function that returns one, as `apply` needs it; FILE.py:NAME works too.
+            Default: None.
+        step_ms: Milliseconds that the accelerator computes on a batch. Above 0. Default: None.
+        images_per_second: In place of `step_ms`: images that the accelerator consumes per second. Above 0.
+            Default: None.
+        trainer: Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras'
+            fit on a GPU or TPU, which takes the next batch while the device computes. "loop" or "fit". Default: "loop".
+        train: With `loader`, in place of `step_ms`: a function of yours that trains on a batch. Default: None.
+        seconds: Seconds to measure, at least. Above 0. Default: 3.0.
+        price_per_hour: Price of the accelerator; the report then says what its idle time costs a day. At least 0.
+            Default: None.
+        apply: Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this
+            file. Default: None.
+    """
+
+    transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)
+    batch_transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)
+    loader: str | None = option(Text(), None, group=_OWN, metavar="MODULE:NAME")
+    step_ms: float | None = option(Number(above=0), None, group=_ACCELERATOR, metavar="MS")
+    images_per_second: float | None = option(Number(above=0), None, group=_ACCELERATOR, metavar="RATE")
+    trainer: TrainerKind = option(Choice(get_args(TrainerKind)), "loop", group=_ACCELERATOR)
+    train: str | None = option(Text(), None, group=_OWN, metavar="MODULE:STEP")
+    seconds: float = option(Number(above=0), 3.0, group=_MEASURING, metavar="S")
+    price_per_hour: float | None = option(Number(at_least=0), None, group=_ACCELERATOR, metavar="P")
+    apply: str | None = option(Text(), None, group=_MEASURING, metavar="FILE")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions that readers get, by the names of their arguments."""
+        named = {"transform": self.transform, "batch_transform": self.batch_transform}
+        return {name: function for name, function in named.items() if function is not None}
+
+
+@command(example="tfpipe profile flowers --step-ms 30 --batch-size 256")
 @click.argument("dataset", required=False)
 @split_option
 @batch_option
@@ -37,70 +91,7 @@ _OF_THE_PIPELINE = ("dataset", "trainer", "html")
 @budget_option
 @config_file_option
 @stages_option
-@help_option(
-    "--transform",
-    group=_DATA,
-    metavar="MODULE:FUNCTION",
-    help="Function for each image that your reader gets as `transform`. Batches are then made without TensorFlow.",
-)
-@help_option(
-    "--batch-transform",
-    group=_DATA,
-    metavar="MODULE:FUNCTION",
-    help="Function for each batch that your reader gets as `batch_transform`, likewise.",
-)
-@help_option(
-    "--loader",
-    group=_OWN,
-    metavar="MODULE:NAME",
-    help="Profile a loader of yours in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras PyDataset, or "
-    "any iterable of batches, or a function that returns one, as --apply needs it. FILE.py:NAME works too.",
-)
-@help_option(
-    "--step-ms",
-    group=_ACCELERATOR,
-    type=float,
-    metavar="MS",
-    help="Milliseconds that the accelerator computes on a batch.",
-)
-@help_option(
-    "--images-per-second",
-    group=_ACCELERATOR,
-    type=float,
-    metavar="RATE",
-    help="In place of --step-ms: images that the accelerator consumes per second.",
-)
-@help_option(
-    "--trainer",
-    group=_ACCELERATOR,
-    type=click.Choice(["loop", "fit"]),
-    default="loop",
-    show_default=True,
-    help="Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras' fit "
-    "on a GPU or TPU, which takes the next batch while the device computes.",
-)
-@help_option(
-    "--train",
-    group=_OWN,
-    metavar="MODULE:STEP",
-    help="With --loader, in place of --step-ms: a function of yours that trains on a batch.",
-)
-@help_option(
-    "--seconds",
-    group=_MEASURING,
-    type=float,
-    metavar="S",
-    default=3.0,
-    show_default=True,
-    help="Seconds to measure, at least.",
-)
-@help_option(
-    "--price-per-hour",
-    group=_ACCELERATOR,
-    type=float,
-    metavar="P",
-    help="Price of the accelerator. The report then says what its idle time costs a day.",
-)
+@config_options(ProfileOptions)
 @help_option(
     "--max-idle",
     group=_MEASURING,
@@ -108,14 +99,8 @@ _OF_THE_PIPELINE = ("dataset", "trainer", "html")
     metavar="PERCENT",
     help="Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%.",
 )
-@help_option(
-    "--apply",
-    group=_MEASURING,
-    metavar="FILE",
-    help="Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this file.",
-)
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
-def profile(**given: Any) -> None:
+def profile(dataset: str | None, max_idle: float | None, html: str | None, as_json: bool, **given: Any) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
@@ -124,33 +109,52 @@ def profile(**given: Any) -> None:
 
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
-    args = SimpleNamespace(**given)
-    if args.loader is not None:
-        _check_goes_with_loader()
-        _check_loader(args)
-    else:
-        _check_pipeline(args)
-    if args.html is not None:  # before anything is measured
+    options = ProfileOptions(**take(ProfileOptions, given))
+    _check(dataset, options, max_idle)
+    if html is not None:  # before anything is measured
         check_installed("jinja2", "`tfpipe profile --html`", "Jinja2", "tfpipe[report]")
-        check_target(args.html)
-    report = profile_run.make_report(args) if args.loader is None else profile_run.make_loader_report(args)
+        check_target(html)
+    if options.apply is not None:
+        check_target(options.apply)
+    report = make_loader_report(options) if dataset is None else make_report(dataset, options, **given)
     from tfpipe.profiler.report.text_json import to_json, to_text
 
-    click.echo(json.dumps(to_json(report), allow_nan=False) if args.as_json else to_text(report), nl=args.as_json)
-    if args.apply is not None:
-        echo(f"Wrote {args.apply}.", err=True)
-    if args.html is not None:
+    click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
+    if options.apply is not None:
+        echo(f"Wrote {options.apply}.", err=True)
+    if html is not None:
         from tfpipe.profiler.report.html import render
 
-        write_file(args.html, render(report).encode())
-        echo(f"Wrote {args.html}.", err=True)
-    if args.max_idle is not None and report.idle_after_fixes > args.max_idle:
-        echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {args.max_idle:.1%}.", err=True)
+        write_file(html, render(report).encode())
+        echo(f"Wrote {html}.", err=True)
+    if max_idle is not None and report.idle_after_fixes > max_idle:
+        echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {max_idle:.1%}.", err=True)
         raise SystemExit(1)
 
 
+def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None) -> None:
+    """Refuses options that do not go together."""
+    if options.loader is not None:
+        _check_goes_with_loader()
+    elif options.train is not None:
+        raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
+    elif dataset is None:
+        raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
+    elif options.apply is not None and options.functions:
+        raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
+    speeds = {"--step-ms": options.step_ms, "--images-per-second": options.images_per_second, "--train": options.train}
+    given = [flag for flag, value in speeds.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"An accelerator has one speed. Give one of {' and '.join(given)}.")
+    if not given and (max_idle, options.price_per_hour, options.trainer) != (None, None, "loop"):
+        raise ConfigError(
+            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
+            "--price-per-hour and --trainer."
+        )
+
+
 def _check_goes_with_loader() -> None:
-    """Checks that no option stands beside `--loader` that would have no effect."""
+    """Refuses options that would have no effect beside `--loader`."""
     context = click.get_current_context()
     given = [
         param.opts[-1] if isinstance(param, click.Option) else "DATASET"
@@ -162,40 +166,60 @@ def _check_goes_with_loader() -> None:
         raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(given)}.")
 
 
-def _check_pipeline(args: SimpleNamespace) -> None:
-    """Checks the arguments of a run of a pipeline."""
-    if args.train is not None:
-        raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
-    if args.dataset is None:
-        raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
-    given = [value for value in (args.step_ms, args.images_per_second) if value is not None]
-    if len(given) > 1:
-        raise ConfigError("An accelerator has one speed. Give one of --step-ms and --images-per-second.")
-    if not given and (args.max_idle, args.price_per_hour, args.trainer) != (None, None, "loop"):
-        raise ConfigError(
-            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
-            "--price-per-hour and --trainer."
-        )
-    _check_above_0(args)
-    if args.apply is not None and (args.transform or args.batch_transform):
-        raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
+def make_report(
+    dataset: str, options: ProfileOptions, split: str | None, batch_size: int | None, stages: str | None, **given: Any
+) -> "Report":
+    """Returns the report on a pipeline, and tries its fixes if a file for them is named."""
+    file = given.pop("config")
+    config = read_config(file, batch_size, given=given)
+    batch = config.batch_size
+    step_s = batch / options.images_per_second if options.images_per_second else (options.step_ms or 0.0) / 1e3
+    require_tensorflow("profile")
+    data, split = open_data(dataset, split)
+    if options.apply is not None:
+        from tfpipe.profiler import tuned_file
+
+        place = tuned_file.describe_place(data, split)
+        tuned_file.check_path(options.apply, place)
+    customize = load_stages(stages)
+    with quiet_start():
+        from tfpipe.profiler.diagnose import diagnosis
+        from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, profile_pipeline
+        from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+        from tfpipe.profiler.model import NO_IDLE
+        from tfpipe.profiler.trials import try_fixes
+    functions = {name: load_function(path, f"--{name.replace('_', '-')}") for name, path in options.functions.items()}
+    accelerator = Accelerator(step_s, batch, options.trainer if step_s else "none")
+    with status_line("Building the pipeline") as observer:
+        run_config = ProfileConfig(options.seconds)
+        profile = profile_pipeline(data, split, config, accelerator, run_config, observer, customize, functions)
+        report = diagnosis.make_report(profile, options.price_per_hour)
+        if options.apply is None:
+            return report
+        turn = make_turn(data, split, config, accelerator, options.seconds / 2, customize)
+        enough = (1 - NO_IDLE) * accelerator.images_per_second
+        report, kept = try_fixes(report, turn, observer, enough)
+    rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
+    asked = {} if file is None else toml_json.read(file)
+    asked |= {name: value for name, value in given.items() if value is not None} | {"batch_size": batch}
+    tuned_file.write(options.apply, asked, kept, place, rates)
+    return report
 
 
-def _check_loader(args: SimpleNamespace) -> None:
-    """Checks what gives the step behind a loader."""
-    given = [value for value in (args.train, args.step_ms, args.images_per_second) if value is not None]
-    if len(given) > 1:
-        raise ConfigError("A loader has one trainer. Give one of --step-ms, --images-per-second and --train.")
-    if not given and (args.max_idle, args.price_per_hour) != (None, None):
-        raise ConfigError(
-            "Without a step there is no idle time. Give --step-ms, --images-per-second or --train, or leave out "
-            "--max-idle and --price-per-hour."
-        )
-    _check_above_0(args)
+def make_loader_report(options: ProfileOptions) -> "Report":
+    """Returns the report on a loader, and writes the options that were kept."""
+    if options.apply is not None:
+        toml_json.check_suffix(options.apply)
+    strangers = threading.enumerate()
+    make = load_loader(options.loader or "")
+    with status_line("Making the loader") as observer:
+        from tfpipe.profiler.loader.measure import LoaderSource, Trainer, profile_loader
 
-
-def _check_above_0(args: SimpleNamespace) -> None:
-    for name in ("step_ms", "images_per_second", "seconds"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"--{name.replace('_', '-')} must be above 0, got {value:g}.")
+        train = None if options.train is None else load_function(options.train, "--train")
+        step_s = None if options.step_ms is None else options.step_ms / 1e3
+        trainer = Trainer(step_s, options.images_per_second, train)
+        source, applies = LoaderSource(make, options.loader or "", strangers), options.apply is not None
+        report, kept = profile_loader(source, trainer, options.seconds, applies, observer, options.price_per_hour)
+    if options.apply is not None:
+        toml_json.write(options.apply, kept)
+    return report
