@@ -77,7 +77,7 @@ def test_again_says_the_same_and_writes_nothing(made: Path, tmp_path: Path) -> N
     before = file.stat().st_ino
     assert export(config) == report
     assert file.stat().st_ino == before
-    assert {name: (sums.records, sums.files) for name, sums in report.splits.items()} == {
+    assert {name: (sums["records"], sums["files"]) for name, sums in report.splits.items()} == {
         "train": (12, 4),
         "test": (1, 1),
     }

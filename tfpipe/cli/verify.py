@@ -2,24 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tfpipe.cli.shared.command import command, show
+from tfpipe.cli.shared.config_option import config_option, config_options, drop_missing
 from tfpipe.cli.shared.progress import ScanDisplay
+from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.repair import RepairResult
+from tfpipe.integrity.repair import repair as run_repair
+from tfpipe.integrity.verify import VerifyConfig, VerifyReport
+from tfpipe.integrity.verify import verify as run_verify
 from tfpipe.system.units import human_bytes, human_count
-
-if TYPE_CHECKING:
-    from tfpipe.integrity.damage_kinds import Damage
-    from tfpipe.integrity.repair import RepairResult
-    from tfpipe.integrity.verify import VerifyReport
 
 JSON_VERSION = 1
 _MAX_SHOWN = 50
-_workers_option = click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of worker processes.  [default: one per core]"
-)
 
 
 @command(
@@ -27,25 +25,20 @@ _workers_option = click.option(
     json_help="Print one JSON object, with all damages.",
 )
 @click.argument("target", metavar="DATASET")
-@click.option("--quick", is_flag=True, help="Check only framing, checksums, sizes and the index. Decode no images.")
-@click.option("--allow-duplicates", is_flag=True, help="Accept images that occur in two splits.")
-@_workers_option
-def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None, as_json: bool) -> None:
+@config_options(VerifyConfig)
+def verify(target: str, as_json: bool, **options: Any) -> None:
     """Check whether DATASET is intact, and print the file, record, byte and kind of each damage.
 
     DATASET is the directory of a finished dataset, a file, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if anything is damaged.
     """
-    from tfpipe.integrity.verify import VerifyConfig
-    from tfpipe.integrity.verify import verify as run
-
     with ScanDisplay("Verifying") as display:
-        report = run(target, VerifyConfig(quick, allow_duplicates, workers), display)
+        report = run_verify(target, VerifyConfig(**drop_missing(options)), display)
     show(_report_json(target, report), _format(target, report), as_json)
     raise SystemExit(1 if report.damaged else 0)
 
 
-def list_damages(damages: "list[Damage]") -> Iterator[str]:
+def list_damages(damages: list[Damage]) -> Iterator[str]:
     """Yields one line for each damage, up to a limit."""
     for damage in damages[:_MAX_SHOWN]:
         record = "" if damage.record is None else f", record {damage.record:,}"
@@ -56,12 +49,12 @@ def list_damages(damages: "list[Damage]") -> Iterator[str]:
         yield f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)"
 
 
-def count_kinds(damages: "list[Damage]") -> str:
+def count_kinds(damages: list[Damage]) -> str:
     """Returns the number of damages of each kind."""
     return ", ".join(f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in damages).items())
 
 
-def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
+def _report_json(target: str, report: VerifyReport) -> dict[str, Any]:
     return {
         "version": JSON_VERSION,
         "dataset": target,
@@ -74,7 +67,7 @@ def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
     }
 
 
-def _format(target: str, report: "VerifyReport") -> Iterator[str]:
+def _format(target: str, report: VerifyReport) -> Iterator[str]:
     yield from list_damages(report.damaged)
     yield from report.notes
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
@@ -92,21 +85,19 @@ def _format(target: str, report: "VerifyReport") -> Iterator[str]:
 @click.option(
     "--quick", is_flag=True, help="Do not decode images: keep each record that fits its checksums and the schema."
 )
-@_workers_option
+@config_option(VerifyConfig, "workers")
 def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json: bool) -> None:
     """Write every undamaged record of DATASET into the new directory OUTPUT, and list what was lost.
 
     DATASET is only read. OUTPUT appears when it is complete. Its file repair.json lists the lost records. Run the same
     command again after an interruption.
     """
-    from tfpipe.integrity.repair import repair as run
-
     with ScanDisplay("Repairing") as display:
-        result = run(dataset, output, quick=quick, workers=workers, observer=display)
+        result = run_repair(dataset, output, quick=quick, workers=workers, observer=display)
     show(_result_json(dataset, output, result), _format_result(output, result), as_json)
 
 
-def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str, Any]:
+def _result_json(dataset: str, output: str, result: RepairResult) -> dict[str, Any]:
     return {
         "version": JSON_VERSION,
         "dataset": dataset,
@@ -118,7 +109,7 @@ def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str,
     }
 
 
-def _format_result(output: str, result: "RepairResult") -> Iterator[str]:
+def _format_result(output: str, result: RepairResult) -> Iterator[str]:
     yield from list_damages(result.lost)
     if result.inferred:
         yield "The manifest could not be used: schema and class names were taken from the records."

@@ -11,7 +11,7 @@ from tfpipe.system.units import human_count
 from tfpipe.views.config import ViewConfig
 
 if TYPE_CHECKING:
-    from tfpipe.format.view import View, ViewSplit
+    from tfpipe.format.view import View
 
 _SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_counts")
 
@@ -22,16 +22,14 @@ _SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_co
 @click.argument("dataset")
 @click.argument("where", required=False, default="")
 @config_option(ViewConfig, "name", required=True)
-@click.option("--sample", metavar="SHARE", help="Take this share of the records, such as 10% or 0.1.  [default: all]")
+@config_option(ViewConfig, "sample")
 @config_option(ViewConfig, "seed")
 @click.option(
     "--without", type=click.File(), metavar="FILE", help="Leave out the records whose names FILE has, one in each line."
 )
 @config_option(ViewConfig, "weights")
 @click.option("--overwrite", is_flag=True, help="Replace a view of this name.")
-def view(
-    dataset: str, where: str, name: str, sample: str | None, overwrite: bool, as_json: bool, **options: Any
-) -> None:
+def view(dataset: str, where: str, name: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Give the records of DATASET that fulfill WHERE a name. No record is copied.
 
     WHERE is a condition as in SQL, such as "label in ('cat', 'dog') and width >= 300 and not duplicate". Without it the
@@ -43,12 +41,12 @@ def view(
 
     without = options.pop("without")
     names = tuple(line.rstrip("\n") for line in without if line.strip()) if without is not None else ()
-    share = None if sample is None else _read_share(sample)
-    config = ViewConfig(name, where, without=names, **drop_missing({**options, "sample": share}))
+    config = ViewConfig(name, where, without=names, **drop_missing(options))
     manifest = load_manifest(dataset)
     made = make_view(manifest, config)
     path = write_view(manifest, made, overwrite)
-    address, splits = f"{dataset}@{name}", {name: _split_json(split) for name, split in made.splits.items()}
+    address = f"{dataset}@{name}"
+    splits = {name: {fact: getattr(split, fact) for fact in _SPLIT_FACTS} for name, split in made.splits.items()}
     show({"dataset": dataset, "view": address, "file": path, "splits": splits}, _format(address, made), as_json)
 
 
@@ -57,17 +55,3 @@ def _format(address: str, made: "View") -> Iterator[str]:
         epoch = "" if chosen.weights is None else f", {chosen.epoch_records:,} read in an epoch"
         yield f"{split}: {human_count(chosen.records, 'record')} of {chosen.stored_records:,}{epoch}"
     yield f"{address} is complete"
-
-
-def _read_share(text: str) -> float:
-    number = text.removesuffix("%")
-    try:
-        return float(number) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise click.BadParameter(
-            f"It must be a share such as 10% or 0.1, got {text!r}.", param_hint="--sample"
-        ) from None
-
-
-def _split_json(split: "ViewSplit") -> dict[str, Any]:
-    return {name: getattr(split, name) for name in _SPLIT_FACTS}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from tfpipe.system.options import Choice, Count, check_options, option
+from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
 
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 
@@ -17,7 +17,7 @@ class ExportConfig:
         output: The directory that appears when everything in it is complete, or a URL, where export.json appears then.
             Required.
         to: The format that is written. "webdataset", "parquet" or "arrayrecord". Required.
-        splits: The names of the splits to write; empty for all. Default: ().
+        splits: A split to write. Empty: all. Default: ().
         workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.
             Default: None.
 
@@ -28,7 +28,7 @@ class ExportConfig:
     dataset: str
     output: str
     to: Format = option(Choice(get_args(Format)))
-    splits: tuple[str, ...] = ()
+    splits: tuple[str, ...] = option(Unchecked(), (), flag="--split", metavar="NAME")
     workers: int | None = option(Count(0), None)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -34,28 +34,11 @@ _WORKERS = Workers(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The part of an export that came from one shard."""
-
-    split: str
-    records: int
-    files: int
-    bytes: int
-
-
 class Workshop(WorkingFolder):
     """The working folder of an unfinished export. Besides what every job keeps it has `parts/`: unfinished files."""
 
     ending = ".tfpipe-export"
     parts = ("parts", "rows", "data")
-
-    def load(self, job: ShardJob) -> Written | None:
-        """Reads the description of what a shard became; None if it is not finished."""
-        try:
-            return Written(**json.loads(file_io.read_whole(self.path("rows", f"{job.name}.json"))))
-        except FileNotFoundError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class ExportReport:
     """The result of an export."""
 
     to: str
-    splits: Mapping[str, Written]
+    splits: Mapping[str, Mapping[str, int]]  # records, files and bytes of each
     notes: tuple[str, ...] = ()  # sentences that the user should know
 
 
@@ -78,19 +61,17 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
     output = workshop.output
     identity = _identify(config, manifest, splits)
-    done = _read_report(output, identity)
-    if done is not None:
+    report = _read_report(output, identity)
+    if report is not None:
         file_io.remove_tree(workshop.base)
-        return done
+        return report
     jobs = list_jobs(manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
         sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
         shared = (config.to, manifest, workshop)
-        run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
-        _finish(config, manifest, jobs, workshop, identity)
+        written = run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
+        report = _finish(config, manifest, _sum(jobs, written), workshop, identity)
         workshop.publish()
-    report = _read_report(output, identity)
-    assert report is not None
     return report
 
 
@@ -136,13 +117,13 @@ def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -
 
 
 def _finish(
-    config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, identity: str
-) -> None:
+    config: ExportConfig, manifest: Manifest, splits: dict[str, dict[str, int]], workshop: Workshop, identity: str
+) -> ExportReport:
     """Writes the files beside the shards, the report last."""
     files: dict[str, bytes] = {}
     whole = replace(manifest, schema=manifest.full_schema)
     if config.to == "arrayrecord":
-        files |= array_record.describe_for_tfds(whole, list(dict.fromkeys(job.file.split for job in jobs)))
+        files |= array_record.describe_for_tfds(whole, splits)
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)
@@ -160,21 +141,22 @@ def _finish(
         "identity": identity,
         "name": manifest.name,
         "to": config.to,
-        "splits": {name: asdict(written) for name, written in _sum(jobs, workshop).items()},
+        "splits": splits,
         "label_names": manifest.label_names,
         "notes": notes,
     }
     file_io.write_file(workshop.result(REPORT), json.dumps(document, indent=1).encode() + b"\n")
+    return ExportReport(config.to, splits, tuple(notes))
 
 
-def _sum(jobs: Sequence[ShardJob], workshop: Workshop) -> dict[str, Written]:
-    sums: dict[str, Written] = {}
-    for job in jobs:
-        one, split = workshop.load(job), job.file.split
-        assert one is not None
-        old = sums.get(split, Written(split, 0, 0, 0))
-        sums[split] = Written(split, old.records + one.records, old.files + one.files, old.bytes + one.bytes)
-    return sums
+def _sum(jobs: Sequence[ShardJob], written: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Returns the records, the files and the bytes of each split."""
+    splits: dict[str, dict[str, int]] = {}
+    for job, num_bytes in zip(jobs, written, strict=True):
+        sums = splits.setdefault(job.file.split, {"records": 0, "files": 0, "bytes": 0})
+        for name, count in (("records", job.num_records), ("files", 1), ("bytes", num_bytes)):
+            sums[name] += count
+    return splits
 
 
 def _read_report(output: str, identity: str) -> ExportReport | None:
@@ -187,22 +169,21 @@ def _read_report(output: str, identity: str) -> ExportReport | None:
         document = {}
     if not isinstance(document, dict) or document.get("identity") != identity:
         raise ConfigError(f"{output} holds another export; choose another name.")
-    splits = {name: Written(**sums) for name, sums in document["splits"].items()}
-    return ExportReport(document["to"], splits, tuple(document["notes"]))
+    return ExportReport(document["to"], document["splits"], tuple(document["notes"]))
 
 
-def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> None:
-    """Writes a shard and then its description, unless an earlier run did."""
-    progress = Progress(counters)
+def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:
+    """Writes a shard and then the number of its bytes, unless an earlier run did, and returns the number."""
+    progress, row = Progress(counters), workshop.path("rows", f"{job.name}.json")
     shard = job.file.shard
     assert shard is not None
-    if workshop.load(job) is not None:
+    if file_io.exists(row):
         progress.done(FileReport(job.file, shard.records, shard.bytes))
-        return
+        return int(file_io.read_whole(row))
     with file_io.explain_os_errors(f"export {job.file.path} into {workshop.output}"):
         num_bytes = _write(to, manifest, workshop, progress, job)
-        written = Written(job.file.split, job.num_records, 1, num_bytes)
-        file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
+        file_io.write_file(row, str(num_bytes).encode())
+    return num_bytes
 
 
 def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:

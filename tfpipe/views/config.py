@@ -16,7 +16,8 @@ class ViewConfig:
         name: The name of the view, as in `flowers@large`. Required.
         where: The condition of the records to read, as behind SQL's WHERE. Its columns are `split`, `name`, `label`,
             `height`, `width`, `bytes`, `duplicate` and others that the dataset has. Empty: all records. Default: "".
-        sample: The share of the records that fulfill the condition, above 0 and at most 1. 1: all. Default: 1.0.
+        sample: The share of the records that fulfill the condition, such as 10% or 0.1. 1.0: all. In (0, 1].
+            Default: 1.0.
         seed: The seed of the sample. At least 0. Default: 0.
         without: The names of records to leave out. Default: ().
         weights: The number of times that an epoch of training reads each record: "class_balanced", or a column of
@@ -28,7 +29,7 @@ class ViewConfig:
 
     name: str = option(Unchecked(), metavar="NAME")
     where: str = ""
-    sample: float = option(Share(), 1.0)
+    sample: float = option(Share(), 1.0, metavar="SHARE")
     seed: int = option(Count(0), 0)
     without: tuple[str, ...] = ()
     weights: str | None = option(Unchecked(), None, metavar="COLUMN")

@@ -145,8 +145,10 @@ def _get_type(name: str, kind: options.Kind) -> Any:
             return Size()
         case Count() | Seed() | options.Size():
             return int
-        case Number() | Share():
+        case Number():
             return float
+        case Share():
+            return ShareOfAll()
         case options.CountOrShare():
             return CountOrShare()
         case options.Shares():
@@ -166,7 +168,7 @@ def _describe(default: Any, name: str, flag: str) -> str:
 class CountOrShare(click.ParamType):
     """A count or a share: `25` becomes 25, `1%` and `0.01` become 0.01."""
 
-    name = "count or share"
+    name, examples = "count or share", "a count such as 25 or a share such as 1%"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
         """Converts the option's text; click calls it."""
@@ -175,7 +177,13 @@ class CountOrShare(click.ParamType):
                 return float(value[:-1]) / 100
             return float(value) if "." in value or "e" in value else int(value)
         except ValueError:
-            self.fail(f"must be a count such as 25 or a share such as 1%, got {value!r}.", param, ctx)
+            self.fail(f"must be {self.examples}, got {value!r}.", param, ctx)
+
+
+class ShareOfAll(CountOrShare):
+    """A share: `10%` and `0.1` become 0.1."""
+
+    name, examples = "share", "a share such as 10% or 0.1"
 
 
 class Percent(click.ParamType):

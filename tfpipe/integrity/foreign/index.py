@@ -29,7 +29,7 @@ from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, sca
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.options import Choice, check_options, option
+from tfpipe.system.options import Choice, Unchecked, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 
@@ -53,34 +53,35 @@ class IndexConfig:
 
     Attributes:
         target: A directory, a file, or a pattern such as `/data/train-*`. Required.
-        output: The directory for the manifest and the indexes. None: the directory of the files. Default: None.
-        split: The split of all files. None: the split follows from each file's name. Default: None.
+        output: The folder for manifest.json and index. None: beside the files. Default: None.
+        split: The split of all files. None: taken from each file's name. Default: None.
         image_key: The feature that holds the image, or one list of images; or several features with an image each, of
-            which a batch then holds all. None: it is found by its name and content; records need none. Default: None.
-        label_key: The feature that holds the class; or one float, which is a value of each batch. None: a class is
-            found by its name. Default: None.
-        tensors: The features that are tensors, as `NAME=DTYPE[SHAPE]`: raw bytes, or a list of float32, int64 or bytes.
-            The sizes are numbers, `?` for an axis that differs between records and comes first, or names of numbers in
-            `sizes`; or the shape is the name of the feature that holds it. Default: ().
-        sizes: A JSON file with sizes by their names. None: `statistics.json` in the directory of the files. Default:
-            None.
-        label_base: The number that is stored for class 0. "auto": the smallest label tells. "auto", "0" or "1".
-            Default: "auto".
-        export: The readers for which index files are written too: "dali", "vahidk". Default: ().
+            which a batch then holds all. Empty: found by name and content; records need none. Default: ().
+        label_key: The feature that holds the class, or a float as a value of each batch. None: found by name.
+            Default: None.
+        tensors: A feature that is a tensor, raw bytes or a list of float32, int64 or bytes, such as
+            elevation=float32[64,64]. The sizes are numbers, `?` for an axis that differs between records and comes
+            first, or names of numbers in `sizes`; or the shape is the name of the feature that holds it, as in
+            image/encoded=uint8[image/shape]. Default: ().
+        sizes: A JSON file with sizes by their names, for `tensors`. None: statistics.json beside the files.
+            Default: None.
+        label_base: The number that the files store for the first class. "auto": the smallest; the pipeline always
+            counts from 0. "auto", "0" or "1". Default: "auto".
+        export: Readers that get index files too, in a folder of their name: dali or vahidk. Default: ().
 
     Raises:
         ConfigError: A value cannot be used.
     """
 
     target: str
-    output: str | None = None
-    split: str | None = None
-    image_key: str | Sequence[str] | None = None
-    label_key: str | None = None
-    tensors: Sequence[str] = ()
-    sizes: str | None = None
+    output: str | None = option(Unchecked(), None, metavar="DIR")
+    split: str | None = option(Unchecked(), None, metavar="NAME")
+    image_key: str | Sequence[str] = option(Unchecked(), (), metavar="KEY")
+    label_key: str | None = option(Unchecked(), None, metavar="KEY")
+    tensors: Sequence[str] = option(Unchecked(), (), flag="--tensor", metavar="NAME=DTYPE[SHAPE]")
+    sizes: str | None = option(Unchecked(), None, metavar="FILE")
     label_base: LabelBase = option(Choice(get_args(LabelBase)), "auto")
-    export: tuple[Export, ...] = ()
+    export: tuple[Export, ...] = option(Unchecked(), (), metavar="READER")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -164,7 +165,7 @@ def _read_first(
 def _choose_keys(
     options: IndexConfig, root: str, first: tuple[dict[str, Feature], dict[str, int]], metadata: Metadata
 ) -> Keys:
-    images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key or ())
+    images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
     tensors = find_tensors(options.tensors, *first, options.sizes or file_io.join(root, SIZES_FILE))
     return choose_keys(first[0], Keys(images, options.label_key, tensors=tensors), metadata)
 
