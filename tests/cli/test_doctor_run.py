@@ -222,7 +222,7 @@ def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch) -> No
     assert cache == Check(
         "cache",
         "failure",
-        f"The cache of 'train' of {manifest.directory} needs 150.5 KB in {tmp_path}, and 1.0 KB are free there.",
+        f"The cache of 'train' of {manifest.directory} needs 149.4 KB in {tmp_path}, and 1.0 KB are free there.",
         "Free some, use a smaller `decoded_size`, or give another `cache_dir`.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
