@@ -195,8 +195,8 @@ def test_a_cache_in_memory(manifest: Manifest, monkeypatch, free: int, status: s
         assert cache == Check(
             "cache",
             "failure",
-            f"`cache` decoded of 'train' of {manifest.directory} needs 149.9 KB of memory, and 150.0 KB are free, of which a "
-            "cache may take 90 %.",
+            f"`cache` decoded of 'train' of {manifest.directory} needs 149.9 KB of memory, and 150.0 KB are free, of "
+            "which a cache may take 90 %.",
             "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache.",
         )
         assert memory.advice == "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."

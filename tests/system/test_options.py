@@ -72,7 +72,7 @@ def refused(kind: Kind, value: object) -> str:
         (Size(100), 101, "`x` must be a side from 1 to 100 pixels, or (height, width), got 101."),
         (Size(100), (1, 0), "`x` must be a side from 1 to 100 pixels, or (height, width), got (1, 0)."),
         (Amount(), 0, "`x` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0."),
-        (Amount(), "big", "`x` must be a size such as 128MiB or 2GB, got 'big'."),
+        (Amount(), "big", "`x` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 'big'."),
         (Text(), "", "`x` must be text in Unicode and not empty, got ''."),
         (Names(), ["a"], "`x` must be a list of names, none of them empty, got ['a']."),
         (Names(), ("a", "a"), "`x` must name each only once, got ('a', 'a')."),

@@ -5,10 +5,10 @@ The check of a value, the command line with its help, and the tests of documenta
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
@@ -23,17 +23,22 @@ _KEY = "option"
 _ADDRESS = re.compile(r"(?:\[[^/,\s\[\]]+\]|[^:/,\s\[\]]+):([0-9]{1,5})")
 
 
-class Kind(ABC):
-    """The values that an option takes."""
+class Kind:
+    """The values that an option takes. This one takes all."""
 
     @property
-    @abstractmethod
     def allowed(self) -> str:
         """The sentence that documents the values, as in "At least 1."; empty if the type says it all."""
+        return ""
 
-    @abstractmethod
+    def refuse(self, value: Any) -> str | None:
+        """Returns what a wrong value must be, as in "be at least 1"; None for one that the option can have."""
+        return None
+
     def check(self, name: str, value: object) -> None:
         """Raises a ConfigError that names the option unless it can have this value."""
+        if (must := self.refuse(value)) is not None:
+            raise ConfigError(f"`{name}` must {must}, got {value!r}.")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -42,17 +47,14 @@ class Kind(ABC):
 class Flag(Kind):
     """A switch: true or false."""
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is true or false."""
-        if not isinstance(value, bool):
-            raise ConfigError(f"`{name}` must be true or false, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses all but true and false."""
+        return None if isinstance(value, bool) else "be true or false"
 
 
 @dataclass(frozen=True)
 class Count(Kind):
-    """A whole number."""
+    """A whole number; `True` is not one."""
 
     lowest: int
     highest: int | None = None
@@ -62,29 +64,22 @@ class Count(Kind):
     @property
     def allowed(self) -> str:
         """The limits."""
-        if self.words:
-            return f"{self._quoted}, or from {self.lowest} to {self.highest}."
-        if self.highest is not None:
-            return f"From {self.lowest} to {self.highest}."
-        return f"At least {self.lowest}."
+        words = ", ".join(f'"{word}"' for word in self.words)
+        return f"{words}, or {self._limits}." if words else f"{self._limits.capitalize()}."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is a whole number within the limits, or a word; `True` is not a number."""
-        if value in self.words:
-            return
-        if self.words and not (_is_whole(value) and self.lowest <= value <= (self.highest or value)):
-            raise ConfigError(f"`{name}` must be {self.allowed.removesuffix('.')}, got {value!r}.")
-        if not _is_whole(value):
-            raise ConfigError(f"`{name}` must be a whole number, got {value!r}.")
-        if self.highest is not None and not self.lowest <= value <= self.highest:
-            raise ConfigError(f"`{name}` must be from {self.lowest} to {self.highest}, got {value}.")
-        if value < self.lowest:
-            limit = f"at least {self.lowest}" if self.zero is None else f"at least 1, or 0 for {self.zero}"
-            raise ConfigError(f"`{name}` must be {limit}, got {value}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is no whole number within the limits, and no word."""
+        is_whole, highest = _is_whole(value), float("inf") if self.highest is None else self.highest
+        if value in self.words or (is_whole and self.lowest <= value <= highest):
+            return None
+        if self.words:
+            return f"be {self.allowed.removesuffix('.')}"
+        limits = self._limits if self.zero is None else f"at least 1, or 0 for {self.zero}"
+        return f"be {limits if is_whole else 'a whole number'}"
 
     @property
-    def _quoted(self) -> str:
-        return ", ".join(f'"{word}"' for word in self.words)
+    def _limits(self) -> str:
+        return f"at least {self.lowest}" if self.highest is None else f"from {self.lowest} to {self.highest}"
 
 
 @dataclass(frozen=True)
@@ -96,12 +91,12 @@ class Seed(Kind):
     @property
     def allowed(self) -> str:
         """The limits."""
-        return "From -2**63 to 2**63 - 1." if self.signed else "From -2**63 to 2**64 - 1."
+        return f"From -2**63 to 2**{63 if self.signed else 64} - 1."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is a whole number that fits."""
-        if not _is_whole(value) or not -(2**63) <= value < 2 ** (63 if self.signed else 64):
-            raise ConfigError(f"`{name}` must be a whole number that fits into 64 bits, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is no whole number that fits."""
+        fits = _is_whole(value) and -(2**63) <= value < 2 ** (63 if self.signed else 64)
+        return None if fits else "be a whole number that fits into 64 bits"
 
 
 @dataclass(frozen=True)
@@ -116,30 +111,22 @@ class Number(Kind):
     @property
     def allowed(self) -> str:
         """The limits."""
-        return self._values[0].upper() + self._values[1:] + "."
+        return f"{self._limits[0].upper()}{self._limits[1:]}."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is a number within the limits, or the word."""
-        if self.word is not None and value == self.word:
-            return
-        if not is_number(value) or not self._holds(value):
-            raise ConfigError(f"`{name}` must be {self._values}, got {value!r}.")
-
-    @property
-    def _values(self) -> str:
-        return self._limits + ("" if self.word is None else f', or "{self.word}"')
-
-    @property
-    def _limits(self) -> str:
-        limits = {"above": self.above, "at least": self.at_least, "below": self.below}
-        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
-
-    def _holds(self, value: float) -> bool:
-        return (
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is no number within the limits, and not the word."""
+        holds = is_number(value) and (
             (self.above is None or value > self.above)
             and (self.at_least is None or value >= self.at_least)
             and (self.below is None or value < self.below)
         )
+        return None if holds or (self.word is not None and value == self.word) else f"be {self._limits}"
+
+    @property
+    def _limits(self) -> str:
+        limits = {"above": self.above, "at least": self.at_least, "below": self.below}
+        text = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        return text if self.word is None else f'{text}, or "{self.word}"'
 
 
 class CountOrShare(Kind):
@@ -147,21 +134,19 @@ class CountOrShare(Kind):
 
     allowed = "A whole number, or a share from 0.0 to 1.0."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks the limits."""
-        if isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1):
-            return
-        raise ConfigError(f"`{name}` must be a count or a share between 0 and 1, got {value}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is below 0, and a share above 1."""
+        fits = isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1)
+        return None if fits else "be a count or a share between 0 and 1"
 
 
 class Shares(Kind):
-    """The share of each of several parts, by its name."""
+    """The share of each of several splits, by its name."""
 
     allowed = "Shares above 0 that add up to 1."
 
-    def check(self, name: str, value: object) -> None:
+    def check(self, name: str, value: Any) -> None:
         """Checks each share, and the sum."""
-        assert isinstance(value, Mapping)
         for part, share in value.items():
             if not 0 < share <= 1:
                 raise ConfigError(f"The share of split {part!r} must be above 0 and at most 1, got {share}.")
@@ -174,10 +159,9 @@ class Share(Kind):
 
     allowed = "In (0, 1]."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is above 0 and at most 1."""
-        if not is_number(value) or not 0 < value <= 1:
-            raise ConfigError(f"`{name}` must be in (0, 1], got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is not above 0 and at most 1."""
+        return None if is_number(value) and 0 < value <= 1 else "be in (0, 1]"
 
 
 @dataclass(frozen=True)
@@ -192,10 +176,9 @@ class Choice(Kind):
         quoted = [f'"{word}"' for word in self.words]
         return f"{', '.join(quoted[:-1])} or {quoted[-1]}."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is one of the words."""
-        if value not in self.words:
-            raise ConfigError(f"`{name}` must be {', '.join(self.words[:-1])} or {self.words[-1]}, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses all but the words."""
+        return None if value in self.words else f"be {', '.join(self.words[:-1])} or {self.words[-1]}"
 
 
 @dataclass(frozen=True)
@@ -209,13 +192,11 @@ class Size(Kind):
         """The limits."""
         return f"A side from 1 to {self.highest}, or (height, width)."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that each side is a whole number within the limits."""
+    def refuse(self, value: Any) -> str | None:
+        """Refuses a side that is no whole number within the limits."""
         sides = value if isinstance(value, tuple) and len(value) == 2 else (value,)
-        if not all(_is_whole(side) and 1 <= side <= self.highest for side in sides):
-            raise ConfigError(
-                f"`{name}` must be a side from 1 to {self.highest} pixels, or (height, width), got {value!r}."
-            )
+        fits = all(_is_whole(side) and 1 <= side <= self.highest for side in sides)
+        return None if fits else f"be a side from 1 to {self.highest} pixels, or (height, width)"
 
 
 class Amount(Kind):
@@ -223,43 +204,34 @@ class Amount(Kind):
 
     allowed = "At least 1, as a number or a size such as 128MiB."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is above 0."""
-        if not (_is_whole(value) or isinstance(value, str)) or parse_bytes(value, name) < 1:
-            raise ConfigError(f"`{name}` must be at least 1, a whole number or {A_SIZE}, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is no size above 0."""
+        with contextlib.suppress(ConfigError):
+            if parse_bytes(value) >= 1:
+                return None
+        return f"be at least 1, a whole number or {A_SIZE}"
 
 
 class Text(Kind):
     """A text that is not empty, such as a path or a name."""
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is text that a file can hold."""
-        if not _is_text(value):
-            raise ConfigError(f"`{name}` must be text in Unicode and not empty, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what no file can hold as a text."""
+        return None if _is_text(value) else "be text in Unicode and not empty"
 
 
 class Unchecked(Kind):
     """A text, or several, that whoever opens the file or reads the column checks; it need not be UTF-8."""
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks nothing."""
-
 
 class Names(Kind):
     """A tuple of different names, which may be empty."""
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that the names are text, and that none occurs twice."""
+    def refuse(self, value: Any) -> str | None:
+        """Refuses names that are no text, or occur twice."""
         if not isinstance(value, tuple) or not all(map(_is_text, value)):
-            raise ConfigError(f"`{name}` must be a list of names, none of them empty, got {value!r}.")
-        if len(set(value)) < len(value):
-            raise ConfigError(f"`{name}` must name each only once, got {value!r}.")
+            return "be a list of names, none of them empty"
+        return "name each only once" if len(set(value)) < len(value) else None
 
 
 class SizesByName(dict[str, Any]):
@@ -272,18 +244,13 @@ class SizesByName(dict[str, Any]):
 class Sizes(Kind):
     """A size for each axis of some features, which may be none."""
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that the names are text and the sizes whole numbers, at least 1."""
-        entries = value.items() if isinstance(value, dict) else [(None, None)]
-        for feature, sizes in entries:
+    def refuse(self, value: Any) -> str | None:
+        """Refuses names that are no text, and sizes that are no whole numbers from 1."""
+        for feature, sizes in value.items() if isinstance(value, dict) else [(None, None)]:
             axes = sizes if isinstance(sizes, tuple) and sizes else (sizes,)
             if not _is_text(feature) or not all(_is_whole(size) and size >= 1 for size in axes):
-                raise ConfigError(
-                    f"`{name}` must have sizes from 1 by the names of features, such as {{'tokens': 77}} or "
-                    f"{{'frames': (16, 128)}}, got {value!r}."
-                )
+                return "have sizes from 1 by the names of features, such as {'tokens': 77} or {'frames': (16, 128)}"
+        return None
 
 
 class Addresses(Kind):
@@ -291,12 +258,11 @@ class Addresses(Kind):
 
     allowed = "Like host:5050, one or several."
 
-    def check(self, name: str, value: object) -> None:
-        """Checks that each is an address."""
+    def refuse(self, value: Any) -> str | None:
+        """Refuses what is no address, or occurs twice."""
         if not isinstance(value, tuple) or not all(map(_is_address, value)):
-            raise ConfigError(f"`{name}` must be a list of addresses like host:5050, got {value!r}.")
-        if len(set(value)) < len(value):
-            raise ConfigError(f"`{name}` must name each worker only once, got {value!r}.")
+            return "be a list of addresses like host:5050"
+        return "name each worker only once" if len(set(value)) < len(value) else None
 
 
 @dataclass(frozen=True)
@@ -305,12 +271,9 @@ class Nested(Kind):
 
     type: type[Any]
 
-    allowed = ""
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that the value is of the class, which has checked the options in it."""
-        if not isinstance(value, self.type):
-            raise ConfigError(f"`{name}` must be {self.type.__name__}, got {value!r}.")
+    def refuse(self, value: Any) -> str | None:
+        """Refuses objects of other classes. The class has checked the options in it."""
+        return None if isinstance(value, self.type) else f"be {self.type.__name__}"
 
 
 @dataclass(frozen=True)
