@@ -103,7 +103,7 @@ def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
         (["inspect", "a", "--show", "12"], "Option '--show' requires 2 arguments. Give --show N OUT.png."),
         (["shard", "a"], "Missing argument 'OUTPUT'."),
         (["shard", "a", "b", "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
-        (["shard", "a", "b", "--print-command", "--json"], "Leave out --dry-run and --json."),
+        (["shard", "a", "b", "--print-command", "--json"], "--print-command and --json exclude each other."),
         (["shard", "a", "b", "--part", "8/8"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
         (["shard", "a", "b", "--part", "3"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
         (["shard", "a", "b", "--part", "auto"], "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"),

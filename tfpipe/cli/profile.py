@@ -12,12 +12,12 @@ from tfpipe.cli.shared.config_option import (
     Percent,
     batch_option,
     budget_option,
+    build,
     config_file_option,
     config_options,
     size_option,
     split_option,
     stages_option,
-    take,
 )
 from tfpipe.cli.shared.console import echo, status_line
 from tfpipe.cli.shared.help_groups import HelpOption, help_option
@@ -109,7 +109,7 @@ def profile(dataset: str | None, max_idle: float | None, html: str | None, as_js
 
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
-    options = ProfileOptions(**take(ProfileOptions, given))
+    options = build(ProfileOptions, given)
     _check(dataset, options, max_idle)
     if html is not None:  # before anything is measured
         check_installed("jinja2", "`tfpipe profile --html`", "Jinja2", "tfpipe[report]")

@@ -7,10 +7,10 @@ import click
 
 from beam_jobs.config import ShardConfig, TableColumns
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.config_option import config_options, drop_missing, take
+from tfpipe.cli.shared.config_option import build, config_options, drop_missing, take
 from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.shard_command import RunArgs, job_options, refuse_path, run_job, run_opaque, run_options
+from tfpipe.cli.shared.shard_command import RunArgs, job_options, run_job, run_opaque, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -42,11 +42,9 @@ def shard(**options: Any) -> None:
 
     Run the same command again after an interruption: finished shards are kept.
     """
-    beam_args = options.pop("beam_args")
-    run_args = RunArgs.take(options, beam_args)
-    refuse_path(beam_args, "INPUT and OUTPUT must be two paths, got a third")
+    run_args = RunArgs.take(options, "INPUT and OUTPUT")
     refuse_records("shard", options["input"])
-    form, columns = ImageForm(**take(ImageForm, options)), TableColumns(**take(TableColumns, options))
+    form, columns = build(ImageForm, options), build(TableColumns, options)
     run_job(ShardConfig(form=form, columns=columns, **drop_missing(options)), run_args)
 
 
@@ -65,9 +63,7 @@ def append(dataset: str, **options: Any) -> None:
 
     Run the same command again after an interruption: finished shards are kept.
     """
-    beam_args = options.pop("beam_args")
-    run_args = RunArgs.take(options, beam_args)
-    refuse_path(beam_args, "DATASET and INPUT must be two paths, got a third")
+    run_args = RunArgs.take(options, "DATASET and INPUT")
     refuse_records("append", options["input"])
     from beam_jobs import process_pool
 
@@ -75,7 +71,7 @@ def append(dataset: str, **options: Any) -> None:
         process_pool.start_early()  # before the next line imports the job
     from beam_jobs.append_job import open_append
 
-    columns = TableColumns(**take(TableColumns, options))
+    columns = build(TableColumns, options)
     with open_append(dataset, ShardConfig(output=dataset, columns=columns, **drop_missing(options))) as job:
         run_job(job.config, run_args, job)
 
@@ -116,18 +112,13 @@ def reshard(**options: Any) -> None:
 
     Run the same command again after an interruption: finished shards are kept.
     """
-    beam_args = options.pop("beam_args")
     opaque = {name: options.pop(name) for name in ("opaque", "compression", "split")}
     if opaque["opaque"]:
-        refuse_path(beam_args, "DATASET and OUTPUT must be two paths, got a third", "Put a pattern in quotes.")
-        run_opaque(options, beam_args, opaque["compression"], opaque["split"])
+        run_opaque(options, opaque["compression"], opaque["split"])
         return
     if given := next((name for name in ("compression", "split") if opaque[name] is not None), None):
         raise ConfigError(f"--{given} goes with --opaque. Leave it out, or add --opaque.")
-    run_args = RunArgs.take(options, beam_args)
-    refuse_path(
-        beam_args, "DATASET and OUTPUT must be two paths, got a third", "To join several datasets, use `tfpipe merge`."
-    )
+    run_args = RunArgs.take(options, "DATASET and OUTPUT", "To join several datasets, use `tfpipe merge`.")
     form, dataset = take(ImageForm, options), options.pop("dataset")
     run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)
 
@@ -147,7 +138,8 @@ def merge(**options: Any) -> None:
     """
     arguments: tuple[str, ...] = options.pop("paths")
     paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
-    run_args = RunArgs.take(options, arguments[len(paths) :])
+    options["beam_args"] = arguments[len(paths) :]
+    run_args = RunArgs.take(options)
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")

@@ -20,6 +20,7 @@ from tfpipe.system.options import Amount, Choice, Count, Flag, Nested, Number, O
 from tfpipe.system.units import A_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Config = TypeVar("Config")
 
 _SECOND_NAMES = {"wds": "webdataset"}
 _SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`\"0-9])")
@@ -68,7 +69,10 @@ def config_option(
 
 
 def get_flag(config: Any, name: str) -> str:
-    """Returns the name of an option on the command line."""
+    """Returns the name of an option on the command line, or of one of a nested config, as in "form.quality"."""
+    outer, _, inner = name.rpartition(".")
+    if outer:
+        return get_flag(get_options(config)[outer].kind.type, inner)  # type: ignore[attr-defined]
     return get_options(config)[name].flag or f"--{name.replace('_', '-')}"
 
 
@@ -130,6 +134,11 @@ class _Words(click.Choice):
 def take(config: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of a config from those of a command, and returns those that the user gave."""
     return drop_missing({field.name: options.pop(field.name) for field in fields(config) if field.name in options})
+
+
+def build(config: type[Config], options: dict[str, Any]) -> Config:
+    """Removes the options of a config from those of a command, and returns the config with what the user gave."""
+    return config(**take(config, options))
 
 
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,21 +8,22 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
-from tfpipe.cli.shared.config_option import all_options, config_options, drop_missing, get_flag, take
+from tfpipe.cli.shared.config_option import all_options, build, config_options, drop_missing, get_flag
 from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
-from tfpipe.system.options import Nested, get_default, get_options
+from tfpipe.system.options import list_changes
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -112,28 +113,49 @@ class RunArgs:
     part: tuple[int, int] | None = None  # its number and how many there are; None for the whole job
 
     @classmethod
-    def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
-        """Removes its options from a command's options."""
-        runner = RunnerConfig(**take(RunnerConfig, options))
+    def take(cls, options: dict[str, Any], paths: str = "", advice: str = "") -> "RunArgs":
+        """Removes its options from a command's options, and refuses those that exclude each other.
+
+        `paths` names the two paths of the command, behind which only options for Beam may follow.
+        """
+        beam_args = options.pop("beam_args")
+        _refuse_path(beam_args, paths, advice)
+        runner = build(RunnerConfig, options)
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
-            raise ConfigError(
-                f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
-            )
+            _exclude(f"--runner {runner.runner}", f"{named} after --")
         flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json", "plan_only")}
-        part = options.pop("part", None)
-        if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
-            raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
-        if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
-            raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
-        args = cls((*runner.beam_args(), *beam_args), part=part, **flags)
-        if args.plan_only or part is not None:
-            mode = "--plan-only" if args.plan_only else "--part"
-            others = {"--part": part is not None and args.plan_only, "--dry-run": args.dry_run}
-            others |= {"--print-command": args.print_command, "a runner": bool(args.beam_args)}
-            for other in (name for name, is_given in others.items() if is_given):
-                raise ConfigError(f"{mode} and {other} exclude each other. Leave one of them out.")
+        args = cls((*runner.beam_args(), *beam_args), part=options.pop("part", None), **flags)
+        given = {
+            "--num-shards": options["num_shards"] is not None,
+            "--shard-size": options["shard_size_bytes"] is not None,
+            "--part": args.part is not None,
+            "a runner": bool(args.beam_args),
+            "--json": args.as_json,
+            **{f"--{name.replace('_', '-')}": value for name, value in flags.items()},
+        }
+        for one, other in _EXCLUDED:
+            if given[one] and given[other]:
+                _exclude(one, other)
         return args
+
+
+_EXCLUDED = (
+    ("--num-shards", "--shard-size"),
+    ("--plan-only", "--part"),
+    *product(("--print-command",), ("--dry-run", "--json")),
+    *product(("--plan-only", "--part"), ("--dry-run", "--print-command", "a runner")),
+)
+
+
+def _refuse_path(beam_args: Sequence[str], paths: str, advice: str) -> None:
+    if beam_args and not beam_args[0].startswith("-"):
+        text = f"{paths} must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
+        raise ConfigError(f"{text} {advice}".rstrip())
+
+
+def _exclude(one: str, other: str) -> NoReturn:
+    raise ConfigError(f"{one} and {other} exclude each other. Leave one of them out.")
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
@@ -162,19 +184,20 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
 _OPAQUE = ("num_shards", "shard_size_bytes", "shuffle", "seed", "workers")  # the options of an opaque job
 
 
-def run_opaque(options: dict[str, Any], beam_args: Sequence[str], compression: str | None, split: str | None) -> None:
+def run_opaque(options: dict[str, Any], compression: str | None, split: str | None) -> None:
     """Runs `reshard --opaque`, and prints the result; refuses every option that it does not have."""
     from beam_jobs import opaque_job, process_pool
     from tfpipe.integrity.foreign.index import IndexConfig, index
 
-    pattern, output, as_json = (options.pop(name) for name in ("dataset", "output", "as_json"))
+    beam_args, pattern, output, as_json = (options.pop(name) for name in ("beam_args", "dataset", "output", "as_json"))
+    _refuse_path(beam_args, "DATASET and OUTPUT", "Put a pattern in quotes.")
     known = {name: options.pop(name) for name in _OPAQUE}
     given = [name for name, value in options.items() if value not in (None, False, (), RunnerConfig.runner)]
     if given or beam_args:
         what = f"--{given[0].replace('_', '-')}" if given else beam_args[0]
         raise ConfigError(f"--opaque copies records as they are, on this machine, so {what} does not go with it.")
     if known["num_shards"] is not None and known["shard_size_bytes"] is not None:
-        raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
+        _exclude("--num-shards", "--shard-size")
     process_pool.start_early()
     config = ShardConfig(pattern, output, split=split, **drop_missing(known))
     with ScanDisplay("Indexing") as display:
@@ -291,10 +314,9 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         words = ["reshard", *config.datasets, config.output]
     else:
         words = ["shard", config.input, config.output]
-    given = _list_given(config)
     options = [
         _format_option(flag, one)
-        for flag, value in given.items()
+        for flag, value in _list_given(config).items()
         for one in (value if isinstance(value, tuple) else (value,))
     ]
     return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
@@ -302,16 +324,9 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
 
 def _list_given(config: ShardConfig) -> dict[str, Any]:
     """Returns the options of a job that do not have their default, by their flags."""
-    given = {get_flag(ShardConfig, name): value for name, value in _changed_options(config).items()}
-    for part, changes in ((config.columns, {}), (config.form, config.form_changes)):
-        values = _changed_options(part) | dict(changes)
-        given |= {get_flag(type(part), name): value for name, value in values.items()}
-    return given
-
-
-def _changed_options(config: Any) -> dict[str, Any]:
-    names = [name for name, facts in get_options(config).items() if not isinstance(facts.kind, Nested)]
-    return {name: value for name in names if (value := getattr(config, name)) != get_default(type(config), name)}
+    changes = list_changes(ShardConfig(config.input, config.output), config)
+    changes |= {f"form.{name}": value for name, value in config.form_changes.items()}
+    return {get_flag(ShardConfig, name): value for name, value in changes.items()}
 
 
 def _format_option(flag: str, value: Any) -> str:
@@ -320,10 +335,3 @@ def _format_option(flag: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={share}" for key, share in value.items())
     return f"{flag}={value}"
-
-
-def refuse_path(beam_args: Sequence[str], expected: str, advice: str = "") -> None:
-    """Refuses a path among the arguments for Beam."""
-    if beam_args and not beam_args[0].startswith("-"):
-        text = f"{expected}, {beam_args[0]!r}. Write options for Beam after --. {advice}"
-        raise ConfigError(text.rstrip())
