@@ -16,14 +16,21 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.command import require_beam, show
-from tfpipe.cli.shared.config_option import all_options, build, config_options, drop_missing, get_flag
+from tfpipe.cli.shared.config_option import (
+    all_options,
+    build,
+    config_option,
+    config_options,
+    drop_missing,
+    get_flag,
+    take,
+)
 from tfpipe.cli.shared.console import echo
-from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
-from tfpipe.system.options import list_changes
+from tfpipe.system.options import Flag, Unchecked, get_options, list_changes, option
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -33,84 +40,29 @@ if TYPE_CHECKING:
 _Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
 _NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # of a shard
-_BAD_PART = "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
 
 
-class PartNumber(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A part of a job: `3/8` becomes (3, 8). `auto` takes the number from the environment of a scheduler's task."""
-
-    name = "part"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Implements `click.ParamType.convert`."""
-        match = _PART.fullmatch(value)
-        if match is None or (match[1] and not (match[2] and int(match[1]) < int(match[2]))):
-            self.fail(f"{_BAD_PART}, got {value!r}.", param, ctx)
-        if match[1]:
-            return int(match[1]), int(match[2])
-        number, count = os.environ.get("SLURM_ARRAY_TASK_ID"), match[2] or os.environ.get("SLURM_ARRAY_TASK_COUNT")
-        number = number or os.environ.get("JOB_COMPLETION_INDEX")
-        if not (number and count and number.isdecimal() and count.isdecimal() and int(count)):
-            self.fail(
-                "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the environment, or JOB_COMPLETION_INDEX "
-                "and the number of pods, as auto/8.",
-                param,
-                ctx,
-            )
-        return int(number), int(count)
-
-
-job_options = all_options(
-    config_options(RunnerConfig),
-    config_options(ShardConfig, "Running"),
-    help_option(
-        "--dry-run",
-        is_flag=True,
-        group="Running",
-        help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
-    ),
-)
-"""The options for the run of a job whose output a command finds by itself."""
-
-run_options = all_options(
-    help_option(
-        "--print-command",
-        is_flag=True,
-        group="Clouds",
-        rare=True,
-        help="Print the job as one command line, for a scheduler to run, and stop.",
-    ),
-    job_options,
-    help_option(
-        "--plan-only",
-        is_flag=True,
-        group="Running",
-        rare=True,
-        help="Write the plan into OUTPUT and stop. Then --part writes the shards.",
-    ),
-    help_option(
-        "--part",
-        type=PartNumber(),
-        metavar="K/N",
-        group="Running",
-        rare=True,
-        help="Write a share of the shards of the plan in OUTPUT, as one of N processes on any machines; K counts from "
-        "0. auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes.",
-    ),
-)
-"""The options for the run of a job."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunArgs:
-    """The options of a command for the run of its job."""
+    """The options of a command for the run of its job.
 
-    beam_args: tuple[str, ...]  # those of the runner first
-    dry_run: bool
-    print_command: bool
-    as_json: bool
-    plan_only: bool = False
-    part: tuple[int, int] | None = None  # its number and how many there are; None for the whole job
+    Attributes:
+        print_command: Print the job as one command line, for a scheduler to run, and stop. Default: False.
+        dry_run: Write nothing, but print the plan, and estimate size and time from a sample of the images.
+            Default: False.
+        plan_only: Write the plan into OUTPUT and stop; then `part` writes the shards. Default: False.
+        part: Write a share of the shards of the plan in OUTPUT, as one of N processes on any machines, where K counts
+            from 0; auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes. Default: None.
+        beam_args: The arguments for Beam, those of the runner first. Default: ().
+        as_json: Whether to print the result as JSON. Default: False.
+    """
+
+    print_command: bool = option(Flag(), False, group="Clouds", rare=True)
+    dry_run: bool = option(Flag(), False, group="Running")
+    plan_only: bool = option(Flag(), False, group="Running", rare=True)
+    part: tuple[int, int] | None = option(Unchecked(), None, group="Running", rare=True, metavar="K/N")
+    beam_args: tuple[str, ...] = ()
+    as_json: bool = False
 
     @classmethod
     def take(cls, options: dict[str, Any], paths: str = "", advice: str = "") -> "RunArgs":
@@ -118,27 +70,40 @@ class RunArgs:
 
         `paths` names the two paths of the command, behind which only options for Beam may follow.
         """
-        beam_args = options.pop("beam_args")
+        runner, given = build(RunnerConfig, options), take(cls, options)
+        beam_args = given.pop("beam_args")
         _refuse_path(beam_args, paths, advice)
-        runner = build(RunnerConfig, options)
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
             _exclude(f"--runner {runner.runner}", f"{named} after --")
-        flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json", "plan_only")}
-        args = cls((*runner.beam_args(), *beam_args), part=options.pop("part", None), **flags)
-        given = {
+        if "part" in given:
+            given["part"] = _read_part(given["part"])
+        args = cls(beam_args=(*runner.beam_args(), *beam_args), **given)
+        has = {
             "--num-shards": options["num_shards"] is not None,
             "--shard-size": options["shard_size_bytes"] is not None,
-            "--part": args.part is not None,
-            "a runner": bool(args.beam_args),
             "--json": args.as_json,
-            **{f"--{name.replace('_', '-')}": value for name, value in flags.items()},
+            "a runner": bool(args.beam_args),
+            **{get_flag(cls, name): name in given for name in get_options(cls)},
         }
         for one, other in _EXCLUDED:
-            if given[one] and given[other]:
+            if has[one] and has[other]:
                 _exclude(one, other)
         return args
 
+
+job_options = all_options(
+    config_options(RunnerConfig), config_options(ShardConfig, "Running"), config_option(RunArgs, "dry_run")
+)
+"""The options for the run of a job whose output a command finds by itself."""
+
+run_options = all_options(
+    config_option(RunArgs, "print_command"),
+    job_options,
+    config_option(RunArgs, "plan_only"),
+    config_option(RunArgs, "part"),
+)
+"""The options for the run of a job."""
 
 _EXCLUDED = (
     ("--num-shards", "--shard-size"),
@@ -146,6 +111,24 @@ _EXCLUDED = (
     *product(("--print-command",), ("--dry-run", "--json")),
     *product(("--plan-only", "--part"), ("--dry-run", "--print-command", "a runner")),
 )
+
+
+def _read_part(text: str) -> tuple[int, int]:
+    """Reads `3/8`; `auto` takes the number from the environment of a scheduler's task."""
+    match = _PART.fullmatch(text)
+    if match is None or (match[1] and not (match[2] and int(match[1]) < int(match[2]))):
+        expected = "K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
+        raise ConfigError(f"--part must be {expected}, got {text!r}.")
+    if match[1]:
+        return int(match[1]), int(match[2])
+    number = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("JOB_COMPLETION_INDEX", "")
+    count = match[2] or os.environ.get("SLURM_ARRAY_TASK_COUNT", "")
+    if not (number.isdecimal() and count.isdecimal() and int(count)):
+        raise ConfigError(
+            "--part auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the environment, or "
+            "JOB_COMPLETION_INDEX and the number of pods, as auto/8."
+        )
+    return int(number), int(count)
 
 
 def _refuse_path(beam_args: Sequence[str], paths: str, advice: str) -> None:
