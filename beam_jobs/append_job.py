@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
+from beam_jobs.plan.plan import DEFAULT_SPLIT, Plan
 from beam_jobs.shard_job import ShardResult
-from beam_jobs.shards.plan_file import make_plan_header
+from beam_jobs.shards.output_dir import make_plan_header
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
 from tfpipe.dataset.parts import list_fingerprints

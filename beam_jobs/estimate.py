@@ -19,7 +19,7 @@ from beam_jobs.inputs.unpack import unpack_spans
 from beam_jobs.plan.image_ref import list_files
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.plan_file import make_plan_header, write_plan
+from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import job_stores

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.base import ShardObserver
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.job import GatheredShards, Job, finish, stop_if_bad, write_one, write_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.progress import LIST_EVERY_S, read_finished

@@ -31,7 +31,6 @@ FLOORS = {
             "beam_jobs",
             "beam_jobs.append_job",
             "beam_jobs.graph",
-            "beam_jobs.make_plan",
             "beam_jobs.opaque_job",
             "beam_jobs.records",
         ),
@@ -116,7 +115,6 @@ HEAVY = {
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
-        "beam_jobs.inputs.parquet_batches",
         "beam_jobs.inputs.parquet_images",
         "beam_jobs.inputs.parquet_rows",
         "beam_jobs.inputs.parquet_tensors",

@@ -86,7 +86,7 @@ def test_planning_loads_no_beam() -> None:
 
 
 def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
-    assert list_loaded("import beam_jobs.make_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
+    assert list_loaded("import beam_jobs.shard_job") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
 def test_pillow_loads_for_images_that_the_native_library_leaves() -> None:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
-from beam_jobs.inputs.parquet_batches import read_batches
-from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
+from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size, read_batches
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, find_splits, list_begin
-from beam_jobs.inputs.parquet_batches import read_batches
 from beam_jobs.inputs.parquet_rows import (
     EmbeddedImage,
     ImageColumns,
     check_type,
     find_image_columns,
     list_cells,
+    read_batches,
     read_embedded_rows,
 )
 from tfpipe.errors import DataError

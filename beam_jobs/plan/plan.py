@@ -1,18 +1,23 @@
 """The plan of a job: which shards there will be, and the lines that say which images go into each, in their order."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.shards.work_dir import PlannedShard
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.file_names import MAX_SHARDS
+from tfpipe.format.record_index import MAX_RECORDS
 
 _ROWS_AT_ONCE = 1 << 13
 
@@ -95,3 +100,170 @@ def _encode(
             yield number, lines[int(offsets[begin - first]) : int(offsets[end - first])]
             begin = end
             number += begin == ends[number]
+
+
+DEFAULT_SPLIT = "train"
+
+LeftOut = Counter[tuple[str | None, int]]
+"""The number of copies that are left out by split and label; -1 where the label is not known from reading them."""
+
+
+def shard_images(
+    listing: Listing,
+    splits: Sequence[str],
+    config: ShardConfig,
+    copies: NDArray[np.bool_] | None = None,
+    left_out: LeftOut | None = None,
+) -> Plan:
+    """Returns the plan of all images but the copies that are left out."""
+    images = listing.images
+    if copies is not None and copies.any():
+        images = images.take(np.flatnonzero(~copies))
+    order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out or Counter())
+    check_shards([count for *_, count in shards])
+    bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
+    return Plan.make(bare, images, order, shards, class_counts)
+
+
+def _cut_shards(
+    images: ImageTable, listing: Listing, splits: Sequence[str], config: ShardConfig, left_out: LeftOut
+) -> tuple[NDArray[np.int64], list[tuple[str, int, int, int]], dict[str, list[int]]]:
+    """Returns the rows of all images in the order of shards, these as `PlannedShard` has them, and class counts."""
+    codes, names = images.get_codes("split")
+    numbers = {split: number for number, split in enumerate(splits)}
+    # A name that no image has may stand in the table, too.
+    of_split = np.array([numbers.get(str(name), 0) for name in names], np.int32)[codes]
+    counts = np.bincount(of_split, minlength=len(splits)).tolist()
+    remaining = {split for split, count in zip(splits, counts, strict=True) if count}
+    check_splits_remain(set(splits), remaining, config.known_images)
+    order = _sort_images(images, listing, config)
+    if len(splits) > 1:
+        order = order[np.argsort(of_split[order], kind="stable")]
+    shards: list[tuple[str, int, int, int]] = []
+    class_counts: dict[str, list[int]] = {}
+    label_codes, labels = images.get_codes("label")
+    for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
+        rows = order[begin:end]
+        num_shards = count_shards(len(rows), int(images.sizes[rows].sum()), config)
+        ends = list(cut_evenly(len(rows), num_shards))
+        shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(ends)]
+        of_classes = np.bincount(label_codes[rows], minlength=len(labels)).tolist()
+        by_label = {label: count for label, count in zip(labels, of_classes, strict=True) if count}
+        of_copies = {label: count for (name, label), count in left_out.items() if name == split}
+        class_counts[split] = listing.count_classes(split, by_label, of_copies)
+    return order, shards, class_counts
+
+
+def _sort_images(images: ImageTable, listing: Listing, config: ShardConfig) -> NDArray[np.int64]:
+    """Returns the rows of all images in the order in which they would be stored if they had one split."""
+    if config.shuffle:
+        return sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
+    return np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
+
+
+def are_splits_named(listing: Listing, config: ShardConfig) -> bool:
+    """Returns whether the input names the splits of its images; all or none must have one."""
+    images, counts = listing.images, listing.images.count_values("split")
+    if not len(images):
+        raise DataError(f"No images were found in {config.input}.{_explain_skipped(listing.skipped)}")
+    num_without = counts.get("", 0)
+    if not num_without:
+        if config.split or config.splits:
+            raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
+        return True
+    if num_without < len(images):
+        which = listing.unsplit or min(images.get_paths(images.find_empty("split")))
+        raise DataError(
+            f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {which}."
+        )
+    return False
+
+
+def give_splits(listing: Listing, config: ShardConfig) -> Listing:
+    """Returns a listing whose images have splits, for an input that names none."""
+    images, names = listing.images, list(config.splits) or [config.split or DEFAULT_SPLIT]
+    codes = choose_splits(images, config) if config.splits else np.zeros(len(images), np.int64)
+    return replace(listing, images=images.replace_texts("split", codes, names))
+
+
+def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
+    """Checks that every split of the configuration gets an image."""
+    for name in config.splits:
+        if not counts.get(name):
+            raise DataError(
+                f"Split {name!r} would get none of the {sum(counts.values())} images; give it a larger share."
+            )
+
+
+def check_splits_remain(splits: Set[str], remaining_splits: Set[str], known: str) -> None:
+    """Checks that every split has an image once copies are left out."""
+    for split in sorted(splits - remaining_splits):
+        where = f"{known} and in other splits" if known else "other splits"
+        raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
+
+
+def choose_splits(table: ImageTable, config: ShardConfig) -> NDArray[np.int64]:
+    """Returns the position in `config.splits` of each image's split. It depends on the image's group or path alone."""
+    # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
+    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
+    codes: NDArray[np.int64] = np.searchsorted(bounds, table.hash_for_splits().astype(np.float64) / 2**64, side="right")
+    return codes
+
+
+def list_splits(config: ShardConfig, found: Iterable[str | None]) -> list[str]:
+    """Returns the splits in their order: as they were requested, or else sorted by name."""
+    return list(config.splits) or sorted(map(str, found))
+
+
+def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Returns the rows of a table in the order of their hashes, and sorts these too.
+
+    Rows of one path (two rows of a manifest for one image) keep the order of the table. Two paths of one hash, which
+    occur once in billions of images, come in the order of the paths.
+    """
+    rows = np.argsort(hashes, kind="stable")
+    hashes.sort()
+    equals_next = hashes[1:] == hashes[:-1]
+    if equals_next.any():
+        tied = np.flatnonzero(np.append(False, equals_next) | np.append(equals_next, False))
+        names = list(zip(hashes[tied].tolist(), table.get_paths(rows[tied]), strict=True))
+        rows[tied] = rows[tied][sorted(range(len(tied)), key=names.__getitem__)]
+    return rows
+
+
+def count_shards(num_images: int, num_bytes: int, config: ShardConfig) -> int:
+    """Returns the number of shards of a split. None of them is empty."""
+    num_by_size = -(-num_bytes // config.shard_size_bytes)
+    return max(1, min(config.num_shards or num_by_size, num_images))
+
+
+def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
+    """Yields the first position of each shard in its sorted split, and the one after its last."""
+    return pairwise(num_images * k // num_shards for k in range(num_shards + 1))
+
+
+def check_shards(sizes: Sequence[int]) -> None:
+    """Checks that the format allows the shards."""
+    if len(sizes) > MAX_SHARDS:
+        raise ConfigError(
+            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(sizes):,}. Ask for fewer or larger ones "
+            "with `num_shards` or `shard_size_bytes`."
+        )
+    largest = max(sizes, default=0)
+    if largest > MAX_RECORDS:
+        raise ConfigError(
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
+            "more or smaller ones with `num_shards` or `shard_size_bytes`."
+        )
+
+
+def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
+    if not skipped:
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+    advice = (
+        " Parquet files without images need lists of numbers, and no other files beside them."
+        if "*.parquet" in skipped
+        else ""
+    )
+    return f" Skipped by name: {reasons}.{advice}"

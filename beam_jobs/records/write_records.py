@@ -15,8 +15,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, S3Options
 
-from beam_jobs.records.job import DIGEST_BYTES, RecordsJob
-from beam_jobs.records.write_shard import Element, write_record_shard
+from beam_jobs.records.write_shard import DIGEST_BYTES, Element, RecordsJob, write_record_shard
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.fields import Field
 from tfpipe.format.example import encode_example

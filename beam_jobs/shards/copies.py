@@ -18,7 +18,7 @@ from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
-from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, LeftOut
+from beam_jobs.plan.plan import DEFAULT_SPLIT, LeftOut
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from beam_jobs.plan.image_ref import PlannedImage
+from beam_jobs.shards.dataset_records import DatasetRecords
+from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.progress import ProgressFile
 from beam_jobs.shards.record import Record, RejectedImage
-from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
@@ -25,6 +26,14 @@ from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
+
+RecordSource: TypeAlias = ImageFiles | DatasetRecords
+
+
+def open_source(header: PlanHeader) -> RecordSource:
+    """Returns the source that the plan names."""
+    return ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
+
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""

@@ -9,9 +9,9 @@ from typing import Any
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.faults import Faults
 from beam_jobs.inputs.recognize import recognize
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 
 from beam_jobs.config import ShardConfig, TableColumns
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet

@@ -10,7 +10,7 @@ import pytest
 from beam_jobs import estimate
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job, extrapolate, infer_processes
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
 from tfpipe.format.image_form import ImageForm

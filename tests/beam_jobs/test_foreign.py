@@ -13,7 +13,7 @@ from PIL import Image
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.refusals import refusal

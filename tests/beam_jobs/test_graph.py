@@ -12,7 +12,7 @@ from apache_beam.testing.test_pipeline import TestPipeline
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import add_steps
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.job import GatheredShards, Job, finish
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir

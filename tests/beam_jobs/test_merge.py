@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import (
     join_datasets,
     make_dataset,

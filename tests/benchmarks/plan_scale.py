@@ -21,7 +21,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import folder
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress

@@ -6,8 +6,7 @@ from typing import Any
 
 from beam_jobs.append_job import Appended, open_append
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
-from beam_jobs.shard_job import ShardResult
+from beam_jobs.shard_job import ShardResult, plan_shards
 from tests.beam_jobs.datasets import read_tree, write_plan
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.dataset.history import load_history

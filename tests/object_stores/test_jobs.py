@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.parquet_batches import read_batches
+from beam_jobs.inputs.parquet_rows import read_batches
 from tests.beam_jobs.datasets import list_images
 from tests.refusals import refusal
 from tfpipe.errors import DataError

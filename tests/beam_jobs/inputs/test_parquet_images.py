@@ -12,7 +12,7 @@ from beam_jobs.inputs import parquet_images
 from beam_jobs.inputs.parquet_images import Cell, CopiedRows, copy_rows, list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
-from beam_jobs.shards import image_files, plan_file
+from beam_jobs.shards import image_files, output_dir
 from tests.beam_jobs.datasets import list_images, make_dataset, read_images, read_quarantine, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
@@ -135,7 +135,7 @@ def test_many_shuffled_shards_read_each_row_group_once(tmp_path: Path, monkeypat
     make_dataset(tmp_path / "t-*.parquet", tmp_path / "copied", **options)
     assert groups[:6] == [0, 1, 2, 0, 1, 2]
     assert set(groups[6:]) == {1, 2}  # again for what could not be read
-    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 99)
+    monkeypatch.setattr(output_dir, "_COPY_ROWS_FROM_SHARDS", 99)
     make_dataset(tmp_path / "t-*.parquet", tmp_path / "direct", **options)
     copied, direct = read_tree(tmp_path / "copied"), read_tree(tmp_path / "direct")
     assert copied.keys() == direct.keys()
@@ -147,7 +147,7 @@ def test_many_shuffled_shards_read_each_row_group_once(tmp_path: Path, monkeypat
 def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS)
     copied: list[str] = []
-    monkeypatch.setattr(plan_file, "copy_rows", lambda root, mask, size, file: copied.append(file[0]))
+    monkeypatch.setattr(output_dir, "copy_rows", lambda root, mask, size, file: copied.append(file[0]))
     make_dataset(path, tmp_path / "few", num_shards=3)
     make_dataset(path, tmp_path / "in_order", num_shards=9, shuffle=False)
     usage = shutil.disk_usage(tmp_path)

@@ -15,8 +15,8 @@ import pytest
 import tfpipe
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.table import is_table_input
-from beam_jobs.make_plan import plan_shards
-from beam_jobs.shards import plan_file
+from beam_jobs.shard_job import plan_shards
+from beam_jobs.shards import output_dir
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records
@@ -214,7 +214,7 @@ def test_tensors_beside_images_come_back(tmp_path: Path, monkeypatch, kind: str,
     )
     tfpipe.write(records, tmp_path / "first", schema, num_shards=2, workers=0)
     export(ExportConfig(str(tmp_path / "first"), str(tmp_path / "parquet"), to="parquet", workers=1))
-    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
+    monkeypatch.setattr(output_dir, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
     make_dataset(tmp_path / "parquet", tmp_path / "again", num_shards=2, workers=1)
     assert describe_records(tmp_path / "again", "train") == describe_records(tmp_path / "first", "train")
     manifest = tfpipe.load_manifest(str(tmp_path / "again"))

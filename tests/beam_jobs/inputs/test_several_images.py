@@ -13,9 +13,9 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
-from beam_jobs.shards import image_files, plan_file
+from beam_jobs.shard_job import plan_shards
+from beam_jobs.shards import image_files, output_dir
 from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
 from tests.beam_jobs.inputs.parquet_files import IMAGE
@@ -137,7 +137,7 @@ def write_captioned(path: Path, lists: Sequence[Any], **options: Any) -> Path:
 def test_lists_in_a_parquet_file_become_records(tmp_path: Path, monkeypatch, *, copies: bool) -> None:
     lists = make_lists([3] * 7)
     source = write_captioned(tmp_path / "t.parquet", lists)
-    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
+    monkeypatch.setattr(output_dir, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
     assert make_dataset(source, tmp_path / "out", num_shards=3, workers=1).schema["image/encoded"].shape == (3,)
     assert read_lists(tmp_path / "out") == {f"caption {row}": images for row, images in enumerate(lists)}
     names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))

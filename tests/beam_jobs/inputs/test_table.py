@@ -16,8 +16,8 @@ import pytest
 from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.inputs.label_file import OF_PANDAS
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import (
     list_images,
     make_dataset,
@@ -508,7 +508,7 @@ def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
 def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(tmp_path: Path, monkeypatch):
     write_files(tmp_path, {"1.jpg": b""})
     (tmp_path / "t.csv").write_text("image,label\n" + "".join(f"1.jpg,c{k}\n" for k in range(6)))
-    monkeypatch.setattr("beam_jobs.make_plan.MAX_PARTS", 20)
+    monkeypatch.setattr("beam_jobs.shard_job.MAX_PARTS", 20)
     assert refusal(DataError, plan_shards, ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out"))) == (
         "A dataset with 1 split must have at most 5 classes, got 6. Labels that say something else of each image can "
         "be a column of another name."

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.records import write_shard
-from beam_jobs.records.job import RecordsJob
-from beam_jobs.records.write_shard import Element, write_record_shard
+from beam_jobs.records.write_shard import Element, RecordsJob, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import make_job, make_record
 from tests.refusals import refusal

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import make_dataset, read_images
 from tests.beam_jobs.images import make_jpeg, make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import DataError

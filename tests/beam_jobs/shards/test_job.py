@@ -14,7 +14,7 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.job import GatheredShards, Job
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir

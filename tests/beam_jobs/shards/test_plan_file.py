@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan import plan as plan_module
-from beam_jobs.shards import plan_file
-from beam_jobs.shards.plan_file import make_plan_header, write_plan
+from beam_jobs.shard_job import plan_shards
+from beam_jobs.shards import output_dir
+from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
@@ -28,7 +28,7 @@ def get_fingerprint(source: Path, **options: Any) -> str:
 
 def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch) -> None:
     fingerprint = get_fingerprint(photos)
-    monkeypatch.setattr(plan_file, "get_codec_versions", lambda: {"pillow": "0"})
+    monkeypatch.setattr(output_dir, "get_codec_versions", lambda: {"pillow": "0"})
     assert get_fingerprint(photos) != fingerprint
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard

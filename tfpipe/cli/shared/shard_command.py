@@ -258,7 +258,7 @@ def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None
 def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
     """Makes the plan, and estimates the job from a small part of it in a temporary folder."""
     from beam_jobs.estimate import estimate_job
-    from beam_jobs.make_plan import plan_shards
+    from beam_jobs.shard_job import plan_shards
 
     started = time.monotonic()
     plan = plan_shards(config, run_args.beam_args, display)

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import Input
-from beam_jobs.make_plan import plan_input
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.split_and_shard import sort_by_hash
+from beam_jobs.plan.plan import Plan, sort_by_hash
+from beam_jobs.shard_job import plan_input
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
@@ -97,7 +96,7 @@ def test_shard_size_decides_the_number(shard_size: int, num_shards: int) -> None
 
 
 def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch) -> None:
-    monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_SHARDS", 4)
+    monkeypatch.setattr("beam_jobs.plan.plan.MAX_SHARDS", 4)
     assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
     assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=5) == (
         "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with `num_shards` or "
@@ -106,7 +105,7 @@ def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch) -> Non
 
 
 def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch) -> None:
-    monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_RECORDS", 5)
+    monkeypatch.setattr("beam_jobs.plan.plan.MAX_RECORDS", 5)
     assert len(plan_refs(make_refs(10), num_shards=2).shards) == 2
     assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=1) == (
         "A shard must have at most 5 records for its index to be read, got 10. Ask for more or smaller ones with "
