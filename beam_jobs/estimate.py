@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle, pairwise
 
 import numpy as np
@@ -22,7 +21,6 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import job_stores
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
@@ -146,8 +144,7 @@ def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: in
                 return
             yield shard_index
 
-    set_up = partial(job_stores.configure, job_stores.get_options())
-    return list(map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header), set_up=set_up))
+    return list(map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header)))
 
 
 def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _ShardCost:

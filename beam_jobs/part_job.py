@@ -118,7 +118,7 @@ def _write_free(job: Job, part: Part) -> int:
     """Makes the shards that no other part has begun, and returns their number."""
     written, bad_shards = 0, list[WrittenShard]()
     numbers = _iterate_free(job, part)
-    for shard in map_unordered(_write_begun, numbers, job.workers, shared=(job, part), set_up=job.configure):
+    for shard in map_unordered(_write_begun, numbers, job.workers, shared=(job, part)):
         if shard is not None:
             written += 1
             stop_if_bad(job, shard, bad_shards)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from beam_jobs.storage import job_stores
+
 if TYPE_CHECKING:
     from tfpipe.system.process_pool import Workers
 
@@ -35,15 +37,31 @@ def start_early() -> None:
 
 
 def map_unordered(
-    function: Callable[..., Result],
-    items: Iterable[Item],
-    workers: int,
-    *,
-    shared: tuple[object, ...] = (),
-    set_up: Callable[[], None] | None = None,
+    function: Callable[..., Result], items: Iterable[Item], workers: int, *, shared: tuple[object, ...] = ()
 ) -> Iterator[Result]:
-    """Yields what worker processes return for the items, in any order; arguments are as in `Workers.map_unordered`."""
-    return _get_workers().map_unordered(function, items, workers, shared=shared, set_up=set_up)
+    """Yields what worker processes return for the items, in any order. They open stores as this process does.
+
+    Arguments are as in `Workers.map_unordered`, but with 0 `workers` this process does the work.
+    """
+    if not workers:
+        return (function(*shared, item) for item in items)
+    return _get_workers().map_unordered(function, items, workers, shared=shared, set_up=job_stores.share_options())
+
+
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """Yields what `map_unordered` yields, in the order of the items."""
+    waiting: dict[int, Result] = {}
+    next_number = 0
+    for number, result in map_unordered(_call_numbered, enumerate(items), workers, shared=(function,)):
+        waiting[number] = result
+        while next_number in waiting:
+            yield waiting.pop(next_number)
+            next_number += 1
+
+
+def _call_numbered(function: Callable[[Item], Result], numbered: tuple[int, Item]) -> tuple[int, Result]:
+    number, item = numbered
+    return number, function(item)
 
 
 def is_small(images: int, num_bytes: int) -> bool:

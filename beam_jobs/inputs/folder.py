@@ -10,7 +10,6 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import groupby, islice
 from typing import NamedTuple, TypeVar
 
@@ -21,8 +20,7 @@ from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, 
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
-from beam_jobs.process_pool import map_unordered
-from beam_jobs.storage import job_stores
+from beam_jobs.process_pool import map_in_order
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.images.errors import BadImage
@@ -148,9 +146,9 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     with file_io.explain_os_errors(f"read {source}"):
         for files in _list_files(source):
             builder.add_folder(files, archives.append)
-    processes = count_processes(sum(file.size for file in archives), workers)
     located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
-    for tree in list_side_by_side(located, processes, _list_one_archive):
+    num_bytes = sum(file.size for file in archives)
+    for tree in list_side_by_side(located, num_bytes, workers, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
     return _drop_other_files(drop_equal_paths(tree, source) if archives else tree, source)
@@ -276,35 +274,20 @@ def find_splits(paths: Sequence[str]) -> list[str]:
     return splits if all(splits) and len(set(splits)) > 1 else [""] * len(paths)
 
 
-def count_processes(archive_bytes: int, workers: int) -> int:
-    """Returns the number of processes that read archives of this size in all; `workers` 0 means one per core."""
-    return (workers or usable_cpus()) if archive_bytes >= _SIDE_BY_SIDE_FROM_BYTES else 1
-
-
 def list_side_by_side(
-    archives: Sequence[Archive], workers: int, list_one: Callable[[tuple[int, Archive]], tuple[int, Listed]]
+    archives: Sequence[Archive], num_bytes: int, workers: int, list_one: Callable[[Archive], Listed]
 ) -> Iterator[Listed]:
-    """Yields one result for each archive, in their order. `list_one` returns the number it gets beside it."""
-    if len(archives) < 2 or workers < 2:
-        yield from (list_one(numbered)[1] for numbered in enumerate(archives))
-        return
-    set_up = partial(job_stores.configure, job_stores.get_options())
-    waiting: dict[int, Listed] = {}
-    next_position = 0
-    results = map_unordered(list_one, enumerate(archives), min(workers, len(archives)), set_up=set_up)
-    for position, listed in results:
-        waiting[position] = listed
-        while next_position in waiting:
-            yield waiting.pop(next_position)
-            next_position += 1
+    """Yields one result for each archive, in their order; `num_bytes` are those of all, 0 workers one per core."""
+    processes = min(workers or usable_cpus(), len(archives)) if num_bytes >= _SIDE_BY_SIDE_FROM_BYTES else 1
+    return map_in_order(list_one, archives, processes if processes > 1 else 0)
 
 
-def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
-    position, (path, location) = numbered
+def _list_one_archive(archive: Archive) -> Tree:
+    path, location = archive
     builder = _TreeBuilder()
     with file_io.explain_os_errors(f"read {path}"):
         builder.add_archive(list_archive(path, location), strip_archive_suffix(location) + "/")
-    return position, builder.finish()
+    return builder.finish()
 
 
 def _drop_other_files(tree: Tree, root: str) -> Tree:

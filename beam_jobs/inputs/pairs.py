@@ -31,7 +31,6 @@ from beam_jobs.inputs.folder import (
     Look,
     Tree,
     check_folder,
-    count_processes,
     drop_equal_paths,
     find_splits,
     is_listed_archive,
@@ -168,7 +167,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     builder, columns = ImageTableBuilder(), dict[str, None]()
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
     splits = [""] if is_file else find_splits(tars)
-    results = list_side_by_side(located, count_processes(num_bytes, config.workers), list_one)
+    results = list_side_by_side(located, num_bytes, config.workers, list_one)
     for split, pairs in zip(splits, results, strict=True):
         images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
         columns |= dict.fromkeys(pairs.columns)
@@ -203,9 +202,9 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
     return sorted(tars), num_bytes, skipped
 
 
-def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: bool) -> tuple[int, _Pairs]:
-    """Returns the number of a tar file, and its pairs, under the tar's name unless it is the whole input."""
-    number, (path, location) = numbered
+def _list_one(archive: Archive, group_by: str | None, *, is_input: bool) -> _Pairs:
+    """Returns the pairs of a tar file, under the tar's name unless it is the whole input."""
+    path, location = archive
     builder = _PairsBuilder("" if is_input else strip_archive_suffix(location) + "/", group_by)
     pairs: dict[str, _Files] = {}
     with file_io.explain_os_errors(f"read {path}"):
@@ -231,7 +230,7 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
                 builder.add(pairs.pop(next(iter(pairs))))
     for files in pairs.values():
         builder.add(files)
-    return number, builder.finish()
+    return builder.finish()
 
 
 def _is_wanted(name: str, size: int) -> bool:

@@ -5,7 +5,7 @@ import hashlib
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from beam_jobs.plan.plan import DEFAULT_SPLIT, LeftOut
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
-from beam_jobs.storage import job_stores
 from tfpipe.dataset.history import load_history
 from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 from tfpipe.images.errors import BadImage
@@ -133,13 +132,7 @@ def _map_batches(
             batch = indices[begin : begin + _HASHED_AT_ONCE]
             yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
 
-    if not workers:
-        for batch in make_batches():
-            yield from identify_batch(origin, batch)
-        return
-    set_up = partial(job_stores.configure, job_stores.get_options())
-    for identities in map_unordered(identify_batch, make_batches(), workers, shared=(origin,), set_up=set_up):
-        yield from identities
+    return chain.from_iterable(map_unordered(identify_batch, make_batches(), workers, shared=(origin,)))
 
 
 def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identity]:

@@ -113,10 +113,8 @@ def write_shards(job: Job, numbers: Sequence[int]) -> Iterator[WrittenShard]:
     workers, bad_shards = min(job.workers, len(numbers)), list[WrittenShard]()
     if job.in_threads and workers > 1:
         written = _write_in_threads(job, numbers, workers)
-    elif workers and not job.in_threads:
-        written = map_unordered(write_one, numbers, workers, shared=(job,), set_up=job.configure)
     else:
-        written = (write_one(job, number) for number in numbers)
+        written = map_unordered(write_one, numbers, 0 if job.in_threads else workers, shared=(job,))
     for shard in written:
         stop_if_bad(job, shard, bad_shards)
         yield shard

@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from functools import partial
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.parquet_images import copy_rows
@@ -19,7 +18,6 @@ from beam_jobs.shards.job import get_versions
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import open_source
-from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
@@ -130,13 +128,8 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
     copies = {file: work.path("unpacked", _name_unpacked(file, ".rows")) for file in files}
     shared = header.root, header.columns, MAX_SOURCE_BYTES
     workers = min(config.workers or usable_cpus(), len(files))
-    if workers == 1:
-        for file in copies.items():
-            copy_rows(*shared, file)
-    else:
-        set_up = partial(job_stores.configure, job_stores.get_options())
-        for _ in map_unordered(copy_rows, copies.items(), workers, shared=shared, set_up=set_up):
-            pass
+    for _ in map_unordered(copy_rows, copies.items(), workers if workers > 1 else 0, shared=shared):
+        pass
     return copies
 
 

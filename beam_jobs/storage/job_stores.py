@@ -5,8 +5,9 @@ alone knows.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
@@ -29,6 +30,11 @@ def configure(beam_args: Iterable[str]) -> None:
 def get_options() -> tuple[str, ...]:
     """Returns the options that `configure` got in this process, for another process that needs the same stores."""
     return _beam_args
+
+
+def share_options() -> Callable[[], None] | None:
+    """Returns the function that configures another process as this one; None if it was not configured."""
+    return partial(configure, _beam_args) if _is_configured else None
 
 
 def adopt(beam_args: tuple[str, ...]) -> None:

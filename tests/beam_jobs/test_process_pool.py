@@ -1,6 +1,5 @@
 """The process pool: results, errors, and an end within seconds when a worker or the parent dies."""
 
-import functools
 import math
 import os
 import signal
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.process_pool import map_unordered
+from beam_jobs.process_pool import map_in_order, map_unordered
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.commands import ROOT, list_processes, wait_for
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
@@ -50,10 +50,26 @@ def test_an_error_of_the_function_passes_unchanged() -> None:
     assert process_pool.running == set()
 
 
-def test_workers_get_shared_arguments_and_a_set_up() -> None:
+def test_workers_get_shared_arguments() -> None:
     paths = map_unordered(os.path.join, ["x", "y"], 1, shared=("a", "b"))
     assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
-    assert list(map_unordered(os.path.abspath, ["x"], 1, set_up=functools.partial(os.chdir, "/"))) == ["/x"]
+    assert list(map_unordered(os.path.join, ["x"], 0, shared=("a",))) == [os.path.join("a", "x")]
+
+
+def _read_options(_: None) -> tuple[str, ...]:
+    return job_stores.get_options()
+
+
+def test_workers_open_stores_as_this_process_does(monkeypatch) -> None:
+    monkeypatch.setattr(job_stores, "_beam_args", ())
+    monkeypatch.setattr(job_stores, "_is_configured", True)
+    job_stores.configure(["--s3_region_name=here"])
+    (options,) = map_unordered(_read_options, [None], 1)
+    assert options == ("--s3_region_name=here",)
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert list(map_in_order(abs, range(-30, 0), 2)) == list(range(30, 0, -1))
 
 
 @pytest.mark.parametrize("count", [1, 2])
