@@ -11,7 +11,6 @@ import logging
 import lzma
 import posixpath
 import re
-import shutil
 import stat
 import struct
 import tarfile
@@ -111,12 +110,6 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
                 f"{path} unpacks to more than {GROWTH} times its {size:,} bytes, as if it were made to fill a disk. "
                 "Unpack it, if it is meant so."
             ) from None
-
-
-def unpack_tar(path: str, out: IO[bytes]) -> None:
-    """Writes the uncompressed tar file inside a compressed one."""
-    with open_unpacked(path) as tar:
-        shutil.copyfileobj(tar, out, 1 << 20)
 
 
 _OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {

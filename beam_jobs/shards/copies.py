@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -82,37 +83,22 @@ def _identify_images(listing: Listing, candidates: NDArray[np.int64], workers: i
 def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
     """Yields the identity of each candidate that is a file or lies in one; the arguments are as above."""
     direct = array("q")
-    # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
-    streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-    several: dict[int, list[tuple[int, int]]] = {}  # of records with several images: the place of each
+    packed: dict[int, list[tuple[str, int, int]]] = {}  # compressed tar file, offset and size of each file of an image
     for index, image in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
-        if not is_compressed_tar(image.location.file):
+        if is_compressed_tar(image.location.file):
+            packed[index] = [(image.location.file, file.location.offset, file.size) for file in list_files(image)]
+        else:
             direct.append(index)
-            continue
-        places = [(file.location.offset, file.size) for file in list_files(image)]
-        for place in places:
-            streamed[image.location.file][place].append(index)
-        if len(places) > 1:
-            several[index] = places
-    for location, indices_at in streamed.items():
-        yield from _hash_streamed(file_io.join(listing.root, location), indices_at, several)
+    digests: dict[tuple[str, int, int], bytes] = {}
+    # Each tar file is read once, in its order.
+    for location, spans in groupby(sorted(set(chain.from_iterable(packed.values()))), itemgetter(0)):
+        with open_unpacked(file_io.join(listing.root, location)) as tar:
+            for span in spans:
+                tar.seek(span[1])
+                digests[span] = hashlib.sha256(tar.read(span[2])).digest()
+    for index, files in packed.items():
+        yield index, _join_digests([digests[span] for span in files]), -1
     yield from _map_batches(_hash_batch, listing, direct, workers, (listing.root, listing.columns))
-
-
-def _hash_streamed(
-    path: str, indices_at: Mapping[tuple[int, int], Sequence[int]], several: Mapping[int, Sequence[tuple[int, int]]]
-) -> Iterator[_Identity]:
-    """Yields the identities of records in a compressed tar file, which is read once, by offset and size."""
-    digests: dict[tuple[int, int], bytes] = {}
-    with open_unpacked(path) as tar:
-        for (offset, size), indices in sorted(indices_at.items()):
-            tar.seek(offset)
-            digest = hashlib.sha256(tar.read(size)).digest()
-            if not several.keys().isdisjoint(indices):
-                digests[offset, size] = digest
-            yield from ((index, digest, -1) for index in indices if index not in several)
-    for index in dict.fromkeys(index for indices in indices_at.values() for index in indices if index in several):
-        yield index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest(), -1
 
 
 _Batch = Sequence[tuple[int, ImageRef]]
@@ -146,13 +132,13 @@ def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identi
         if image.location.row_group >= 0:
             continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            identities.append((index, _hash_all([read_image(root, file) for file in list_files(image)]), -1))
+            digests = [hashlib.sha256(read_image(root, file)).digest() for file in list_files(image)]
+            identities.append((index, _join_digests(digests), -1))
     return identities
 
 
-def _hash_all(files: Sequence[bytes]) -> bytes:
+def _join_digests(digests: Sequence[bytes]) -> bytes:
     """Returns the SHA-256 of a file, or that of the SHA-256 of several."""
-    digests = [hashlib.sha256(data).digest() for data in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 

@@ -4,7 +4,6 @@ Of records that another program wrote, new ones are made, whose pixels are those
 """
 
 import hashlib
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_list_features
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
+from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
@@ -124,15 +123,6 @@ class DatasetRecords:
             stored = {key: value for key, value in features.items() if key not in dropped} | changes
             return Record(encode_example(stored), stored, images, digest, name)
         return Record(payload, features, images, digest, name)
-
-    def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
-        """Saves the names, which only the records hold."""
-        file_io.write_file(work.names_path(file), json.dumps(names).encode(), makes_folders=True)
-
-    def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
-        """Returns the names that `save_names` saved."""
-        names: list[str] = json.loads(file_io.read_whole(work.names_path(planned.file)))
-        return names
 
 
 def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:

@@ -72,13 +72,13 @@ def _write_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[Writte
     table = np.empty((sum(shard.info.records for shard in shards), DIGEST_BYTES), np.uint8)
     begin = 0
     for shard in shards:
-        digests = np.frombuffer(file_io.read_whole(work.digests_path(shard.info.file)), np.uint8)
-        table[begin : begin + shard.info.records] = digests.reshape(-1, DIGEST_BYTES)
+        digests = file_io.read_range(work.digests_path(shard.info.file), 0, DIGEST_BYTES * shard.info.records)
+        table[begin : begin + shard.info.records] = np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
         begin += shard.info.records
-    source = open_source(header)
 
     def read_paths(shard: int, records: list[int]) -> list[str]:
-        names = source.list_names(work, header.shards[shard])
+        info = shards[shard].info
+        names = json.loads(file_io.read_whole(work.digests_path(info.file))[DIGEST_BYTES * info.records :])
         return [names[record] for record in records]
 
     sizes = [(planned.split, shard.info.records) for planned, shard in zip(header.shards, shards, strict=True)]

@@ -27,7 +27,7 @@ from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
+from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import encode_example
@@ -212,20 +212,6 @@ class ImageFiles:
         except ConfigError as error:
             reason = str(error).rstrip(".")
             raise RejectedImage("bad", f"{reason[0].lower()}{reason[1:]}") from error
-
-    def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
-        """Saves nothing, because the plan holds the names."""
-
-    def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
-        """Returns the planned names without those of quarantined images, which come in the same order."""
-        bad_names = iter([*(line["path"] for line in work.read_left_out(planned.file)), None])
-        names, next_bad = [], next(bad_names)
-        for image in work.read_images(planned):
-            if image.path == next_bad:
-                next_bad = next(bad_names)
-            else:
-                names.append(image.path)
-        return names
 
 
 def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]:

@@ -5,8 +5,8 @@ OUTPUT/.tfpipe/
   plan.json            PlanHeader: the options that shape the dataset, and where the lines of each shard lie
   plan.jsonl           one line per image, shard after shard
   rows/NAME.json       a `WrittenShard`, one per finished shard, written after the shard itself
-  digests/NAME         32 bytes per record, the SHA-256 of its original, to find duplicates between shards
-  names/NAME.json      the names of a shard's images, if its records come from finished datasets
+  digests/NAME         32 bytes per record, the SHA-256 of its original, to find duplicates between shards; then
+                       their names as a JSON list
   kept.json            the names of the shards that the workers found finished
   begun/NAME           the part of the job that writes a shard, if it has parts; `begun/manifest.json` of the end
   tmp/                 files being written
@@ -140,10 +140,6 @@ class WorkDir(ShardFolder):
         No two calls return the same path, because a runner may let two machines or two threads write one shard.
         """
         return self.path("tmp", f"{name.replace('/', '-')}.{uuid4().hex}")
-
-    def names_path(self, file: str) -> str:
-        """Returns the path of the names of a shard's images: a JSON list, in the order of its records."""
-        return self.path("names", f"{file}.json")
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a whole file of the dataset."""

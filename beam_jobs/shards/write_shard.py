@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -82,8 +83,8 @@ class _ImageShard:
             for record in self._write_records(writer, source):
                 digests += record.sha256
                 names.append(record.name)
+            digests += json.dumps(names).encode()
             file_io.write_file(work.digests_path(file), bytes(digests), makes_folders=True)
-            source.save_names(work, file, names)
         return writer.describe_shard(file)
 
     def _write_records(self, writer: ShardWriter, source: RecordSource) -> Iterator[Record]:

@@ -101,7 +101,7 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
         num_left_out=1,
     )
     assert work.find_written(shard.info.file) == shard
-    digests = Path(work.digests_path(shard.info.file)).read_bytes()
+    digests = Path(work.digests_path(shard.info.file)).read_bytes()[: 32 * shard.info.records]
     good = [data for name, data in files.items() if name != "bad.jpg"]
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
 
