@@ -1,27 +1,16 @@
-"""Errors on their way out of Beam, which wraps them, turns them into text or waits instead of raising them."""
+"""Errors on their way out of Beam, which wraps them or turns them into text."""
 
 import contextlib
-import logging
-import os
 import re
-import signal
-import threading
 import traceback
 from collections.abc import Iterator
-from typing import Any
-
-import grpc
 
 from tfpipe import errors
 from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.system.process_pool import kill_all
 
-_logger = logging.getLogger(__name__)
-
 GO_ON = "Finished shards are kept; run the same command again to go on."
 
-_GRACE_S = 0.5  # a worker that ends because the job is over leaves this process time to end, too
-_WORKER_THREAD = "run_worker"  # Beam's name for the thread that waits for a worker process
 _WHERE_IN_GRAPH = r" \[while running '.*'\]$"  # Beam adds it to a message
 _OUR_ERROR = re.compile(r"^tfpipe\.errors\.(\w+): (.*?)(?: \[while running '.*'\])?$", re.MULTILINE)
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError\W+No module named '([\w.]+)'")
@@ -38,8 +27,7 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
     # Beam turns an interruption or a worker's error into these; other runners of it may raise anything.
     wrapping = (Exception,) if explains_all else (RuntimeError, ImportError)
     try:
-        with fail_on_worker_death():
-            yield
+        yield
     except TfpipeError as error:
         raise remove_graph_place(error) from error
     except wrapping as error:
@@ -53,36 +41,6 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
         raise our_error from error
     finally:
         kill_all()
-
-
-@contextlib.contextmanager
-def fail_on_worker_death() -> Iterator[None]:
-    """Ends the block with an error when a worker process of Beam dies. Beam itself would wait forever."""
-    died, over = threading.Event(), threading.Event()
-    before = threading.excepthook
-
-    def hook(args: Any) -> None:
-        if isinstance(args.exc_value, grpc.RpcError):  # Beam's own threads, cut off from the dead worker
-            _logger.debug("Connection to a Beam worker lost", exc_info=args.exc_value)
-        elif args.thread is None or args.thread.name != _WORKER_THREAD:
-            before(args)
-        elif not over.wait(_GRACE_S) and not died.is_set():
-            died.set()
-            if hasattr(signal, "pthread_kill"):  # wakes the main thread out of its waiting
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            else:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    threading.excepthook = hook
-    try:
-        yield
-    except BaseException as error:
-        if died.is_set():
-            raise DataError(f"A Beam worker process died: it was killed, or memory ran out. {GO_ON}") from error
-        raise
-    finally:
-        over.set()
-        threading.excepthook = before
 
 
 def remove_graph_place(error: TfpipeError) -> TfpipeError:

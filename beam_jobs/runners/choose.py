@@ -4,9 +4,6 @@ Beam's default runner first tries to download a Go program, and waits forever be
 """
 
 import logging
-import os
-import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +11,6 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.runners.runner import create_runner
-from apache_beam.transforms import environments
 from google.protobuf import json_format, struct_pb2
 
 from beam_jobs.runners.base import LocalRunner, Runner
@@ -30,8 +26,13 @@ class DirectRunner(LocalRunner):
 
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)
-        self._in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
-        self._workers = 0
+        mode = options.view_as(DirectOptions).direct_running_mode
+        if mode == "multi_processing":
+            raise ConfigError(
+                "`direct_running_mode` must be in_memory or multi_threading, got multi_processing, whose workers all "
+                "import Beam. Leave it out; `workers` are processes without Beam."
+            )
+        self._in_memory, self._workers = mode == "in_memory", 0
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns the size of the pool: one process for each core by default, 0 if Beam starts workers."""
@@ -43,15 +44,10 @@ class DirectRunner(LocalRunner):
         direct = self.options.view_as(DirectOptions)
         if not self._in_memory and direct.direct_num_workers == 1:
             direct.direct_num_workers = self._workers
-        environment = None
-        if direct.direct_running_mode == "multi_processing":
-            # The mode itself would set this environment, but with another command.
-            environment = environments.SubprocessSDKEnvironment.from_command_string(_worker_command())
-            direct.direct_running_mode = "in_memory"
         harness_options = struct_pb2.Struct()
         json_format.ParseDict({"default_sdk_harness_log_level": _SILENT}, harness_options)
         info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness_options)
-        return FnApiRunner(environment, provision_info=ExtendedProvisionInfo(info))
+        return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
 
 
 _RUNNERS: dict[str | None, type[Runner]] = {
@@ -79,8 +75,3 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
     if unknown_options:  # Beam itself would ignore it
         raise ConfigError(f"Options after -- must be known to Beam, got --{min(unknown_options)}.")
     return runner_class(options)
-
-
-def _worker_command() -> str:
-    """Returns the command of a worker process. "exec" replaces Beam's shell, which Ctrl-C would kill like a worker."""
-    return "exec " + shlex.join([sys.executable, "-m", "beam_jobs.runners.direct_worker", str(os.getpid())])

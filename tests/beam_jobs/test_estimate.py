@@ -98,7 +98,7 @@ def test_equal_sizes_give_the_mean() -> None:
     ("beam_args", "expected"),
     [
         ((), (usable_cpus(), 3.0)),
-        (("--direct_running_mode=multi_processing",), (usable_cpus(), 3.0)),
+        (("--direct_running_mode=multi_threading",), (usable_cpus(), 3.0)),
         (("--runner=DataflowRunner",), (1, 180.0)),
         (("--runner=DataflowRunner", "--max_num_workers=100"), (100, 180.0)),
         (("--runner=DataflowRunner", "--max_num_workers=10", "--machine_type=n2-standard-4"), (40, 180.0)),

@@ -39,7 +39,6 @@ from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.images.normalize import prepare_image
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 SPLITS = {"train": 30, "validation": 9}
 SHARD = "train-00000-of-00003.tfrecord"
 
@@ -108,7 +107,7 @@ def test_the_seed_shuffles(dataset: Path, tmp_path: Path) -> None:
     assert len(orders) == 2
 
 
-@pytest.mark.parametrize("beam_args", [(), THREADS, pytest.param(PROCESSES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("beam_args", [(), THREADS])
 def test_the_same_bytes_whoever_does_the_work(dataset: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     options: Mapping[str, Any] = {"num_shards": 4, "form_changes": {"resize_short": 8}}
     join_datasets([dataset], tmp_path / "straight", **options)

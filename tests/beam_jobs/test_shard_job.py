@@ -29,15 +29,9 @@ from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-ONE_PROCESS = PROCESSES[:1]  # with `workers=1`; every process of Beam imports Beam, which takes seconds
 IN_POOL = (
     "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
     "go on, with fewer --workers if memory was short."
-)
-IN_BEAM = (
-    "A Beam worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
-    "again to go on."
 )
 
 
@@ -73,9 +67,7 @@ def done(straight: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(straight, tmp_path / "out"))
 
 
-@pytest.mark.parametrize(
-    ("beam_args", "workers"), [((), 2), ((), 0), (THREADS, 1), pytest.param(PROCESSES, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("beam_args", "workers"), [((), 2), ((), 0), (THREADS, 1)])
 def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_args, workers):
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
     assert read_tree(tmp_path / "out") == read_tree(straight)
@@ -174,7 +166,7 @@ def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None
     assert result.images_per_second == 32 / result.seconds
 
 
-@pytest.mark.parametrize("beam_args", [(), THREADS, pytest.param(ONE_PROCESS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("beam_args", [(), THREADS])
 def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
@@ -234,34 +226,27 @@ def list_descendants(marker: str) -> list[int]:
     return sorted(pid for pid in family - {os.getpid()} if marker in read_command_line(pid))
 
 
-def kill_one_later(output: Path, marker: str) -> threading.Thread:
+def kill_one_later(output: Path) -> threading.Thread:
     """Kills the youngest worker process once shards are coming."""
 
     def kill() -> None:
         wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
-        os.kill(list_descendants(marker)[-1], signal.SIGKILL)
+        os.kill(list_descendants("forkserver")[-1], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
     return thread
 
 
-@pytest.mark.parametrize(
-    ("beam_args", "workers", "marker", "message"),
-    [
-        ((), 2, "forkserver", IN_POOL),
-        pytest.param(ONE_PROCESS, 1, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
-        pytest.param(PROCESSES, 2, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_worker_ends_the_job(many, many_straight, tmp_path, beam_args, workers, marker, message):
+@pytest.mark.parametrize("beam_args", [(), ("--runner=DirectRunner",)])
+def test_a_killed_worker_ends_the_job(many, many_straight, tmp_path, beam_args):
     output = tmp_path / "out"
-    killer = kill_one_later(output, marker)
+    killer = kill_one_later(output)
     with pytest.raises(DataError) as caught:
-        run(many, output, *beam_args, workers=workers, **MANY)
+        run(many, output, *beam_args, workers=2, **MANY)
     killer.join()
     assert len([*output.glob(".tfpipe/rows/*.json")]) < MANY["num_shards"]  # the others did not go on to the end
-    assert str(caught.value) == message
+    assert str(caught.value) == IN_POOL
     assert not (output / "manifest.json").exists()
     assert run(many, output, workers=2, **MANY).kept_shards >= 2
     assert read_tree(output) == many_straight
@@ -294,9 +279,7 @@ def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straigh
     [
         ("--workers", 2),
         (),  # few images: threads
-        pytest.param(("--workers", 1, "--", *ONE_PROCESS), marks=pytest.mark.slow),
         pytest.param(("--", *THREADS), marks=pytest.mark.slow),
-        pytest.param(("--", *PROCESSES), marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupted_job_leaves_no_process_and_can_go_on(many, many_straight, tmp_path, mode, tfpipe):
@@ -345,13 +328,3 @@ def test_a_job_killed_at_random_moments_can_go_on(rng, many: Path, many_straight
     again = tfpipe("shard", *args)
     assert again.code == 0, again.err
     assert read_tree(output) == many_straight
-
-
-@pytest.mark.slow
-def test_a_killed_job_leaves_no_worker_of_beam(many: Path, tmp_path: Path) -> None:
-    process = start_command(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
-    wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
-    process.kill()
-    process.wait()
-    check_no_orphans(process)
-    finish_command(process)

@@ -32,26 +32,6 @@ if __name__ == "__main__":
     time.sleep(60)
 """
 
-HALTED = """
-import os, signal, subprocess, sys, time
-
-CHILD = '''
-import os, signal, sys
-from tfpipe.system.child_process import die_with_direct_parent
-die_with_direct_parent(int(sys.argv[1]))
-print(os.getpid(), flush=True)
-os.kill(os.getpid(), signal.SIGSTOP)
-'''
-subprocess.Popen([sys.executable, "-c", CHILD, str(os.getpid())])
-time.sleep(60)
-"""
-
-ORPHAN = """
-from tfpipe.system.child_process import die_with_direct_parent
-die_with_direct_parent(1 << 30)
-print("still here")
-"""
-
 
 def start(tmp_path: Path, code: str, *args: str) -> tuple[subprocess.Popen[str], int]:
     """Starts a parent process; returns it and the process id of its child, which the code prints."""
@@ -86,20 +66,6 @@ def test_a_child_ends_with_its_killed_parent(tmp_path: Path, method: str) -> Non
     with parent:
         parent.kill()
     wait_for_end(child)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's signal for the end of a parent")
-def test_a_halted_child_ends_with_its_killed_parent(tmp_path: Path) -> None:
-    parent, child = start(tmp_path, HALTED)
-    assert is_running(child)
-    with parent:
-        parent.kill()
-    wait_for_end(child)
-
-
-def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
-    child = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (child.returncode, child.stdout) == (1, "")
 
 
 def test_interrupts_come_after_the_block() -> None:

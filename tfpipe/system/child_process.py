@@ -1,39 +1,19 @@
 """Ends a child process with its parent, and keeps it silent after Ctrl-C."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LOOK_EVERY_S = 0.5
 
 
 def die_with_parent() -> None:
     """Ends this process of `multiprocessing` once the process that started it has ended, also by `kill -9`.
 
-    A thread waits for the parent, so this also works below a fork server. A process that is halted needs
-    `die_with_direct_parent`.
+    A thread waits for the parent, so this also works below a fork server.
     """
     threading.Thread(target=_exit_after_parent, daemon=True).start()
-
-
-def die_with_direct_parent(parent_pid: int) -> None:
-    """Ends this process once its direct parent has ended, even when this process is halted (SIGSTOP).
-
-    On Linux the kernel does it. Linux takes the end of the parent's thread that started this process for the end of
-    the parent. Elsewhere a thread looks twice a second. The id reveals a parent that has already ended.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_exit_after, args=(parent_pid,), daemon=True).start()
-    if os.getppid() != parent_pid:  # the parent ended before the lines above
-        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -84,11 +64,3 @@ def _exit_after_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _exit_after(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        while True:
-            os.kill(pid, 0)
-            time.sleep(_LOOK_EVERY_S)
-    os._exit(1)

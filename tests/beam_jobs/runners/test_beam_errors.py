@@ -1,11 +1,8 @@
 """Errors on their way out of Beam."""
 
-import threading
-import time
-
 import pytest
 
-from beam_jobs.runners.beam_errors import fail_on_worker_death, find_error, remove_graph_place, unwrap_errors
+from beam_jobs.runners.beam_errors import find_error, remove_graph_place, unwrap_errors
 from tfpipe.errors import ConfigError, DataError, FormatError
 
 
@@ -47,38 +44,3 @@ def test_an_interrupt_that_beam_wrapped_is_one_again() -> None:
 def test_errors_of_others_pass() -> None:
     with pytest.raises(RuntimeError, match=r"^a bug$"), unwrap_errors():
         raise RuntimeError("a bug")
-
-
-def test_the_end_of_a_worker_ends_the_wait() -> None:
-    def run_worker() -> None:
-        raise RuntimeError("Worker subprocess exited with return code -9")
-
-    @fail_on_worker_death()
-    def wait() -> None:
-        threading.Thread(target=run_worker, name="run_worker").start()
-        time.sleep(30)
-
-    started = time.monotonic()
-    with pytest.raises(DataError, match=r"^A Beam worker process died: "):
-        wait()
-    assert time.monotonic() - started < 5
-
-
-def test_other_errors_and_other_threads_pass() -> None:
-    @fail_on_worker_death()
-    def fail() -> None:
-        thread = threading.Thread(target=lambda: [][0], name="other")
-        thread.start()
-        thread.join()
-        raise ZeroDivisionError
-
-    seen: list[threading.ExceptHookArgs] = []
-    before = threading.excepthook
-    threading.excepthook = seen.append
-    try:
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        assert [args.exc_type for args in seen] == [IndexError]
-        assert threading.excepthook == seen.append
-    finally:
-        threading.excepthook = before

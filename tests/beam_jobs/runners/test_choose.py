@@ -41,14 +41,12 @@ def test_a_runner_that_beam_cannot_load_is_refused() -> None:
 
 IN_MEMORY = "--runner=DirectRunner"
 IN_THREADS = "--direct_running_mode=multi_threading"
-IN_PROCESSES = "--direct_running_mode=multi_processing"
 
 
 def test_the_pool_works_where_beam_does_not() -> None:
     for beam_args in ([], [IN_MEMORY]):
         assert make_runner(beam_args).get_pool_workers(5) == 5
         assert make_runner(beam_args).get_pool_workers(0) == usable_cpus()
-    assert make_runner([IN_PROCESSES]).get_pool_workers(5) == 0
     assert make_runner([IN_THREADS]).get_pool_workers(5) == 0
 
 
@@ -62,8 +60,10 @@ def test_beam_gets_the_number_of_workers(beam_args: list[str], workers: int) -> 
     assert runner.options.view_as(DirectOptions).direct_num_workers == workers
 
 
-def test_a_pool_of_beams_processes_needs_no_pool_of_ours_afterwards_either() -> None:
-    runner = make_runner([IN_PROCESSES])
-    assert runner.get_pool_workers(3) == 0
-    runner.make_beam_runner(make_job())  # changes the mode that Beam sees
-    assert runner.get_pool_workers(3) == 0
+def test_processes_of_beam_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_runner(["--direct_running_mode=multi_processing"])
+    assert str(caught.value) == (
+        "`direct_running_mode` must be in_memory or multi_threading, got multi_processing, whose workers all import "
+        "Beam. Leave it out; `workers` are processes without Beam."
+    )
