@@ -157,8 +157,8 @@ def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _Shar
 
     written = write_shard(work, header, shard_index, meter)
     overhead_s = time.perf_counter() - started - sum(wall_s for _, wall_s, _ in readings)
-    index_bytes = file_io.read_whole(work.target(index_name(written.info.file)))
+    index_bytes = file_io.read_whole(work.result(index_name(written.info.file)))
     record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
     images = [(size, next(record_bytes) if is_good else 0, wall_s) for size, wall_s, is_good in readings]
-    file_io.remove(work.target(written.info.file))
+    file_io.remove(work.result(written.info.file))
     return images, overhead_s

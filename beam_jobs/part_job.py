@@ -99,7 +99,7 @@ def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
     try:
         header = work.read_header()
     except FileNotFoundError:
-        if file_io.exists(work.target(file_names.MANIFEST)):
+        if file_io.exists(work.result(file_names.MANIFEST)):
             return None
         raise DataError(
             f"There is no plan in {config.output}. Write it with --plan-only, and the options of the job, before its "

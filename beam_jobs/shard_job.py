@@ -12,9 +12,7 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import (
     Plan,
     are_splits_named,
-    check_no_split_empty,
     give_splits,
-    list_splits,
     shard_images,
 )
 from beam_jobs.runners.base import LocalRunner, Runner, ShardObserver
@@ -51,12 +49,10 @@ def plan_input(source: Input, readers: int = 0, observer: Observer | None = None
     listing = source.list(observer)
     if not _check_listing(listing, config):
         listing = give_splits(listing, config)
-    counts = listing.images.count_values("split")
-    splits = list_splits(config, counts)
+    splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
     _check_classes(listing, len(splits))
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
         check_dataset_output(config, [origin.directory for origin in listing.datasets.sources.values()])
-    check_no_split_empty(counts, config)
     copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
     return shard_images(listing, splits, config, *copies)
 
@@ -148,7 +144,7 @@ def run(
         try:
             # Beam may try a bundle again, which then finds shards that this very run has finished.
             kept_shards = len(work.read_kept() & finished_before)
-            manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
+            manifest = manifest_json.loads(file_io.read_whole(work.result(file_names.MANIFEST)).decode())
         except FileNotFoundError as error:
             raise DataError(
                 f"A job must end with {file_names.MANIFEST}, but Beam's runner ended it without. Run the same "

@@ -132,7 +132,7 @@ class _TreeBuilder:
             self._skipped["mask without an image"] += len(self._masks) - len(set(filter(None, found)))
             self._skipped = +self._skipped
             if any(found):
-                images = images.replace_masks(tuple(mask or ()) for mask in found)
+                images = images.replace_tuples("mask", (tuple(mask or ()) for mask in found))
         return Tree(images, self._skipped, self._has_other_names)
 
 

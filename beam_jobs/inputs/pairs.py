@@ -279,7 +279,7 @@ def _type_columns(
 ) -> tuple[ImageTable, list[Column | None]]:
     """Returns the pairs with the same columns, captions first, and what they become; None for one without a value."""
     names = sorted(names, key=lambda name: name != CAPTION)
-    images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
+    images = images.replace_tuples("extra", _order_values(images.iterate_extras(), columns_of_tars, names))
     rows = ((tar, row) for tar, (num_pairs, _) in enumerate(columns_of_tars) for row in range(1, num_pairs + 1))
     kinds = [CellKinds(from_text=False) for _ in names]
     read_kinds(kinds, images.iterate_extras(), rows)
@@ -304,7 +304,7 @@ def _order_values(
 
 def _drop_several(tree: Tree) -> Tree:
     """Leaves out the pairs with nothing but named images if others have a single image: these are something else."""
-    is_single = tree.images.nums_images == SINGLE
+    is_single = tree.images.get_numbers("num_images") == SINGLE
     return _keep(tree, is_single, _WITHOUT_IMAGE) if is_single.any() else tree
 
 
@@ -339,7 +339,7 @@ def _resolve(config: ShardConfig, tree: Tree, columns: Sequence[Column | None]) 
     )
     return Listing(
         *name_input(source),
-        set_classes(images, labels).replace_extras(values) if kept else set_classes(images, labels),
+        set_classes(images, labels).replace_tuples("extra", values) if kept else set_classes(images, labels),
         label_names=label_names,
         extra=tuple(column.spec for _, column in kept),
         skipped=tree.skipped,

@@ -193,7 +193,7 @@ class _Table:
                 labels, label_names = {}, ()
         typed = tuple(self._infer_columns(images, kinds, classes, faults))
         faults.check()
-        nums_images = set(np.unique(images.nums_images).tolist())
+        nums_images = set(np.unique(images.get_numbers("num_images")).tolist())
         if nums_images > {NO_IMAGE}:
             raise DataError(f"Every file of {path} must hold images, or none may.")
         has_images, is_embedded = NO_IMAGE not in nums_images, bool(images.in_row_groups.any())
@@ -207,7 +207,11 @@ class _Table:
         tensors, dtypes = self._infer_tensors()
         images = set_classes(images, labels)
         if typed and len(images):
-            images = images.convert_extras([column.convert for column in typed])
+            rows = (
+                tuple(column.convert(cell) for column, cell in zip(typed, row, strict=True))
+                for row in images.iterate_extras()
+            )
+            images = images.replace_tuples("extra", rows)
         return replace(
             listing,
             images=images,
@@ -308,7 +312,7 @@ class _Table:
 
 def infer_images_shape(images: ImageTable, source: str) -> tuple[int, ...] | None:
     """Returns the images of a record as `image_schema` takes them. Records without an image are not counted."""
-    nums_images = set(np.unique(images.nums_images).tolist())
+    nums_images = set(np.unique(images.get_numbers("num_images")).tolist())
     if nums_images <= {SINGLE, NO_IMAGE}:
         return ()
     if SINGLE in nums_images:

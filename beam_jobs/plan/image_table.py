@@ -235,19 +235,15 @@ class ImageTable:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The size of each image in bytes."""
-        return self._get_numbers("size")
+        return self.get_numbers("size")
 
     @property
     def in_row_groups(self) -> NDArray[np.bool_]:
         """Whether each image lies in a row of a Parquet file, so that its exact size is unknown."""
-        return self._get_numbers("row_group") >= 0
+        return self.get_numbers("row_group") >= 0
 
-    @property
-    def nums_images(self) -> NDArray[np.int64]:
-        """The number of images of each record, as `ImageRef.num_images`."""
-        return self._get_numbers("num_images")
-
-    def _get_numbers(self, name: str) -> NDArray[np.int64]:
+    def get_numbers(self, name: str) -> NDArray[np.int64]:
+        """Returns a column of numbers."""
         if name not in self._columns:
             return np.full(len(self), _COLUMNS[name].default, np.int64)
         numbers: NDArray[np.int64] = self._columns[name].to_numpy()
@@ -330,26 +326,12 @@ class ImageTable:
         column = _COLUMNS[name].encode(texts).take(wrap(codes))
         return ImageTable({**self._columns, name: column}, len(self))
 
-    def convert_extras(self, converters: Sequence[Callable[[Any], Any]]) -> "ImageTable":
-        """Returns a table in which every value of a further column went through its column's function."""
-        rows = self.iterate_extras()
-        return self.replace_extras(
-            tuple(convert(x) for convert, x in zip(converters, row, strict=True)) for row in rows
-        )
-
     def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
         """Yields the values of the further columns of each row."""
         return chain.from_iterable(self._decode_all("extra"))
 
-    def replace_extras(self, rows: Iterable[tuple[Any, ...]]) -> "ImageTable":
-        """Returns a table with these values of the further columns, one tuple for each row; the others are shared."""
-        return self._replace_details("extra", rows)
-
-    def replace_masks(self, masks: Iterable[tuple[str | int, ...]]) -> "ImageTable":
-        """Returns a table in which the images have these masks, one for each; the other columns are shared."""
-        return self._replace_details("mask", masks)
-
-    def _replace_details(self, name: str, values: Iterable[tuple[Any, ...]]) -> "ImageTable":
+    def replace_tuples(self, name: str, values: Iterable[tuple[Any, ...]]) -> "ImageTable":
+        """Returns a table with other values in a column of tuples, such as `extra`. The other columns are shared."""
         rest = iter(values)
         blocks = [_TUPLES.encode(block) for block in iter(lambda: list(islice(rest, _ROWS_AT_ONCE)), [])]
         return ImageTable({**self._columns, name: _concat(blocks or [_TUPLES.encode([])])}, len(self))
@@ -367,10 +349,10 @@ class ImageTable:
             lines = list(map(encode_line, map(PlannedImage, *columns)))
             return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
         rows = wrap(indices)
-        pieces = [b"[", *_quote(self._take("path", rows)), b",", spell(self._get_numbers("size")[indices])]
+        pieces = [b"[", *_quote(self._take("path", rows)), b",", spell(self.get_numbers("size")[indices])]
         end = pc.if_else(wrap(labels >= 0), join_texts(b",", spell(labels)), pa.scalar(b"", pa.large_binary()))
         if further:
-            offsets = self._get_numbers("offset")[indices]
+            offsets = self.get_numbers("offset")[indices]
             file = self._take("file", rows).dictionary_decode()
             location = join_texts(b",", spell(labels), b",", *_quote(file), b",", spell(offsets))
             end = pc.if_else(wrap(offsets >= 0), location, end)
@@ -386,7 +368,7 @@ class ImageTable:
     def _have_whole_files(self, indices: _Indices) -> bool:
         """Returns whether some of these images is the whole of a file that has another name."""
         lengths = pc.binary_length(self._take("file", wrap(indices)).dictionary_decode()).to_numpy()
-        return bool(((lengths > 0) & (self._get_numbers("offset")[indices] < 0)).any())
+        return bool(((lengths > 0) & (self.get_numbers("offset")[indices] < 0)).any())
 
     def _take(self, name: str, rows: Any) -> Any:
         return self._columns[name].take(rows) if name in self._columns else _COLUMNS[name].repeat_default(len(rows))

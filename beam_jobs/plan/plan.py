@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
@@ -120,7 +120,7 @@ def shard_images(
     if copies is not None and copies.any():
         images = images.take(np.flatnonzero(~copies))
     order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out or Counter())
-    check_shards([count for *_, count in shards])
+    _check_shards([count for *_, count in shards])
     bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
     return Plan.make(bare, images, order, shards, class_counts)
 
@@ -134,8 +134,10 @@ def _cut_shards(
     # A name that no image has may stand in the table, too.
     of_split = np.array([numbers.get(str(name), 0) for name in names], np.int32)[codes]
     counts = np.bincount(of_split, minlength=len(splits)).tolist()
-    remaining = {split for split, count in zip(splits, counts, strict=True) if count}
-    check_splits_remain(set(splits), remaining, config.known_images)
+    for split, count in sorted(zip(splits, counts, strict=True)):
+        if not count:
+            where = f"{config.known_images} and in other splits" if config.known_images else "other splits"
+            raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
     order = _sort_images(images, listing, config)
     if len(splits) > 1:
         order = order[np.argsort(of_split[order], kind="stable")]
@@ -144,9 +146,10 @@ def _cut_shards(
     label_codes, labels = images.get_codes("label")
     for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
         rows = order[begin:end]
-        num_shards = count_shards(len(rows), int(images.sizes[rows].sum()), config)
-        ends = list(cut_evenly(len(rows), num_shards))
-        shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(ends)]
+        num_by_size = -(-int(images.sizes[rows].sum()) // config.shard_size_bytes)
+        num_shards = max(1, min(config.num_shards or num_by_size, len(rows)))  # so that none is empty
+        ends = [len(rows) * k // num_shards for k in range(num_shards + 1)]
+        shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(pairwise(ends))]
         of_classes = np.bincount(label_codes[rows], minlength=len(labels)).tolist()
         by_label = {label: count for label, count in zip(labels, of_classes, strict=True) if count}
         of_copies = {label: count for (name, label), count in left_out.items() if name == split}
@@ -182,37 +185,15 @@ def are_splits_named(listing: Listing, config: ShardConfig) -> bool:
 def give_splits(listing: Listing, config: ShardConfig) -> Listing:
     """Returns a listing whose images have splits, for an input that names none."""
     images, names = listing.images, list(config.splits) or [config.split or DEFAULT_SPLIT]
-    codes = choose_splits(images, config) if config.splits else np.zeros(len(images), np.int64)
+    codes = np.zeros(len(images), np.int64)
+    if config.splits:  # an image's group or path alone decides its split
+        # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
+        bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
+        codes = np.searchsorted(bounds, images.hash_for_splits().astype(np.float64) / 2**64, side="right")
+    for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+        if not count:
+            raise DataError(f"Split {name!r} would get none of the {len(images)} images; give it a larger share.")
     return replace(listing, images=images.replace_texts("split", codes, names))
-
-
-def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
-    """Checks that every split of the configuration gets an image."""
-    for name in config.splits:
-        if not counts.get(name):
-            raise DataError(
-                f"Split {name!r} would get none of the {sum(counts.values())} images; give it a larger share."
-            )
-
-
-def check_splits_remain(splits: Set[str], remaining_splits: Set[str], known: str) -> None:
-    """Checks that every split has an image once copies are left out."""
-    for split in sorted(splits - remaining_splits):
-        where = f"{known} and in other splits" if known else "other splits"
-        raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
-
-
-def choose_splits(table: ImageTable, config: ShardConfig) -> NDArray[np.int64]:
-    """Returns the position in `config.splits` of each image's split. It depends on the image's group or path alone."""
-    # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
-    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
-    codes: NDArray[np.int64] = np.searchsorted(bounds, table.hash_for_splits().astype(np.float64) / 2**64, side="right")
-    return codes
-
-
-def list_splits(config: ShardConfig, found: Iterable[str | None]) -> list[str]:
-    """Returns the splits in their order: as they were requested, or else sorted by name."""
-    return list(config.splits) or sorted(map(str, found))
 
 
 def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -231,18 +212,7 @@ def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.in
     return rows
 
 
-def count_shards(num_images: int, num_bytes: int, config: ShardConfig) -> int:
-    """Returns the number of shards of a split. None of them is empty."""
-    num_by_size = -(-num_bytes // config.shard_size_bytes)
-    return max(1, min(config.num_shards or num_by_size, num_images))
-
-
-def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
-    """Yields the first position of each shard in its sorted split, and the one after its last."""
-    return pairwise(num_images * k // num_shards for k in range(num_shards + 1))
-
-
-def check_shards(sizes: Sequence[int]) -> None:
+def _check_shards(sizes: Sequence[int]) -> None:
     """Checks that the format allows the shards."""
     if len(sizes) > MAX_SHARDS:
         raise ConfigError(

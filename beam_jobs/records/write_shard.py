@@ -11,11 +11,10 @@ import hashlib
 import json
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,11 +110,6 @@ class RecordsJob:
         return manifest.fingerprint
 
 
-def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:
-    """Returns the hashes of the keys of a finished shard, sorted: bytes [records]."""
-    return to_digests(file_io.read_whole(work.digests_path(file)))
-
-
 def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
     """Returns hashes that lie one after another as an array [records]. NumPy compares them without zeros at the end."""
     return np.frombuffer(data, f"S{DIGEST_BYTES}")
@@ -129,7 +123,7 @@ def _remove_shards(work: WorkDir, kept: set[str]) -> None:
             if name not in kept:
                 file_io.remove(work.index_path(name))
                 file_io.remove(work.facts_path(name))
-                file_io.remove(work.target(name))
+                file_io.remove(work.result(name))
 
 
 _MEMORY_BYTES = 32 << 20
@@ -149,11 +143,19 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
         finished = _find_finished(job, work, file, elements)
         if finished is not None:
             return finished[0], True, finished[1]
-        with _Spool() as spool:
+        with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as spool:
+            digests, ends = bytearray(), array("q", [0])
             for digest, payload in elements:
                 if digest:
-                    spool.add(digest, payload)
-            written = _write(job, work, file, spool)
+                    spool.write(payload)
+                    digests += digest
+                    ends.append(ends[-1] + len(payload))
+
+            def read(number: int) -> bytes:
+                spool.seek(ends[number])
+                return spool.read(ends[number + 1] - ends[number])
+
+            written = _write(job, work, file, to_digests(digests), read)
             return written, False, written.info.records
 
 
@@ -162,75 +164,32 @@ def _find_finished(
 ) -> tuple[WrittenShard, int] | None:
     """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
     written = work.find_written(file)
-    if written is None or not _is_whole(work, written):
+    try:
+        before = to_digests(file_io.read_whole(work.digests_path(file)))
+    except (OSError, ValueError):
+        return None
+    if written is None or len(before) != written.info.records or not work.is_whole(written.info):
         return None
     digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
-    return (written, len(digests)) if np.array_equal(digests, read_digests(work, file)) else None
+    return (written, len(digests)) if np.array_equal(digests, before) else None
 
 
-def _is_whole(work: WorkDir, written: WrittenShard) -> bool:
-    try:
-        is_counted = len(read_digests(work, written.info.file)) == written.info.records
-    except (OSError, ValueError):
-        return False
-    return is_counted and work.is_whole(written.info)
-
-
-def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenShard:
-    order = spool.sort()
-    twice = spool.find_twice(order)
-    if twice is not None:
-        value = job.form.schema[job.key].decode(decode_example(spool.read(twice)))
+def _write(
+    job: RecordsJob, work: WorkDir, file: str, digests: NDArray[np.bytes_], read: Callable[[int], bytes]
+) -> WrittenShard:
+    """Writes the records in the order of the digests of their keys; `read` returns the payload of each."""
+    order = np.argsort(digests, kind="stable")
+    digests = digests[order]
+    twice = np.flatnonzero(digests[1:] == digests[:-1])
+    if len(twice):
+        value = job.form.schema[job.key].decode(decode_example(read(int(order[twice[0]]))))
         raise ConfigError(
             f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
         )
     facts = RecordFacts.of_new_shard(job.form.schema, job.form.label_names)
     with work.new_shard(file, partial(count_record, schema=job.form.schema), facts) as writer:
-        for place in order.tolist():
-            payload = spool.read(place)
+        for number in order.tolist():
+            payload = read(number)
             writer.add(decode_example(payload), payload)
-        file_io.write_file(work.digests_path(file), spool.digests[order].tobytes(), makes_folders=True)
+        file_io.write_file(work.digests_path(file), digests.tobytes(), makes_folders=True)
     return writer.describe_shard(file)
-
-
-class _Spool:
-    """The records of a shard in the order in which they came; most of them in a temporary file."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115, `__exit__` closes it
-        self._digests = bytearray()
-        self._ends = array("q", [0])
-
-    def __enter__(self) -> _Spool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def add(self, digest: bytes, payload: bytes) -> None:
-        """Adds a record."""
-        self._file.write(payload)
-        self._digests += digest
-        self._ends.append(self._ends[-1] + len(payload))
-
-    @property
-    def digests(self) -> NDArray[np.bytes_]:
-        """The hash of each key."""
-        return to_digests(self._digests)
-
-    def sort(self) -> NDArray[np.int64]:
-        """Returns the places of the records in the order of the hashes of their keys."""
-        return np.argsort(self.digests, kind="stable").astype(np.int64)
-
-    def find_twice(self, order: NDArray[np.int64]) -> int | None:
-        """Returns the place of a record whose key another one has, or None."""
-        digests = self.digests[order]
-        same = np.flatnonzero(digests[1:] == digests[:-1])
-        return int(order[same[0]]) if len(same) else None
-
-    def read(self, place: int) -> bytes:
-        """Returns the payload of a record."""
-        self._file.seek(self._ends[place])
-        return self._file.read(self._ends[place + 1] - self._ends[place])

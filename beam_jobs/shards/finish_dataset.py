@@ -30,7 +30,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard])
     first = next(line for shard in shards if shard.num_left_out for line in work.read_left_out(shard.info.file))
     raise DataError(
         f"At most {header.max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
-        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
+        f"{first['reason']}. They are listed in {work.result(file_names.QUARANTINE)}; "
         f"{open_source(header).advice}, or allow more with `max_bad`.",
         page="damaged-data#images-that-are-broken",
     )
@@ -94,7 +94,7 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
     changed = [info.file for info in infos if expected_sha256.get(info.file) != info.sha256]
     if changed:
         # Shards taken from the manifest have no counts, so the next run cannot use them.
-        file_io.remove(work.target(file_names.MANIFEST))
+        file_io.remove(work.result(file_names.MANIFEST))
         file_io.remove_tree(work.path("rows"))
         raise DataError(
             f"{changed[0]} was missing or damaged and came out different when made again: images have changed since. "
@@ -105,7 +105,7 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
 def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
     """Writes the files for TensorFlow Datasets that are not right yet, so that a complete dataset stays untouched."""
     for name, text in tfds_metadata.make_files(manifest).items():
-        path = work.target(name)
+        path = work.result(name)
         if not file_io.exists(path) or file_io.read_whole(path) != text.encode():
             work.write(name, text.encode())
 
@@ -113,15 +113,15 @@ def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
 def _remove_stale_quarantine(work: WorkDir, shards: Sequence[WrittenShard]) -> None:
     """Removes the images that an earlier run quarantined and this one could read."""
     if not any(shard.num_left_out for shard in shards):
-        file_io.remove_tree(work.target(file_names.QUARANTINE_DIR))
-    names = file_io.list_names(work.target(file_names.QUARANTINED_BYTES_DIR))
+        file_io.remove_tree(work.result(file_names.QUARANTINE_DIR))
+    names = file_io.list_names(work.result(file_names.QUARANTINED_BYTES_DIR))
     if not names:
         return
     bad_shards = (shard for shard in shards if shard.num_left_out)
     kept = {line.get("bytes") for shard in bad_shards for line in work.read_left_out(shard.info.file)}
     for name in names:
         if f"bytes/{name}" not in kept:
-            file_io.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
+            file_io.remove(work.result(file_names.QUARANTINED_BYTES_DIR, name))
 
 
 def _leave_out_empty(
@@ -137,23 +137,14 @@ def _leave_out_empty(
         split_shards = [shard for planned, shard in zip(header.shards, shards, strict=True) if planned.split == split]
         renumbered = renumber(split, split_shards)
         if not renumbered:
-            raise DataError(f"Split {split!r} has no image that can be read; see {work.target(file_names.QUARANTINE)}.")
-        for old_name, shard in renumbered:
-            if shard.info.file != old_name:
-                _rename_shard(work, old_name, shard.info.file)
+            raise DataError(f"Split {split!r} has no image that can be read; see {work.result(file_names.QUARANTINE)}.")
+        work.move_shards((name, shard) for name, shard in renumbered if shard.info.file != name)
         splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
             if not shard.info.records:
                 for path in (work.shard_path, work.index_path, work.facts_path):
                     file_io.remove(path(shard.info.file))
     return splits
-
-
-def _rename_shard(work: WorkDir, file: str, new_file: str) -> None:
-    file_io.rename(work.shard_path(file), work.shard_path(new_file))
-    file_io.rename(work.index_path(file), work.index_path(new_file))
-    if file_io.exists(work.facts_path(file)):
-        file_io.rename(work.facts_path(file), work.facts_path(new_file))
 
 
 def _make_manifest(
@@ -194,8 +185,8 @@ def _write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
     lines = iter(lines)
     first = next(lines, None)
     if first is None:
-        file_io.remove(work.target(name))
+        file_io.remove(work.result(name))
         return
-    with file_io.create(work.target(name), work.temporary(name), makes_folders=True) as out:
+    with file_io.create(work.result(name), work.temporary(name), makes_folders=True) as out:
         out.write(first)
         out.writelines(lines)

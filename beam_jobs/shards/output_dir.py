@@ -106,9 +106,9 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
             with file_io.create(tar, makes_folders=True) as out:
                 unpack(plan.listing, location, out)
     manifest = work.find_manifest(header.fingerprint)
-    if manifest is not None and not all(file_io.exists(work.target(name)) for name in manifest.promised_lists):
+    if manifest is not None and not all(file_io.exists(work.result(name)) for name in manifest.promised_lists):
         # Only the images can restore the lists, so the dataset is finished again.
-        file_io.remove(work.target(file_names.MANIFEST))
+        file_io.remove(work.result(file_names.MANIFEST))
         manifest = None
     if manifest is not None:
         _trust_manifest(work, manifest)
@@ -226,7 +226,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
         return work, header, False
     if not config.overwrite:
         advice = ""
-        if file_io.exists(work.target(file_names.MANIFEST)) and not config.datasets:
+        if file_io.exists(work.result(file_names.MANIFEST)) and not config.datasets:
             advice = f" To add new images to it: {shlex.join(['tfpipe', 'append', config.output, 'NEW'])}"
         raise ConfigError(
             f"{config.output} holds a dataset made from other images, with other options or by another version of "
@@ -241,7 +241,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
 
 def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     """Returns whether the directory is empty, or belongs to the same plan."""
-    if file_io.exists(work.target(file_names.MANIFEST)):
+    if file_io.exists(work.result(file_names.MANIFEST)):
         with contextlib.suppress(FormatError):
             return work.find_manifest(header.fingerprint) is not None
         return False

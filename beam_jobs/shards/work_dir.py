@@ -118,21 +118,21 @@ class WorkDir(ShardFolder):
     progress: str | None = None  # the folder of notes of workers on this machine, if anybody reads it
     ending = f"/{file_names.WORK_DIR}"
 
-    def target(self, *parts: str) -> str:
+    def result(self, *parts: str) -> str:
         """Returns a path in the dataset directory."""
         return file_io.join(self.output, *parts)
 
     def shard_path(self, file: str) -> str:
         """Returns the path of a shard."""
-        return self.target(file)
+        return self.result(file)
 
     def index_path(self, file: str) -> str:
         """Returns the path of a shard's index."""
-        return self.target(file_names.index_name(file))
+        return self.result(file_names.index_name(file))
 
     def facts_path(self, file: str) -> str:
         """Returns the path of the facts about a shard's records."""
-        return self.target(file_names.facts_name(file))
+        return self.result(file_names.facts_name(file))
 
     def temporary(self, name: str) -> str:
         """Returns a new path for a file of the dataset while it is being written.
@@ -143,7 +143,7 @@ class WorkDir(ShardFolder):
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a whole file of the dataset."""
-        file_io.write_file(self.target(name), data, self.temporary(name), makes_folders=True)
+        file_io.write_file(self.result(name), data, self.temporary(name), makes_folders=True)
 
     @property
     def lines_path(self) -> str:
@@ -193,7 +193,7 @@ class WorkDir(ShardFolder):
 
     def find_manifest(self, fingerprint: str) -> Manifest | None:
         """Returns the manifest of a complete dataset that was made from the plan of this fingerprint, or None."""
-        path = self.target(file_names.MANIFEST)
+        path = self.result(file_names.MANIFEST)
         if not file_io.exists(path):
             return None
         manifest = manifest_json.loads(file_io.read_whole(path).decode())

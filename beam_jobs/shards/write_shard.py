@@ -43,7 +43,7 @@ Meter = Callable[[int, float, str | None], None]
 def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | None = None) -> WrittenShard:
     """Writes one shard with its index and lists its bad images, or keeps the one that an earlier run finished."""
     planned = header.shards[shard]
-    with file_io.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
+    with file_io.explain_os_errors(f"write {work.result(planned.file)}"), ProgressFile(work, planned) as progress:
         finished = _find_finished(work, header, planned)
         return finished or _ImageShard(work, header, planned, progress, meter).write()
 

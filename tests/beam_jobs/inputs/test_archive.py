@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import IO
 
 import pytest
 
@@ -22,14 +23,20 @@ from beam_jobs.inputs.archive import (
     is_compressed_tar,
     list_archive,
     strip_archive_suffix,
-    unpack_tar,
 )
+from beam_jobs.inputs.unpack import unpack
+from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.images import make_tar, write_tar, write_zip
 from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.system.budget import Budget
 
 FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
+
+
+def unpack_tar(path: str, out: IO[bytes]) -> None:
+    folder, name = os.path.split(path)
+    unpack(Listing("", folder), name, out)
 
 
 def list_members(path: Path) -> list[ListedFile]:

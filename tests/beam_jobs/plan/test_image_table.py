@@ -53,14 +53,14 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     assert [table[i] for i in range(len(refs))] == refs
     assert list(pickle.loads(pickle.dumps(table))) == refs
     assert table.details == {name for name in DETAILS if any(getattr(ref, name) for ref in refs)}
-    assert table.nums_images.tolist() == [ref.num_images for ref in refs]
+    assert table.get_numbers("num_images").tolist() == [ref.num_images for ref in refs]
 
 
 @few
 @given(st.lists(FILES, min_size=1, max_size=8), st.data())
 def test_masks_are_replaced(files: list[ImageRef], data: st.DataObject) -> None:
     masks = [data.draw(MASKS) for _ in files]
-    table = ImageTable.from_refs(files).replace_masks(masks)
+    table = ImageTable.from_refs(files).replace_tuples("mask", masks)
     assert list(table) == [ref._replace(mask=mask) for ref, mask in zip(files, masks, strict=True)]
 
 
@@ -163,7 +163,8 @@ def test_replaced_columns_leave_the_first_table_alone() -> None:
 def test_further_columns_are_converted() -> None:
     table = ImageTable.from_refs([ImageRef(f"{i}.jpg", extra=(str(i), "x")) for i in range(4)])
     assert list(table.iterate_extras()) == [("0", "x"), ("1", "x"), ("2", "x"), ("3", "x")]
-    assert [ref.extra for ref in table.convert_extras([int, str.upper])] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
+    upper = table.replace_tuples("extra", ((int(k), x.upper()) for k, x in table.iterate_extras()))
+    assert [ref.extra for ref in upper] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
 
 
 def test_an_index_beyond_the_end_is_an_error() -> None:

@@ -162,15 +162,15 @@ def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def index_of(work: WorkDir, file: str) -> Path:
-    return Path(work.target("index", file.replace(".tfrecord", ".idx")))
+    return Path(work.result("index", file.replace(".tfrecord", ".idx")))
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda work, file: flip_bit(Path(work.target(file)), os.path.getsize(work.target(file)) // 2),
-        lambda work, file: os.truncate(work.target(file), 100),
-        lambda work, file: os.remove(work.target(file)),
+        lambda work, file: flip_bit(Path(work.result(file)), os.path.getsize(work.result(file)) // 2),
+        lambda work, file: os.truncate(work.result(file), 100),
+        lambda work, file: os.remove(work.result(file)),
         lambda work, file: index_of(work, file).unlink(),
         lambda work, file: index_of(work, file).write_bytes(b"0 1\n"),
         lambda work, file: os.truncate(work.path("rows", f"{file}.json"), 20),
