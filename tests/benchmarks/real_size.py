@@ -271,9 +271,9 @@ def provide_storage(row: Row, folder: Path) -> Iterator[tuple[str, dict[str, str
 @contextlib.contextmanager
 def _serve(row: Row, folder: Path) -> Iterator[dict[str, str]]:
     """Serves a folder as an object store, and yields the environment in which its clients come to it."""
-    from tests.object_stores.folder_store import FolderStore, pose_as_google
+    from tests.object_stores.folder_store import pose_as_google
 
-    with pose_as_google(folder, lambda tls: FolderStore(folder, tls)) as (store, environment):
+    with pose_as_google(folder) as (store, environment):
         store.harm = lambda _: row.delay_ms / 1000
         store.bytes_per_s = STREAM_BYTES_PER_S
         yield environment

@@ -5,7 +5,7 @@ import re
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.object_stores.proxy import Answer, Server
+from tests.object_stores.proxy import Answer, Server, answer_object, answer_xml
 
 ACCOUNT = "devstoreaccount1"
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
@@ -28,7 +28,6 @@ class AzureServer(Server):
         parts = urlsplit(path)
         _, container, name = (*unquote(parts.path).lstrip("/").split("/", 2), "")[:3]
         query = {key: value[0] for key, value in parse_qs(parts.query).items()}
-        headers = {key.lower(): value for key, value in headers.items()}
         if container != "data":
             return Answer(404, [], b"<Error><Code>ContainerNotFound</Code></Error>")
         if query.get("comp") == "list":
@@ -39,7 +38,9 @@ class AzureServer(Server):
             return self._write(name, query, headers, body)
         if name not in self.objects:
             return Answer(404, [], b"<Error><Code>BlobNotFound</Code></Error>")
-        return self._read(self.objects[name], headers)
+        data = self.objects[name]
+        described = [("Last-Modified", _DATE), ("ETag", f'"{hashlib.md5(data).hexdigest()}"')]
+        return answer_object(len(data), lambda begin, end: data[begin:end], headers, described)
 
     def _list(self, prefix: str, delimiter: str | None) -> Answer:
         found = {name: data for name, data in sorted(self.objects.items()) if name.startswith(prefix)}
@@ -51,8 +52,7 @@ class AzureServer(Server):
             if name not in inside
         )
         blobs += "".join(f"<BlobPrefix><Name>{escape(name)}</Name></BlobPrefix>" for name in folders)
-        document = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
-        return Answer(200, [("Content-Type", "application/xml")], document.encode())
+        return answer_xml(f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>")
 
     def _delete(self, body: bytes) -> Answer:
         paths = [unquote(match.decode()) for match in _DELETED.findall(body)]
@@ -81,12 +81,3 @@ class AzureServer(Server):
         else:
             self.objects[name] = body
         return Answer(201, [("ETag", '"1"'), ("Last-Modified", _DATE)], b"")
-
-    def _read(self, data: bytes, headers: dict[str, str]) -> Answer:
-        described = [("Last-Modified", _DATE), ("ETag", f'"{hashlib.md5(data).hexdigest()}"')]
-        if (match := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))) is None:
-            return Answer(200, described, data, str(len(data)))
-        begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
-        if begin >= len(data):
-            return Answer(416, [], b"")
-        return Answer(206, [*described, ("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")], data[begin:end])

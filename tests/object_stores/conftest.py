@@ -82,28 +82,20 @@ class Google(Cloud):
     def __init__(self, proxy: GoogleProxy) -> None:
         super().__init__(proxy)
         self.environment = {"STORAGE_EMULATOR_HOST": proxy.url}
-        self.direct = "http://{}:{}".format(*proxy.target)
-
-    @cached_property
-    def _client(self) -> Any:
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
-
-        options = {"api_endpoint": self.direct}
-        return storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
-        name, folder = split_url(url)
-        bucket = self._client.bucket(name)
+        bucket, folder = split_url(url)
         for path, data in objects.items():
-            bucket.blob(f"{folder}/{path}").upload_from_string(data)
+            self.proxy.put(bucket, f"{folder}/{path}", data)
         return url
 
     def names(self) -> list[str]:
-        return [blob.name for blob in self._client.list_blobs("data")]
+        return [one["name"] for one in self.proxy.storage.get_file_list("data")[0]]
 
     def get(self, name: str) -> bytes:
-        return self._client.bucket("data").blob(name).download_as_bytes()
+        data = self.proxy.get("data", name)
+        assert data is not None, name
+        return data
 
     def unfinished(self) -> int:
         return self.proxy.unfinished()
@@ -158,6 +150,7 @@ def google_server() -> Iterator[Google]:
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="data")
+    server._storage._write_config_to_file = lambda: None  # it would describe all objects anew at each write
     server.start()
     proxy = GoogleProxy(("127.0.0.1", server._api._httpd.server_port), server._storage)
     yield Google(proxy)

@@ -7,19 +7,21 @@ import subprocess
 import sys
 import threading
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.object_stores.proxy import Answer, Server, answer_json
 
 ROOT = Path(__file__).resolve().parents[2]
 _JOBS = re.compile(r"/sandbox/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/?]+))?(/messages|/metrics)?")
 _NOW = "2026-11-21T00:00:00Z"
 
 
-class Service:
+class Service(Server):
     """A service that runs until it is stopped. It also hands out tokens for a service account that it invents."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
         self.jobs: dict[str, dict[str, Any]] = {}
         self.refuse: tuple[int, str] | None = None
@@ -28,21 +30,25 @@ class Service:
         self.looks = 0
         self._ended: dict[str, subprocess.CompletedProcess[str]] = {}
 
-        class Handler(_Handler):
-            service = self
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
     @property
     def url(self) -> str:
         """The address. Beam speaks HTTP to an endpoint with this word, and still takes it for the real service."""
-        return f"http://127.0.0.1:{self._server.server_port}/sandbox"
+        return f"{super().url}/sandbox"
 
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        if path == "/token":
+            return answer_json({"access_token": "token", "expires_in": 3600, "token_type": "Bearer"})
+        if command == "POST" and self.refuse is not None:
+            status, message = self.refuse
+            return answer_json({"error": {"code": status, "message": message}}, status)
+        match = _JOBS.match(path)
+        if match is not None and command == "POST":
+            return answer_json(self.submit(json.loads(body), match[1], match[2]))
+        if match is None or match[3] not in self.jobs:
+            return answer_json({"error": {"code": 404, "message": path}}, 404)
+        if match[4] is not None:
+            return answer_json(self.messages(match[3]) if match[4] == "/messages" else self.metrics(match[3]))
+        return answer_json(self.describe(match[3], match[1], match[2]))
 
     @cached_property
     def credentials(self) -> Path:
@@ -63,7 +69,7 @@ class Service:
                     "private_key": key.decode(),
                     "client_email": "test@my-project.iam.gserviceaccount.com",
                     "client_id": "1",
-                    "token_uri": f"http://127.0.0.1:{self._server.server_port}/token",
+                    "token_uri": f"{super().url}/token",
                 }
             )
         )
@@ -125,42 +131,3 @@ class Service:
                 for tentative in ({}, {"tentative": "true"})
             ],
         }
-
-
-class _Handler(BaseHTTPRequestHandler):
-    service: Service
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/token":
-            self._answer({"access_token": "token", "expires_in": 3600, "token_type": "Bearer"})
-        elif self.service.refuse is not None:
-            status, message = self.service.refuse
-            self._answer({"error": {"code": status, "message": message}}, status)
-        elif match := _JOBS.match(self.path):
-            self._answer(self.service.submit(json.loads(body), match[1], match[2]))
-        else:
-            self._answer({"error": {"code": 404, "message": self.path}}, 404)
-
-    def do_GET(self) -> None:
-        match = _JOBS.match(self.path)
-        if match is None or match[3] not in self.service.jobs:
-            self._answer({"error": {"code": 404, "message": self.path}}, 404)
-        elif match[4] == "/messages":
-            self._answer(self.service.messages(match[3]))
-        elif match[4] == "/metrics":
-            self._answer(self.service.metrics(match[3]))
-        else:
-            self._answer(self.service.describe(match[3], match[1], match[2]))
-
-    def _answer(self, value: dict[str, Any], status: int = 200) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)

@@ -1,32 +1,24 @@
 """A folder as a bucket of Google's store, for TensorFlow's own client: what is read is as fast as the machine."""
 
-import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
 
-from tests.object_stores.proxy import Answer, Server
+import pytest
+
+from tests.object_stores.proxy import Answer, Server, answer_json, answer_list, answer_object
+from tfpipe.storage import stores
 
 _OBJECT = re.compile(r"/storage/v1/b/data/o/(?P<name>.+)")
 _CONTENT = re.compile(r"/data/(?P<name>.+)")
-_RANGE = re.compile(r"bytes=(?P<begin>\d+)-(?P<last>\d+)")
 _LISTED = "/storage/v1/b/data/o"
 _FOLDER = "/data"
 _CHANGED = {"generation": "1", "updated": "2026-01-01T00:00:00.000Z"}  # what the client compares
 _DATED = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"), ("ETag", '"1"')]
-_PREFIX = "<CommonPrefixes><Prefix>{}/</Prefix></CommonPrefixes>"
-_ENTRY = (
-    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
-    "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
-)
-
-AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class FolderStore(Server):
@@ -59,38 +51,28 @@ class FolderStore(Server):
         names = sorted(path.relative_to(self._folder).as_posix() for path in files)
         most = int(query.get("maxResults", ["1000"])[0])
         items = [{"name": name, **_CHANGED} for name in names if name.startswith(prefix)][:most]
-        return _to_json({"items": items} if items else {})
+        return answer_json({"items": items} if items else {})
 
     def _list_folder(self, prefix: str, is_deep: bool) -> Answer:
         """Lists what lies in a folder, or all files below it, in the form of the other interface, Amazon's too."""
         folder = self._folder / prefix
         paths = sorted(folder.rglob("*") if is_deep else folder.iterdir()) if folder.is_dir() else []
-        keys = {path: escape(path.relative_to(self._folder).as_posix()) for path in paths}
-        entries = [_ENTRY.format(key=keys[path], size=path.stat().st_size) for path in paths if path.is_file()]
-        entries += [_PREFIX.format(keys[path]) for path in paths if path.is_dir() and not is_deep]
-        document = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
-        return Answer(200, [("Content-Type", "application/xml")], document.encode())
+        keys = {path: path.relative_to(self._folder).as_posix() for path in paths}
+        sizes = [(keys[path], path.stat().st_size) for path in paths if path.is_file()]
+        return answer_list(sizes, [f"{keys[path]}/" for path in paths if path.is_dir() and not is_deep])
 
     def _describe(self, name: str, file: Path, _: dict[str, str]) -> Answer:
-        return _to_json({"name": name, "size": str(file.stat().st_size), **_CHANGED})
+        return answer_json({"name": name, "size": str(file.stat().st_size), **_CHANGED})
 
     def _read(self, _: str, file: Path, headers: dict[str, str]) -> Answer:
-        size = file.stat().st_size
-        match = _RANGE.fullmatch({name.lower(): value for name, value in headers.items()}.get("range", ""))
-        begin, end = (int(match["begin"]), min(int(match["last"]) + 1, size)) if match else (0, size)
-        if match and begin >= size:
-            return Answer(416, [], b"")
         with file.open("rb") as opened:
-            data = os.pread(opened.fileno(), end - begin, begin)
-        status, placed = (206, [("Content-Range", f"bytes {begin}-{end - 1}/{size}")]) if match else (200, [])
-        return Answer(status, [*placed, *_DATED], data, str(len(data)))
+            number, size = opened.fileno(), file.stat().st_size
+            return answer_object(size, lambda begin, end: os.pread(number, end - begin, begin), headers, _DATED)
 
 
 @contextmanager
-def pose_as_google(
-    folder: Path, make_server: Callable[[ssl.SSLContext], AnyServer]
-) -> Iterator[tuple[AnyServer, dict[str, str]]]:
-    """Starts a server that answers for Google, with our certificate.
+def pose_as_google(folder: Path) -> Iterator[tuple[FolderStore, dict[str, str]]]:
+    """Starts a store of a folder that answers for Google, with our certificate.
 
     TensorFlow knows no other address than Google's. Its HTTP library looks at two variables, obstore at another one.
     """
@@ -100,7 +82,7 @@ def pose_as_google(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("www.googleapis.com", "storage.googleapis.com").configure_cert(context)
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    server = make_server(context)
+    server = FolderStore(folder, context)
     try:
         certificate = str(folder / "ca.pem")
         named = {"CURL_CA_BUNDLE": certificate, "SSL_CERT_FILE": certificate}
@@ -109,5 +91,12 @@ def pose_as_google(
         server.stop()
 
 
-def _to_json(document: dict[str, object]) -> Answer:
-    return Answer(200, [("Content-Type", "application/json")], json.dumps(document).encode())
+@contextmanager
+def serve_to_this_process(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
+    """Starts such a store, to which this process comes instead of Google's."""
+    with pose_as_google(folder) as (store, environment):
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        stores.configure()
+        yield store
+        stores.configure()

@@ -1,8 +1,6 @@
 """The other interface of Google's store, XML, which obstore speaks. The emulator has little of it."""
 
 import hashlib
-import re
-import ssl
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -10,20 +8,16 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.object_stores.proxy import Answer, Proxy
+from tests.object_stores.proxy import Answer, Proxy, answer_list, answer_object, answer_xml
 
 _DATED = ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
-_ENTRY = (
-    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
-    "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
-)
 
 
 class GoogleProxy(Proxy):
     """A proxy before the emulator. It serves requests of the XML interface from the emulator's memory."""
 
-    def __init__(self, target: tuple[str, int], storage: Any, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(target, tls)
+    def __init__(self, target: tuple[str, int], storage: Any) -> None:
+        super().__init__(target)
         self.storage = storage
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._generations: dict[tuple[str, str], int] = {}
@@ -54,42 +48,35 @@ class GoogleProxy(Proxy):
             "DELETE": self._delete,
         }[command]
         with self._lock_storage:
-            return answer(bucket, name, {key.lower(): value for key, value in headers.items()}, body)
+            return answer(bucket, name, headers, body)
 
     def _list(self, bucket: str, query: dict[str, list[str]]) -> Answer:
         prefix, delimiter = query.get("prefix", [None])[0], query.get("delimiter", [None])[0]
         found, folders = self.storage.get_file_list(bucket, prefix, delimiter)
-        entries = "".join(_ENTRY.format(key=escape(one["name"]), size=one["size"]) for one in found)
-        entries += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
-        return _to_xml(f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>")
+        return answer_list(((one["name"], one["size"]) for one in found), folders)
 
     def _read(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
-        data = self._get(bucket, name)
+        data = self.get(bucket, name)
         if data is None:
             return _refuse(404, "NoSuchKey", "The specified key does not exist.")
         generation = ("x-goog-generation", str(self._generations.get((bucket, name), 1)))
         described = [_DATED, ("ETag", _digest(data)), generation]
-        if (match := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))) is None:
-            return Answer(200, described, data, str(len(data)))
-        begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
-        if begin >= len(data):
-            return _refuse(416, "InvalidRange", "The requested range cannot be satisfied.")
-        return Answer(206, [*described, ("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")], data[begin:end])
+        return answer_object(len(data), lambda begin, end: data[begin:end], headers, described)
 
     def _write(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
         if source := headers.get("x-goog-copy-source"):
-            found = self._get(*unquote(source).lstrip("/").split("/", 1))
+            found = self.get(*unquote(source).lstrip("/").split("/", 1))
             if found is None:
                 return _refuse(404, "NoSuchKey", "The specified key does not exist.")
             body = found
-        there = 0 if self._get(bucket, name) is None else self._generations.get((bucket, name), 1)
+        there = 0 if self.get(bucket, name) is None else self._generations.get((bucket, name), 1)
         if headers.get("x-goog-if-generation-match", str(there)) != str(there):
             return _refuse(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-        self._put(bucket, name, body)
+        self.put(bucket, name, body)
         return Answer(200, [("ETag", _digest(body))], b"")
 
     def _delete(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
-        if self._get(bucket, name) is None:
+        if self.get(bucket, name) is None:
             return _refuse(404, "NoSuchKey", "The specified key does not exist.")
         self.storage._hard_delete_file(bucket, name)
         return Answer(204, [], b"")
@@ -99,13 +86,13 @@ class GoogleProxy(Proxy):
         if "uploads" in query:
             number = str(next(self._numbers))
             self._uploads[number] = {}
-            return _to_xml(
+            return answer_xml(
                 f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             )
         number = query["uploadId"][0]
         if number not in self._uploads:
             # The store says once more that an upload is complete, for a client that did not get the first answer.
-            known = command == "POST" and self._get(bucket, name) is not None
+            known = command == "POST" and self.get(bucket, name) is not None
             return _completed(name) if known else _refuse(404, "NoSuchUpload", "There is no such upload.")
         if command == "PUT":
             self._uploads[number][int(query["partNumber"][0])] = body
@@ -113,10 +100,11 @@ class GoogleProxy(Proxy):
         parts = self._uploads.pop(number)
         if command == "DELETE":
             return Answer(204, [], b"")
-        self._put(bucket, name, b"".join(parts[key] for key in sorted(parts)))
+        self.put(bucket, name, b"".join(parts[key] for key in sorted(parts)))
         return _completed(name)
 
-    def _get(self, bucket: str, name: str) -> bytes | None:
+    def get(self, bucket: str, name: str) -> bytes | None:
+        """Returns an object, or None if there is none."""
         from gcp_storage_emulator.exceptions import NotFound
 
         try:
@@ -125,7 +113,7 @@ class GoogleProxy(Proxy):
         except NotFound:
             return None
 
-    def _put(self, bucket: str, name: str, data: bytes) -> None:
+    def put(self, bucket: str, name: str, data: bytes) -> None:
         from gcp_storage_emulator.handlers import objects
 
         resource = objects._make_object_resource(self.url, bucket, name, "application/octet-stream", str(len(data)))
@@ -139,13 +127,8 @@ def _digest(data: bytes) -> str:
 
 def _completed(name: str) -> Answer:
     document = f"<ETag>1</ETag><Key>{escape(name)}</Key>"
-    return _to_xml(f"<CompleteMultipartUploadResult>{document}</CompleteMultipartUploadResult>")
-
-
-def _to_xml(document: str) -> Answer:
-    return Answer(200, [("Content-Type", "application/xml")], document.encode())
+    return answer_xml(f"<CompleteMultipartUploadResult>{document}</CompleteMultipartUploadResult>")
 
 
 def _refuse(status: int, code: str, message: str) -> Answer:
-    document = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    return Answer(status, [("Content-Type", "application/xml")], document.encode())
+    return answer_xml(f"<Error><Code>{code}</Code><Message>{message}</Message></Error>", status)

@@ -6,7 +6,7 @@ import json
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.object_stores.proxy import Answer, Server
+from tests.object_stores.proxy import Answer, Server, answer_json, answer_object
 
 REPOSITORY = "me/photos"
 _API = re.compile(rf"/api/datasets/{REPOSITORY}(?:/(?P<verb>[a-z-]+)/main(?:/(?P<path>.*))?)?")
@@ -25,7 +25,7 @@ class HubServer(Server):
         parts = urlsplit(path)
         name = unquote(parts.path)
         if (file := _FILE.fullmatch(name)) is not None:
-            return self._send(file["path"], {key.lower(): value for key, value in headers.items()})
+            return self._send(file["path"], headers)
         if (asked := _API.fullmatch(name)) is None:
             return Answer(404, [("X-Error-Code", "RepoNotFound")], b"{}")
         below = asked["path"] or ""
@@ -34,26 +34,23 @@ class HubServer(Server):
                 return self._list(below, parse_qs(parts.query).get("recursive", ["false"])[0].lower() == "true")
             case "paths-info":
                 paths = parse_qs(body.decode())["paths"] if body[:1] != b"{" else json.loads(body)["paths"]
-                return _to_json([entry for entry in self._entries("", True) if entry["path"] in paths])
+                return answer_json([entry for entry in self._entries("", True) if entry["path"] in paths])
             case "preupload":
                 files = [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(body)["files"]]
-                return _to_json({"files": files})
+                return answer_json({"files": files})
             case "commit":
                 return self._commit(body)
-        return _to_json({"_id": "1", "id": REPOSITORY, "sha": "0" * 40, "siblings": [], "tags": [], "downloads": 0})
+        return answer_json({"_id": "1", "id": REPOSITORY, "sha": "0" * 40, "siblings": [], "tags": [], "downloads": 0})
 
     def _send(self, name: str, headers: dict[str, str]) -> Answer:
         if name not in self.files:
             return Answer(404, [("X-Error-Code", "EntryNotFound")], b"")
         data = self.files[name]
-        if (asked := re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))) is None:
-            return Answer(200, [], data, str(len(data)))
-        begin, end = int(asked[1]), min(int(asked[2]) + 1, len(data))
-        return Answer(206, [("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")], data[begin:end])
+        return answer_object(len(data), lambda begin, end: data[begin:end], headers, [])
 
     def _list(self, folder: str, recursive: bool) -> Answer:
         entries = self._entries(folder, recursive)
-        return _to_json(entries) if entries else Answer(404, [("X-Error-Code", "EntryNotFound")], b"")
+        return answer_json(entries) if entries else Answer(404, [("X-Error-Code", "EntryNotFound")], b"")
 
     def _entries(self, folder: str, recursive: bool) -> list[dict[str, object]]:
         start = f"{folder}/" if folder else ""
@@ -80,8 +77,4 @@ class HubServer(Server):
             else:
                 del self.files[value["path"]]
         url = f"{self.url}/datasets/{REPOSITORY}/commit/{'1' * 40}"
-        return _to_json({"success": True, "commitUrl": url, "commitOid": "1" * 40})
-
-
-def _to_json(value: object) -> Answer:
-    return Answer(200, [("Content-Type", "application/json")], json.dumps(value).encode())
+        return answer_json({"success": True, "commitUrl": url, "commitOid": "1" * 40})

@@ -1,15 +1,18 @@
-"""A proxy on loopback between a client and an emulator. It records every request and can break some of them."""
+"""Servers on loopback, a proxy before an emulator among them. They record every request and can break some."""
 
 import contextlib
 import http.client
+import json
+import re
 import socket
 import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, TypeAlias
+from xml.sax.saxutils import escape
 
 Fault: TypeAlias = int | float | str | None
 """An HTTP status to answer; seconds to wait; "drop": no answer; "cut": half of one; "lost": done, but no answer."""
@@ -18,6 +21,11 @@ Harm = Callable[["Seen"], Fault]
 
 _HOP = {"transfer-encoding", "connection", "content-length", "server", "date", "expect", "keep-alive"}
 _PACED_BYTES = 2**18
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+_ENTRY = (
+    "<Contents><Key>{}</Key><Size>{}</Size><ETag>1</ETag><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+    "</Contents>"
+)
 
 
 class Answer(NamedTuple):
@@ -27,6 +35,33 @@ class Answer(NamedTuple):
     headers: list[tuple[str, str]]
     data: bytes
     length: str | None = None
+
+
+def answer_json(value: object, status: int = 200) -> Answer:
+    return Answer(status, [("Content-Type", "application/json")], json.dumps(value).encode())
+
+
+def answer_xml(document: str, status: int = 200) -> Answer:
+    return Answer(status, [("Content-Type", "application/xml")], document.encode())
+
+
+def answer_list(sizes: Iterable[tuple[str, int]], folders: Iterable[str]) -> Answer:
+    """Lists objects and the folders beside them, as Amazon does and Google in its XML interface."""
+    entries = "".join(_ENTRY.format(escape(name), size) for name, size in sizes)
+    entries += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+    return answer_xml(f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>")
+
+
+def answer_object(
+    size: int, read: Callable[[int, int], bytes], headers: dict[str, str], described: list[tuple[str, str]]
+) -> Answer:
+    """Answers with an object, or the range of it that is asked for. `read` gets the bytes between two offsets."""
+    if (match := _RANGE.fullmatch(headers.get("range", ""))) is None:
+        return Answer(200, described, read(0, size), str(size))
+    begin, end = int(match[1]), min(int(match[2] or size) + 1, size)
+    if begin >= size:
+        return Answer(416, [], b"")
+    return Answer(206, [*described, ("Content-Range", f"bytes {begin}-{end - 1}/{size}")], read(begin, end))
 
 
 class Seen(NamedTuple):
@@ -76,21 +111,21 @@ class Server:
         return seen
 
     def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Finds the answer to a request that is not broken."""
+        """Finds the answer to a request that is not broken. The names of headers have small letters."""
         raise NotImplementedError
 
 
 class Proxy(Server):
     """A proxy that forwards requests to `target` (host and port)."""
 
-    def __init__(self, target: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(tls)
+    def __init__(self, target: tuple[str, int]) -> None:
+        super().__init__()
         self.target = target
         self._lock_conditions = threading.Lock()  # the emulator looks first and writes then
 
     def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """Asks the emulator, again if it fails: its threads disturb each other once in a thousand requests."""
-        is_conditional = not {"if-match", "if-none-match"}.isdisjoint(map(str.lower, headers))
+        is_conditional = not {"if-match", "if-none-match"}.isdisjoint(headers)
         with self._lock_conditions if is_conditional else contextlib.nullcontext():
             for _ in range(2):
                 try:
@@ -111,8 +146,7 @@ class Proxy(Server):
 
     def _own(self, value: str) -> str:
         """Returns a header in which the emulator names itself, as for the rest of an upload, with the proxy's name."""
-        base_url = "https://storage.googleapis.com" if self.tls else self.url
-        return value.replace("http://{}:{}".format(*self.target), base_url)
+        return value.replace("http://{}:{}".format(*self.target), self.url)
 
 
 class _Listener(ThreadingHTTPServer):
@@ -166,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "drop":
             self._hang_up()
             return
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        headers = {name.lower(): value for name, value in self.headers.items() if name.lower() not in _HOP}
         answer = self.server_of.ask(self.command, self.path, headers, body)
         if fault == "lost":
             self._hang_up()

@@ -2,8 +2,12 @@
 
 import gc
 import itertools
+import json
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.beam_jobs.commands import ROOT
 from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.object_stores.conftest import Amazon
-from tests.object_stores.folder_store import FolderStore, pose_as_google
+from tests.object_stores.folder_store import FolderStore, serve_to_this_process
 from tests.object_stores.proxy import Answer
 from tests.refusals import refusal
 from tfpipe import PipelineConfig, add_column, build_dataset, load_manifest
@@ -33,6 +38,28 @@ from tfpipe.storage import stores
 CONFIG = PipelineConfig(batch_size=4, image_size=16, seed=3)
 
 
+_READ = """
+import itertools, json, sys
+from dataclasses import replace
+import tfpipe
+from tfpipe.storage import stores
+stores._has_obstore = lambda: False  # TensorFlow's own client is tested here
+def read(place):
+    manifest = tfpipe.load_manifest(place)
+    config = tfpipe.PipelineConfig(batch_size=4, seed=3, extra_features=("image/filename",))
+    evaluation = tfpipe.build_dataset(manifest, "train", replace(config, training=False))
+    stages = tfpipe.build_stages(manifest, "train", config, start_step=2)
+    trained = [batch["image/filename"].numpy() for batch in itertools.islice(stages.dataset(), 24)]
+    return [
+        [[float(x) for x in batch["image"].numpy().sum(axis=(1, 2, 3))] for batch in evaluation],
+        stages[0].settings["order"],
+        [len(names) for names in trained],
+        sorted({name.decode() for names in trained for name in names}),
+    ]
+print(json.dumps([read(place) for place in sys.argv[1:]]))
+"""
+
+
 @pytest.fixture
 def copy(small_dataset: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small_dataset, tmp_path / "photos"))
@@ -41,12 +68,8 @@ def copy(small_dataset: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def store(copy: Path, monkeypatch) -> Iterator[FolderStore]:
     """A store that holds the copy under gs://data/photos."""
-    with pose_as_google(copy.parent, lambda tls: FolderStore(copy.parent, tls)) as (store, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        stores.configure()
+    with serve_to_this_process(copy.parent, monkeypatch) as store:
         yield store
-        stores.configure()
 
 
 @pytest.fixture
@@ -90,6 +113,26 @@ def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> No
     assert_equal(read("gs://data/photos", config, 7), read(copy, local, 7))
     if config.cache == "none":
         assert_equal(read("gs://data/photos", config, 2, begin=5), read(copy, local, 7)[5:])
+
+
+@pytest.mark.slow
+def test_tensorflows_own_client_reads_in_throughput_order(store: FolderStore, copy: Path) -> None:
+    """In that order a run goes on with any records; an evaluation is that of a local copy."""
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, "gs://data/photos", str(copy)],
+        cwd=ROOT,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    remote, local = json.loads(done.stdout.splitlines()[-1])
+    assert (remote.pop(1), local.pop(1)) == ("throughput", "exact")
+    assert remote == local
+    evaluation, batches, names = remote
+    assert ([len(sums) for sums in evaluation], batches, len(names)) == ([4] * 3, [4] * 24, 12)
 
 
 def test_columns_come_with_their_records(store: FolderStore, copy: Path) -> None:
@@ -196,6 +239,21 @@ def test_what_tensorflow_would_have_to_read(bucket: str) -> None:
         f"TensorFlow must read {bucket}/train-00000-of-00002.tfrecord, because `order` is throughput, and it cannot. "
         "Leave that out, or copy the dataset to a local disk."
     )
+
+
+def test_s3_is_refused_without_a_client(small_dataset: Path, monkeypatch) -> None:
+    """TensorFlow has none for s3://."""
+    stores.configure()
+    monkeypatch.setattr(stores, "can_read", lambda url: False)
+    sentence = (
+        r"^TensorFlow cannot read s3:// URLs, got s3://data/out.*\. Copy the dataset to a local disk or to gs://, "
+        r"install tfpipe\[cloud\], or mount the bucket as a folder and name that\.$"
+    )
+    with pytest.raises(DataError, match=sentence):
+        load_manifest("s3://data/out")
+    manifest = replace(load_manifest(str(small_dataset)), directory="s3://data/out")
+    with pytest.raises(DataError, match=sentence):
+        build_dataset(manifest, "train", PipelineConfig(batch_size=2))
 
 
 def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.object_stores.folder_store import FolderStore, pose_as_google
+from tests.object_stores.folder_store import FolderStore, serve_to_this_process
 from tests.object_stores.proxy import Answer
 from tests.refusals import refusal
 from tfpipe.dataset.parts import check_readable
@@ -21,17 +21,13 @@ DATA = bytes(range(256)) * 4
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch) -> Iterator[FolderStore]:
-    """A store with the object gs://data/photos/a, to which this process comes instead of Google's."""
+    """A store with the object gs://data/photos/a."""
     (tmp_path / "photos" / "more").mkdir(parents=True)
     (tmp_path / "photos" / "a").write_bytes(DATA)
     (tmp_path / "photos" / "b&c").write_bytes(b"")
     (tmp_path / "photos" / "more" / "d").write_bytes(b"d")
-    with pose_as_google(tmp_path, lambda tls: FolderStore(tmp_path, tls)) as (store, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        stores.configure()
+    with serve_to_this_process(tmp_path, monkeypatch) as store:
         yield store
-        stores.configure()
 
 
 def test_files_are_read_whole_and_in_part(store: FolderStore) -> None:
