@@ -73,8 +73,10 @@ def test_a_flipped_bit_is_named(made: Path, verify) -> None:
     assert one["detail"] == f"the checksum of its {size:,} bytes of payload is wrong"
     text = verify(made, "--quick")
     assert text.code == 1
-    assert text.out.splitlines()[0].startswith(f"{SHARD}, record 1 at byte {first:,}")
-    assert text.out.splitlines()[-1].startswith(f"{made} is damaged: 1 payload_crc; 3 files, 5 intact records, ")
+    answer, damage, advice = text.lines
+    assert answer.startswith(f"{made} is damaged: 1 payload_crc; 3 files, 5 intact records, ")
+    assert damage.startswith(f"{SHARD}, record 1 at byte {first:,}")
+    assert advice == f"`tfpipe repair {made} OUTPUT` writes the intact records as a new dataset."
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,7 @@ def test_an_image_in_two_splits(made: Path, verify) -> None:
     (one,) = verify(made, "--json").json["damaged"]
     assert (one["file"], one["record"], one["kind"]) == ("validation-00000-of-00001.tfrecord", 0, "duplicate")
     assert one["detail"] == f"it is record 2 of {SHARD} too, in split 'train'"
+    assert verify(made).lines[2:] == ["--allow-duplicates accepts images that occur in two splits."]
     assert verify(made, "--allow-duplicates").code == 0
 
 
@@ -200,8 +203,8 @@ def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:
     (made / SHARD).write_bytes(framed([b"\xff"] * 70))
     (made / file_names.index_name(SHARD)).unlink()
     lines = verify(made).out.splitlines()
-    assert len(lines) == 52
-    assert lines[50] == "and 23 more (--json lists all)"
+    assert len(lines) == 53
+    assert lines[51] == "and 23 more (--json lists all)"
     assert load_manifest(str(made)).splits["train"].records == 5
 
 
@@ -213,9 +216,9 @@ def test_records_that_are_no_examples_are_no_damage(tmp_path: Path, verify) -> N
         done = verify(path, "--json")
         assert (done.code, done.json["damaged"], done.json["records"]) == (0, [], 3)
         assert verify(path).out == (
+            f"{path} is intact: 1 file, 3 intact records, {path.stat().st_size} B\n"
             f"{path} holds no tf.train.Examples, so only the frames and the checksums are checked. "
             "`tfpipe reshard --opaque` shuffles records of any content.\n"
-            f"{path} is intact: 1 file, 3 intact records, {path.stat().st_size} B\n"
         )
         assert verify(path, "--quick").out.startswith(f"{path} is intact: ")
     mixed.write_bytes(framed([b"\xff\xff", encode_example({"a": 1})]))

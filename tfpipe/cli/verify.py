@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -68,12 +69,17 @@ def _report_json(target: str, report: VerifyReport) -> dict[str, Any]:
 
 
 def _format(target: str, report: VerifyReport) -> Iterator[str]:
-    yield from list_damages(report.damaged)
-    yield from report.notes
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
     seen = f"{files}, {records}, {human_bytes(report.bytes)}"
     state = f"damaged: {count_kinds(report.damaged)};" if report.damaged else "intact:"
     yield f"{target} is {state} {seen}"
+    yield from list_damages(report.damaged)
+    yield from report.notes
+    in_records = {damage.kind for damage in report.damaged if damage.record is not None}
+    if in_records - {"duplicate"} and Path(target).is_dir():
+        yield f"`tfpipe repair {target} OUTPUT` writes the intact records as a new dataset."
+    if "duplicate" in in_records:
+        yield "--allow-duplicates accepts images that occur in two splits."
 
 
 @command(
