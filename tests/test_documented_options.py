@@ -10,7 +10,7 @@ import tfpipe
 from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
-from tfpipe.cli.doctor import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig

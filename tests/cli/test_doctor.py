@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Tfpipe
-from tfpipe.cli.doctor import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.cli.shared.checks import Check
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError

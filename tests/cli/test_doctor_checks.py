@@ -2,8 +2,7 @@
 
 import pytest
 
-from tfpipe.cli.doctor import TargetConfig
-from tfpipe.cli.doctor_run import check_jax, check_tpu_host, check_versions
+from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
 from tfpipe.cli.shared.checks import Check
 
 HERE, LOCAL_TPU, REMOTE_TPU = TargetConfig(), TargetConfig(tpu="local"), TargetConfig(tpu="my-tpu")

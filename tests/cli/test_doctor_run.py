@@ -16,7 +16,7 @@ from PIL import Image
 from tests.integrity.made import payload, write_dataset
 from tests.several_images import write_several
 from tfpipe.cli import doctor_run
-from tfpipe.cli.doctor import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.cli.doctor_run import CHECKS, check_shapes, run_checks
 from tfpipe.cli.shared.checks import Check
 from tfpipe.dataset.load import load_manifest
@@ -258,7 +258,7 @@ CODE = """
 import itertools, json, os, sys
 import tfpipe
 from tfpipe.cli import doctor_run
-from tfpipe.cli.doctor import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.system.host_limits import peak_memory_bytes
 
 directory, options = sys.argv[1], json.loads(sys.argv[2])

@@ -1,12 +1,12 @@
 """`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
 
 import os
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from tfpipe.cli.doctor_checks import TPU_VARIABLES, TargetConfig
 from tfpipe.cli.shared.checks import Check, show_checks
 from tfpipe.cli.shared.command import command, name_options, require_tensorflow
 from tfpipe.cli.shared.config_option import (
@@ -19,43 +19,6 @@ from tfpipe.cli.shared.config_option import (
     stages_option,
 )
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
-from tfpipe.system.options import Count, check_options, option
-
-# A process to which one of these is given takes a part of the chips of its host.
-PART_OF_THE_CHIPS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-TPU_VARIABLES = ("TPU_NAME", *PART_OF_THE_CHIPS)
-_THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetConfig:
-    """The accelerator that the pipeline feeds.
-
-    Attributes:
-        tpu: The TPU: "local" for the one of this machine, the name of a TPU node, or "grpc://address:port". None: there
-            is no TPU. Default: None.
-        num_replicas: The number of replicas of all hosts together. None: one on each accelerator of this machine, on
-            each host. At least 1. Default: None.
-        num_hosts: The number of hosts that read. At least 1. Default: 1.
-        tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
-            Default: ().
-
-    Raises:
-        ConfigError: A number is too low.
-    """
-
-    tpu: str | None = None
-    num_replicas: int | None = option(Count(1), None)
-    num_hosts: int = option(Count(1), 1)
-    tpu_variables: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    @property
-    def tpu_elsewhere(self) -> bool:
-        """Whether the TPU has a name or an address, so that other hosts read the files for it."""
-        return self.tpu is not None and not _THIS_MACHINE.fullmatch(self.tpu)
 
 
 @command(example="tfpipe doctor flowers --batch-size 256")

@@ -9,16 +9,15 @@ import contextlib
 import glob
 import math
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.cli.doctor import PART_OF_THE_CHIPS, TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
 from tfpipe.cli.shared.checks import Check, fail_check
 from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.cache_file import open_cache_file
@@ -37,9 +36,6 @@ from tfpipe.pipeline.textbook import count_records_ahead, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.system import extras, host_limits
 from tfpipe.system.units import human_bytes, human_count
-
-OLDEST_TENSORFLOW = (2, 18)
-_ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 
 # The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses.
 _MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
@@ -143,81 +139,6 @@ def _name_parts(element: Any) -> dict[str, Any]:
     first, *rest = element
     inputs = dict(first) if isinstance(first, Mapping) else {"image": first}
     return inputs | dict(zip(("label", "mask"), rest, strict=False))
-
-
-def check_versions(tensorflow: str, installed: Mapping[str, str], target: TargetConfig) -> Check:
-    """Checks that TensorFlow, Keras and the TPU's library fit together."""
-    name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
-    tpu_package = installed.get("tensorflow-tpu")
-    finding = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
-    both = [f"{package} {installed[package]}" for package in _ORDINARY if package in installed]
-    if tpu_package and both:
-        return Check(
-            name,
-            "failure",
-            f"{both[0]} and tensorflow-tpu {tpu_package} are both installed, each over files of the other.",
-            f"pip uninstall -y {both[0].split()[0]} tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
-        )
-    if _parse_version(tensorflow) < OLDEST_TENSORFLOW:
-        return Check(name, "failure", f"TensorFlow must be 2.18 or newer, got {tensorflow}.", "Install a newer one.")
-    if keras is None or _parse_version(keras) < (3,):
-        return Check(name, "failure", f"Keras must be 3 or newer, got {keras or 'none'}.", "pip install -U keras.")
-    if target.tpu is None:
-        return Check(name, "ok", f"{finding}.")
-    if target.tpu_elsewhere:
-        advice = f"It must be TensorFlow {tensorflow} on {target.tpu!r} too, which cannot be seen from here."
-        if libtpu is None:
-            return Check(name, "warning", f"{finding}, no libtpu on this machine.", advice)
-        return Check(name, "ok", f"{finding}.", advice)
-    if libtpu is None:
-        advice = "pip install tensorflow-tpu, which brings it, in place of tensorflow."
-        return Check(name, "failure", f"{finding}, but no libtpu, without which no TPU can be used.", advice)
-    if tpu_package is None:
-        advice = "If the TPU is not found, install tensorflow-tpu in place of tensorflow."
-        return Check(name, "warning", f"{finding}, but a TensorFlow that may have no TPU in it.", advice)
-    return Check(name, "ok", f"{finding}.")
-
-
-def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetConfig) -> Check:
-    """Checks that this machine has a TPU that one process can take as a whole."""
-    name = "tpu host"
-    if target.tpu_elsewhere:
-        advice = "Run `tfpipe doctor` with `tpu` local on each of its hosts too."
-        return Check(name, "ok", f"The TPU {target.tpu!r} is on other machines, which this one cannot see.", advice)
-    if not chips:
-        advice = "Run it on the TPU VM itself; on this machine the other checks still count."
-        return Check(name, "failure", "This machine has no TPU: /dev/accel* and /dev/vfio/* are not there.", advice)
-    variables = dict(target.tpu_variables)
-    if holders:
-        numbers = ", ".join(map(str, holders))
-        advice = "End it first. Start one process on each host: it takes all chips."
-        return Check(name, "failure", f"The TPU is in use by another process ({numbers}).", advice)
-    if (named := variables.get("TPU_NAME", "local")) != "local":
-        advice = "Set it to local, or unset it, on the TPU VM itself."
-        return Check(name, "warning", f"TPU_NAME is {named!r}, so TensorFlow looks for a TPU on the network.", advice)
-    if parts := [variable for variable in PART_OF_THE_CHIPS if variable in variables]:
-        advice = "Unset it: tfpipe starts one process on each host, which takes all chips."
-        return Check(name, "warning", f"{parts[0]} gives a process a part of the chips.", advice)
-    count = human_count(len(chips), "chip")
-    return Check(name, "ok", f"{count}, and no other process uses the TPU.")
-
-
-def check_jax(installed: Mapping[str, str]) -> Check:
-    """Checks that JAX, its library and the TPU's fit together."""
-    name, jax, jaxlib = "jax", installed.get("jax"), installed.get("jaxlib")
-    if jax is None:
-        return Check(name, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it.")
-    advice = "pip install -U 'jax[tpu]', in an environment without TensorFlow."
-    if jaxlib is None or jax.split(".")[:2] != jaxlib.split(".")[:2]:
-        return Check(name, "failure", f"JAX {jax} needs jaxlib of the same version, got {jaxlib or 'none'}.", advice)
-    if "libtpu" not in installed:
-        return Check(name, "warning", f"JAX {jax} has no libtpu, without which it sees no TPU.", advice)
-    return Check(name, "ok", f"JAX {jax}, jaxlib {jaxlib}, libtpu {installed['libtpu']}.")
-
-
-def _parse_version(text: str) -> tuple[int, ...]:
-    """Parses `2.18.0rc1` to (2, 18)."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
 def _check_tpu_host(facts: _Facts) -> Check:
