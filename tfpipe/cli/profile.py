@@ -43,23 +43,23 @@ class ProfileOptions:
     """The options of `tfpipe profile` but those of the pipeline.
 
     Attributes:
-        transform: Function for each image that your reader gets as its transform; batches are then made without
+        transform: The function for each image that your reader gets as its transform; batches are then made without
             TensorFlow. Default: None.
-        batch_transform: Function for each batch that your reader gets, likewise. Default: None.
-        loader: Profile a loader of yours in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras PyDataset,
-            or any iterable of batches, or a function that returns one, as `apply` needs it; FILE.py:NAME works too.
+        batch_transform: The function for each batch that your reader gets, likewise. Default: None.
+        loader: A loader of yours to profile in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras
+            PyDataset, or any iterable of batches, or a function that returns one, as `apply` needs it; FILE.py:NAME
+            works too. Default: None.
+        step_ms: The milliseconds that the accelerator computes on a batch. Above 0. Default: None.
+        images_per_second: The images that the accelerator consumes per second, in place of `step_ms`. Above 0.
             Default: None.
-        step_ms: Milliseconds that the accelerator computes on a batch. Above 0. Default: None.
-        images_per_second: In place of `step_ms`: images that the accelerator consumes per second. Above 0.
+        trainer: The trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or
+            Keras' fit on a GPU or TPU, which takes the next batch while the device computes. "loop" or "fit".
+            Default: "loop".
+        train: The function of yours that trains on a batch, with `loader` and in place of `step_ms`. Default: None.
+        seconds: The seconds to measure, at least. Above 0. Default: 3.0.
+        price_per_hour: The price of the accelerator; the report then says what its idle time costs a day. At least 0.
             Default: None.
-        trainer: Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras'
-            fit on a GPU or TPU, which takes the next batch while the device computes. "loop" or "fit". Default: "loop".
-        train: With `loader`, in place of `step_ms`: a function of yours that trains on a batch. Default: None.
-        seconds: Seconds to measure, at least. Above 0. Default: 3.0.
-        price_per_hour: Price of the accelerator; the report then says what its idle time costs a day. At least 0.
-            Default: None.
-        apply: Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this
-            file. Default: None.
+        apply: The file for the options that help: each fix is tried in turns with the pipeline as it is. Default: None.
     """
 
     transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)

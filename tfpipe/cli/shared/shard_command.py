@@ -47,12 +47,12 @@ class RunArgs:
     """The options of a command for the run of its job.
 
     Attributes:
-        print_command: Print the job as one command line, for a scheduler to run, and stop. Default: False.
-        dry_run: Write nothing, but print the plan, and estimate size and time from a sample of the images.
+        print_command: Whether to print the job as one command line, for a scheduler to run, and stop. Default: False.
+        dry_run: Whether to write nothing, but print the plan, and estimate size and time from a sample of the images.
             Default: False.
-        plan_only: Write the plan into OUTPUT and stop; then `part` writes the shards. Default: False.
-        part: Write a share of the shards of the plan in OUTPUT, as one of N processes on any machines, where K counts
-            from 0; auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes. Default: None.
+        plan_only: Whether to write the plan into OUTPUT and stop; then `part` writes the shards. Default: False.
+        part: The share of the shards of the plan in OUTPUT to write, as one of N processes on any machines, where K
+            counts from 0; auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes. Default: None.
         beam_args: The arguments for Beam, those of the runner first. Default: ().
         as_json: Whether to print the result as JSON. Default: False.
     """

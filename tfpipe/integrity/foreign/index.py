@@ -67,7 +67,7 @@ class IndexConfig:
             Default: None.
         label_base: The number that the files store for the first class. "auto": the smallest; the pipeline always
             counts from 0. "auto", "0" or "1". Default: "auto".
-        export: Readers that get index files too, in a folder of their name: dali or vahidk. Default: ().
+        export: The reader that gets index files too, in a folder of its name: dali or vahidk. Default: ().
 
     Raises:
         ConfigError: A value cannot be used.
