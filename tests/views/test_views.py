@@ -1,6 +1,7 @@
 """Views of a dataset: what they choose, and that every reader reads them as a dataset of their own."""
 
 import os
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -215,6 +216,12 @@ def test_copies_of_a_record_have_crops_of_their_own(pets: str) -> None:
             '"widht" not found in FROM clause!',
         ),
         (
+            {"where": 'label = "owl"'},
+            "`where` must be a condition over the columns split, name, label, label_id, bytes, digest, format, height, "
+            "width, channels, colorspace, duplicate; got 'label = \"owl\"'. Text stands in single quotes. DuckDB says: "
+            'Binder Error: Referenced column "owl" not found in FROM clause!',
+        ),
+        (
             {"weights": "widht"},
             "`weights` must be class_balanced or a column, of split, name, label, label_id, bytes, digest, format, "
             "height, width, channels, colorspace, duplicate; got 'widht'.",
@@ -227,8 +234,15 @@ def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None
     assert refusal(ConfigError, choose, pets, **options) == message
 
 
+def test_a_label_is_text(pets: str) -> None:
+    message = refusal(ConfigError, choose, pets, where="label = 1")
+    sentence, _, of_duckdb = message.partition(". ")
+    assert sentence == "`where` must compare like with like: `label` is text, `label_id` a number"
+    assert re.fullmatch("Conversion Error: .*'(cat|dog|owl)' to INT32 .* column label", of_duckdb)
+
+
 def test_weights_must_be_numbers_in_their_range(pets: str) -> None:
-    with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, and `where` must compare"):
+    with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, got 'name', and `where` must"):
         choose(pets, weights="name")
     with pytest.raises(ConfigError, match=r"^`weights` must be numbers from 0 to 1,000, got -1\.0 in a record of 't"):
         _to_units(np.array([1.0, -1.0]), "train")

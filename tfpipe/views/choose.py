@@ -156,7 +156,7 @@ class FactsTable:
         query = f"SELECT {columns} FROM facts WHERE split = ? AND {condition}"
         if config.without:
             query += f" AND {facts.NAME} NOT IN (SELECT unnest(?))"
-        found = self._run(query, [split, list(config.without)] if config.without else [split], config.where)
+        found = self._run(query, [split, list(config.without)] if config.without else [split], config)
         arrays = {name: np.ma.getdata(found.pop(f"{name}_")) for name in wanted}
         if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # threads read the files
             order = np.argsort(arrays["numbers"], kind="stable")
@@ -174,20 +174,21 @@ class FactsTable:
         count: int = self.connection.execute(query, [list(names)]).fetchone()[0]
         return count
 
-    def _run(self, query: str, parameters: list[Any], where: str) -> dict[str, Any]:
+    def _run(self, query: str, parameters: list[Any], config: ViewConfig) -> dict[str, Any]:
         import duckdb
 
         try:
             rows: dict[str, Any] = self.connection.execute(query, parameters).fetchnumpy()
             return rows
         except duckdb.ConversionException as error:
-            raise ConfigError(
-                f"`weights` must be a column of numbers, and `where` must compare like with like: {first_line(error)}"
-            ) from None
+            weights = f"`weights` must be a column of numbers, got {config.weights!r}, and " if config.weights else ""
+            text = ": `label` is text, `label_id` a number" if facts.LABEL_ID in self.columns else ""
+            raise ConfigError(f"{weights}`where` must compare like with like{text}. {first_line(error)}") from None
         except duckdb.Error as error:
+            quotes = " Text stands in single quotes." if '"' in config.where else ""
             raise ConfigError(
-                f"`where` must be a condition over the columns {', '.join(self.columns)}; got {where!r}. DuckDB says: "
-                f"{first_line(error)}"
+                f"`where` must be a condition over the columns {', '.join(self.columns)}; got {config.where!r}."
+                f"{quotes} DuckDB says: {first_line(error)}"
             ) from None
 
 
