@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
-from tfpipe.engine.cache import BytesCache, ReadBlock, choose_kept
+from tfpipe.engine.cache import BytesCache, DecodedCache, ReadBlock, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.columns.images import (
@@ -155,11 +155,6 @@ class BatchMaker:
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
         self.bad_records = BadRecords(config.max_bad_records)
-        self._cache: BytesCache | CacheFile | None = None
-        if config.cache == "bytes" and config.cache_dir is not None:
-            self._cache = open_cache_file(plan, self.manifest, split)
-        elif config.cache == "bytes":
-            self._cache = BytesCache(choose_kept(plan, self.reader))
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
         size = config.size
@@ -173,6 +168,15 @@ class BatchMaker:
             options=config.augment_options,
             reduces=config.augment_options.dct_scaling is not False,
         )
+        self._cache: BytesCache | DecodedCache | CacheFile | None = None
+        self._open_cache()
+
+    def _open_cache(self) -> None:
+        """Opens a cache of records as they are stored, if the config asks for one."""
+        if self.plan.config.cache == "bytes" and self.plan.config.cache_dir is not None:
+            self._cache = open_cache_file(self.plan, self.manifest, self.split)
+        elif self.plan.config.cache == "bytes":
+            self._cache = BytesCache(choose_kept(self.plan, self.reader))
 
     @property
     def is_remote(self) -> bool:
@@ -212,8 +216,8 @@ class BatchMaker:
         """Makes one batch: `decode` of what `read` returns."""
         return self.decode(self.read(epoch, step), threads)
 
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> StoredBatch:
-        """Reads the records of one batch."""
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> Any:
+        """Reads the records of one batch: a `StoredBatch`, or what else the maker's own `decode` takes."""
         with self.clocks.measure("read"):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its
@@ -229,8 +233,11 @@ class BatchMaker:
         return StoredBatch(epoch, asked, numbers, columns)
 
     def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
-        """Reads records out of the cache, if there is one, or out of their files."""
-        return read(numbers, memory) if self._cache is None else self._cache.read_block(numbers, memory, read)
+        """Reads records out of a cache of records, if there is one, or out of their files."""
+        if self.plan.config.cache != "bytes" or self._cache is None:
+            return read(numbers, memory)
+        assert not isinstance(self._cache, DecodedCache)
+        return self._cache.read_block(numbers, memory, read)
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
         """Reads records, with others in place of damaged ones: the block, and the numbers that it has."""
@@ -259,7 +266,7 @@ class BatchMaker:
 
     def decode(
         self,
-        stored: StoredBatch,
+        stored: Any,
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
@@ -283,10 +290,14 @@ class BatchMaker:
 
     def choose_images(self, stored: StoredBatch) -> StoredImages:
         """Chooses the images of a batch, their crops and flips."""
+        return self._choose_images(stored, self.plan.source.images.size)
+
+    def _choose_images(self, stored: StoredBatch, squeezed: tuple[int, int] | None) -> StoredImages:
+        """Chooses the same of images that lie in the records as `squeezed` says; the arguments are `place_crops`'s."""
         with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
             sizes = self._measure(stored, column, places)
-        images = self.place_crops(stored.epoch, stored.asked, sizes, self.plan.source.images.size, places)
+        images = self.place_crops(stored.epoch, stored.asked, sizes, squeezed, places)
         return replace(images, column=column)
 
     def place_crops(

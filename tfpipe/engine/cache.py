@@ -182,6 +182,10 @@ class DecodedCache:
         slots: IntArray = self.slots[numbers]
         return slots, (slots >= 0) & self.present[np.maximum(slots, 0)] if len(self.present) else slots >= 0
 
+    def leave_out_present(self, numbers: IntArray) -> IntArray:
+        """Returns the records that must still be read."""
+        return numbers[~self.find(numbers)[1]]
+
     def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
         """Keeps all of some records but their images, which are in their places already."""
         listed = zip(*(column.list_records() for column in columns.values()), strict=True)

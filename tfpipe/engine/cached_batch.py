@@ -1,12 +1,11 @@
-"""The batch of a step whose images are kept decoded.
+"""The batch of a step whose images are kept decoded, in memory or in a file.
 
-Images that the cache keeps are decoded whole into it and cropped there; the others are made as without a cache.
+Images that a cache keeps are decoded whole into it and cropped there. What memory does not keep is made as without a
+cache. What a file does not have yet is squeezed as it has it, and then cropped, so pixels and order are the same.
 """
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, StoredBatch
+from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
+from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
-from tfpipe.engine.clocks import Clocks
+from tfpipe.engine.cache_file import CacheFile, Payload, open_cache_file
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.epoch_weights import strip_copies
-from tfpipe.engine.parse import Column, collect_column
-from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.engine.parse import BadRecord, Column, collect_column, parse_columns
+from tfpipe.engine.stored_images import StoredImages
+from tfpipe.format.example import encode_example
+from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.images.errors import BadImage
 from tfpipe.system.hash_permutation import IntArray
+
+_RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # the features that say what a raw image is
+_OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each batch takes new memory
 
 
 @dataclass(frozen=True)
@@ -34,92 +40,21 @@ class HalfCachedBatch:
     stored: StoredBatch | None  # the records of these rows
 
 
-class WrappedMaker(ABC):
-    """A maker that has another one for the records that are not in its cache."""
+class CachingMaker(BatchMaker):
+    """A maker that keeps decoded images in memory. Threads may share it."""
 
-    steps_ahead, steps_asked = STEPS_AHEAD, 0
-
-    def __init__(self, maker: BatchMaker) -> None:
-        self._maker, self.plan = maker, maker.plan
-
-    @property
-    def clocks(self) -> Clocks:
-        """The time that was spent on batches."""
-        return self._maker.clocks
-
-    @clocks.setter
-    def clocks(self, clocks: Clocks) -> None:
-        self._maker.clocks = clocks
-
-    def allocate_images(self, records: int) -> NDArray[Any]:
-        """Returns memory for the images of so many records: [images, height, width, 3]."""
-        return self._maker.allocate_images(records)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the dataset lies in an object store."""
-        return self._maker.is_remote
-
-    @property
-    def block_steps(self) -> int:
-        """The steps in which a row uses a block of records up."""
-        return self._maker.block_steps
-
-    def list_numbers(self, epoch: int, step: int) -> IntArray:
-        """Lists the records of a step: `BatchPlan.list_numbers`."""
-        return self.plan.list_numbers(epoch, step)
-
-    def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
-        """Asks storage for records that are not in the cache and are read soon."""
-        missing, *later = (each[~self._find_known(strip_copies(each))] for each in (numbers, *soon))
-        self._maker.announce(missing, later)
-
-    @abstractmethod
-    def _find_known(self, numbers: IntArray) -> NDArray[np.bool_]:
-        """Finds out whether each record is in the cache: bool [n]."""
-
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
-        batch: Batch = self.decode(self.read(epoch, step), threads)
-        return batch
-
-    @abstractmethod
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> Any:
-        """Reads the records of one batch, as far as they must be read."""
-
-    @abstractmethod
-    def decode(self, stored: Any, threads: int = 1) -> Batch:
-        """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
-
-    def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image."""
-        return self._maker.make_example_image()
-
-
-class CachingMaker(WrappedMaker):
-    """A maker of any batch of a plan, which keeps decoded images. Threads may share it."""
-
-    def __init__(self, maker: BatchMaker) -> None:
-        super().__init__(maker)
-        config = self.plan.config
-        self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
+    def _open_cache(self) -> None:
+        self._cache: DecodedCache = DecodedCache(choose_kept(self.plan, self.reader), self.plan)
         size, dtype = get_cached_form(self.plan)
-        self._is_final = not config.training and config.augment != "device"
-        self._filling = replace(maker.decoding, size=size, dtype=dtype)
-        self._cropping = replace(maker.decoding, raw_size=size)
-
-    def for_rows(self, first: int, end: int) -> CachingMaker:
-        """Returns a maker of some of the rows of this host's batches, with the same cache."""
-        maker = copy.copy(self)
-        maker._maker = self._maker.for_rows(first, end)
-        maker.plan = maker._maker.plan
-        return maker
+        self._is_final = not self.plan.config.training and self.plan.config.augment != "device"
+        self._filling = replace(self.decoding, size=size, dtype=dtype)
+        self._cropping = replace(self.decoding, raw_size=size)
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
-        missing = np.flatnonzero(~self._find_known(strip_copies(numbers)))
-        stored = self._maker.read(epoch, step, numbers[missing]) if len(missing) else None
+        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers))[1])
+        stored = super().read(epoch, step, numbers[missing]) if len(missing) else None
         return HalfCachedBatch(epoch, numbers, missing, stored)
 
     def decode(
@@ -128,13 +63,15 @@ class CachingMaker(WrappedMaker):
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
+        filled: int | None = None,
     ) -> Batch:
         """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
         numbers, slots = stored.numbers, self._cache.slots[strip_copies(stored.numbers)]
-        filled = self.plan.batch_size - len(numbers) if rows is None else 0
+        if filled is None:
+            filled = self.plan.batch_size - len(numbers) if rows is None else 0
         images = np.arange(len(numbers)) if rows is None else rows
         if out is None:
-            out = self._maker.allocate_images(self.plan.batch_size)
+            out = self.allocate_images(self.plan.batch_size)
             out[len(numbers) :] = 0
         parts, part_rows = [], []
         if stored.stored is not None:
@@ -143,7 +80,7 @@ class CachingMaker(WrappedMaker):
             others = stored.missing[~kept]
             if len(others):
                 records = stored.stored.choose(np.flatnonzero(~kept))
-                parts.append(self._maker.decode(records, threads, out, images[others]))
+                parts.append(super().decode(records, threads, out, images[others]))
                 part_rows.append(others)
         cached = np.flatnonzero(slots >= 0)
         records_of = numbers[cached], slots[cached]
@@ -159,10 +96,10 @@ class CachingMaker(WrappedMaker):
             return
         slots, firsts = np.unique(slots, return_index=True)  # copies of one record may meet in a batch
         records = stored.choose(chosen[firsts])
-        images = self._maker.choose_images(records)
+        images = self.choose_images(records)
         if not self._is_final:
             images = images.make_whole()
-        with self.clocks.measure("decode"), self._maker.naming(records.numbers):
+        with self.clocks.measure("decode"), self.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
         others = {name: column for name, column in records.columns.items() if name not in self._image_names}
         self._cache.keep_others(slots, images.sizes, others)
@@ -181,32 +118,145 @@ class CachingMaker(WrappedMaker):
         height, width = cache.images.shape[1:3]
         squeeze_to = None if self._is_final else (height, width)
         squeezed = self.plan.source.images.size if self._is_final else squeeze_to
-        images = self._maker.place_crops(epoch, asked, cache.sizes[slots], squeezed)
+        images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed)
         if self._is_final:
             out[rows] = cache.images[slots]
         else:
             stride = height * width * 3
             places = np.stack((slots * stride, np.full(len(slots), stride)), axis=1)
             column = Column(np.ones(len(slots), np.int64), places, cache.images.reshape(-1))
-            cropped = replace(self._maker.leave_to_device(images), column=column)
+            cropped = replace(self.leave_to_device(images), column=column)
             with self.clocks.measure("decode"):
                 decode_images(cropped, out, rows, self._cropping, threads)
         records = [cache.get_others(slot) for slot in slots.tolist()]
         columns = {
             name: collect_column([record[name] for record in records], name, kind)
-            for name, kind in self._maker.kinds.items()
+            for name, kind in self.kinds.items()
             if name not in self._image_names
         }
         numbers = strip_copies(asked)
         stored = StoredBatch(epoch, numbers, numbers, columns)
-        return self._maker.make_others(stored, images, filled, squeeze_to)
+        return self.make_others(stored, images, filled, squeeze_to)
 
     @property
     def _image_names(self) -> tuple[str | None, ...]:
         return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
 
-    def _find_known(self, numbers: IntArray) -> NDArray[np.bool_]:
-        return self._cache.find(numbers)[1]
+
+@dataclass(frozen=True)
+class Part:
+    """The records of a batch that come from one place."""
+
+    is_cached: bool
+    rows: IntArray  # of the batch that they have, int64 [n]
+    stored: StoredBatch
+
+
+class FileCachingMaker(BatchMaker):
+    """A maker that keeps decoded images in a file. Threads may share it."""
+
+    def _open_cache(self) -> None:
+        plan, source = self.plan, self.plan.source
+        self._cache: CacheFile = open_cache_file(plan, self.manifest, self.split)
+        # The file has all features, so that it serves a config with other `extra_features` too.
+        self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
+        self._kept_kinds = {name: kind for name, kind in self.kinds.items() if name != source.image_key}
+        self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]
+        self._stored_size, self._size = source.images.size, plan.decoded_size
+        self._squeezing = replace(self.decoding, size=self._size, dtype="uint8")
+        images = StoredImages(frozenset({"RAW"}), self._size)  # as `decode` gets them
+        self.plan = replace(plan, source=replace(source, images=images))
+        self.decoding = replace(self.decoding, raw_size=self._size)
+
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[Part]:
+        """Reads the records of one batch, each from where it is."""
+        numbers = self.list_numbers(epoch, step) if numbers is None else numbers
+        with self.clocks.measure("read"):
+            record_bytes = self._cache.pixel_bytes + _OTHER_BYTES
+            memory = allocate([self.plan.batch_size * record_bytes], np.uint8)
+            block = self._cache.read(strip_copies(numbers), memory)
+        there = block.whole
+        if self.plan.config.max_bad_records and not there.all():
+            there = np.zeros(len(there), np.bool_)  # what takes a damaged record's place depends on the whole batch
+        parts, (rows, missing) = [], (np.flatnonzero(there), np.flatnonzero(~there))
+        if len(rows) or not len(numbers):
+            block = block.choose(rows)
+            with self.clocks.measure("parse"):
+                columns = parse_columns(block, self._kept_kinds)
+            pixels = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), _get_array(block.data))
+            columns[self._image_key] = pixels
+            asked = numbers[rows]
+            parts.append(Part(True, rows, StoredBatch(epoch, asked, strip_copies(asked), columns)))
+        if len(missing):
+            parts.append(Part(False, missing, super().read(epoch, step, numbers[missing])))
+        return parts
+
+    def decode(self, stored: Sequence[Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
+        """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
+        if len(stored) == 1:
+            return super().decode(self._squeeze(stored[0], threads), threads)
+        count = sum(len(part.rows) for part in stored)
+        out = self.allocate_images(self.plan.batch_size)
+        out[count:] = 0
+        made, all_rows = [], []
+        for part in stored:
+            filled = self.plan.batch_size - count if part is stored[-1] else 0
+            made.append(super().decode(self._squeeze(part, threads), threads, out, part.rows, filled))
+            all_rows.append(np.concatenate((part.rows, count + np.arange(filled))))
+        return join_rows(made, all_rows)
+
+    def _squeeze(self, part: Part, threads: int) -> StoredBatch:
+        """Returns records as the cache has them, and offers it those that it lacks.
+
+        The features that say how an image is stored change; all others stay, also the original's height and width.
+        """
+        if part.is_cached:
+            return part.stored
+        stored, columns = part.stored, dict(part.stored.columns)
+        images = self._choose_images(stored, self._stored_size).make_whole()
+        count, pixels = len(images), allocate((len(images), *self._size, 3), np.uint8)
+        with self.clocks.measure("decode"), self.naming(stored.numbers):
+            decode_images(images, pixels, None, self._squeezing, threads)
+            for name in self._masks:
+                columns[name] = self._squeeze_masks(name, columns[name], images.extents)
+        for name in _RAW.keys() & columns.keys():
+            value = _RAW[name]
+            values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
+            columns[name] = collect_column([values] * count, name, self._kept_kinds[name])
+        stride = self._cache.pixel_bytes
+        places = np.stack((np.arange(count) * stride, np.full(count, stride)), axis=1)
+        columns[self._image_key] = Column(np.ones(count, np.int64), places, pixels.reshape(-1))
+        self._cache.offer(stored.numbers, lambda: self._encode(columns), pixels)
+        return replace(stored, columns=columns)
+
+    def _squeeze_masks(self, name: str, column: Column, sizes: IntArray) -> Column:
+        from tfpipe.images.masks import encode_mask, read_mask, resize_nearest  # loads Pillow
+
+        column.check_counts(1, name)
+        masks: list[list[bytes]] = []
+        for row, (height, width) in enumerate(sizes.tolist()):
+            try:
+                classes = read_mask(column.get_bytes(row), height * width)
+            except BadImage as error:
+                raise BadRecord(row, f"{name!r} cannot be used, {error}") from None
+            masks.append([encode_mask(resize_nearest(classes, self._size))])
+        return collect_column(masks, name, "bytes")
+
+    def _encode(self, columns: dict[str, Column]) -> list[Payload]:
+        """Encodes all of some records but their images."""
+        names = list(self._kept_kinds)
+        records = zip(*(columns[name].list_records() for name in names), strict=True)
+        return [encode_example(dict(zip(names, values, strict=True))) for values in records]
+
+    @property
+    def _image_key(self) -> str:
+        key = self.plan.source.image_key
+        assert key is not None
+        return key
+
+
+def _get_array(data: memoryview) -> Any:
+    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
 
 
 def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfpipe.engine.ahead import Maker
 from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker
-from tfpipe.engine.cached_batch import CachingMaker, join_rows
+from tfpipe.engine.cached_batch import join_rows
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
@@ -63,7 +63,7 @@ class MixedMaker:
 
     steps_ahead, steps_asked = STEPS_AHEAD, 0
 
-    def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker | CachingMaker]) -> None:
+    def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker]) -> None:
         self.plan, self._makers = plan, tuple(makers)
         self.clocks = makers[0].clocks
         for maker in makers:

@@ -10,9 +10,7 @@ import numpy as np
 
 from tfpipe.engine.batch import BatchMaker, Transform
 from tfpipe.engine.cache import share_cache_bytes
-from tfpipe.engine.cache_file import open_cache_file
-from tfpipe.engine.cache_file_batch import FileCachingMaker
-from tfpipe.engine.cached_batch import CachingMaker
+from tfpipe.engine.cached_batch import CachingMaker, FileCachingMaker
 from tfpipe.engine.check_plan import check_fits_devices, check_plan, check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
@@ -27,16 +25,17 @@ from tfpipe.storage.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 
-def open_maker(
-    plan: BatchPlan, transform: Transform | None = None, *, for_devices: bool = False
-) -> BatchMaker | CachingMaker | FileCachingMaker:
+def open_maker(plan: BatchPlan, transform: Transform | None = None, *, for_devices: bool = False) -> BatchMaker:
     """Opens the maker of the batches of one dataset, whose source knows its manifest."""
     _check(plan, transform, for_devices)
-    manifest, split = locate_split(plan)
-    maker = BatchMaker(plan, manifest, split, transform)
-    if plan.config.cache == "decoded" and plan.config.cache_dir is not None:
-        return FileCachingMaker(maker, open_cache_file(plan, manifest, split))
-    return CachingMaker(maker) if plan.config.cache == "decoded" else maker
+    return choose_maker(plan.config)(plan, *locate_split(plan), transform)
+
+
+def choose_maker(config: PipelineConfig) -> type[BatchMaker]:
+    """Chooses the class of a maker by its cache."""
+    if config.cache != "decoded":
+        return BatchMaker
+    return CachingMaker if config.cache_dir is None else FileCachingMaker
 
 
 def open_mixture(
@@ -68,8 +67,7 @@ def open_mixture(
         part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
         classes = mixture.map_labels(manifest) if manifest.label_names else None
-        maker = BatchMaker(parts[-1], *locate_split(parts[-1]), transform, classes)
-        makers.append(CachingMaker(maker) if config.cache == "decoded" else maker)
+        makers.append(choose_maker(config)(parts[-1], *locate_split(parts[-1]), transform, classes))
     return MixedMaker(
         MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows),
         makers,

@@ -154,9 +154,8 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
     epochs = itertools.count()
     if config.cache != "decoded":
         return lambda: maker.decode(replace(stored, epoch=next(epochs)))
-    cached, none_missing = CachingMaker(maker), numbers[:0]
-    cached.decode(HalfCachedBatch(0, numbers, numbers, stored))  # which fills the cache
-    return lambda: cached.decode(HalfCachedBatch(next(epochs), numbers, none_missing, None))
+    maker.decode(HalfCachedBatch(0, numbers, numbers, stored))  # which fills the cache
+    return lambda: maker.decode(HalfCachedBatch(next(epochs), numbers, numbers[:0], None))
 
 
 def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Source:
@@ -215,7 +214,8 @@ def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
     assert sample.split is not None
     assert sample.shard_records is not None
     config = replace(config, batch_size=sample.shard_records[0], block_records=None)
-    return BatchMaker(plan_batches(sample, config), sample.manifest, sample.split)
+    kind = CachingMaker if config.cache == "decoded" else BatchMaker
+    return kind(plan_batches(sample, config), sample.manifest, sample.split)
 
 
 def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
