@@ -4,7 +4,8 @@ import atexit
 import json
 from typing import Any
 
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.engine.batch import Maker
+from tfpipe.engine.plan import AnyPlan
 from tfpipe.service.plans import RELEASE, describe_plan, open_ticket, read_ticket
 from tfpipe.service.server import Server
 
@@ -17,7 +18,7 @@ def start_workers(count: int, **options: Any) -> tuple[str, ...]:
     return tuple(f"127.0.0.1:{server.port}" for server in servers)
 
 
-def open_as_worker(plan: AnyPlan) -> AnyMaker:
+def open_as_worker(plan: AnyPlan) -> Maker:
     """Opens the maker of a trainer's plan as a worker does."""
     ticket = {"release": RELEASE, "plan": describe_plan(plan), "epoch": 0, "step": 0, "rows": [0, plan.batch_size]}
     return open_ticket(read_ticket(json.dumps(ticket).encode()), ("/",))

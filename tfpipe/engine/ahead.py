@@ -9,9 +9,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from tfpipe.engine.batch import Batch
+from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.position import Position
 
 _Result = TypeVar("_Result")
@@ -28,34 +28,6 @@ _working = threading.local()
 _ending = threading.Event()
 # `atexit` comes too late: before it, pools wait for their threads, and these perhaps for the workers of a service.
 threading._register_atexit(_ending.set)  # type: ignore[attr-defined]
-
-
-class Maker(Protocol):
-    """A maker of batches in two parts: `BatchMaker`, or `MixedMaker` for several datasets."""
-
-    @property
-    def steps_ahead(self) -> int:
-        """The steps that are made at once, beside the one that the trainer waits for."""
-
-    @property
-    def steps_asked(self) -> int:
-        """The steps of these for which others are asked, such as the workers of a service."""
-
-    @property
-    def block_steps(self) -> int:
-        """The steps that use up a block of records that storage is asked for at once."""
-
-    def list_numbers(self, epoch: int, step: int) -> Any:
-        """Lists the records of a step."""
-
-    def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
-        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
-
-    def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
-        """Reads the records of a batch."""
-
-    def decode(self, stored: Any, threads: int = 1) -> Batch:
-        """Makes the arrays of a batch."""
 
 
 def make_ahead(

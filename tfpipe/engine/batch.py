@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ from tfpipe.engine.columns.values import (
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, join_columns, parse_columns
-from tfpipe.engine.plan import BatchPlan, draws_images
+from tfpipe.engine.plan import AnyPlan, BatchPlan, draws_images
 from tfpipe.engine.record_block import RecordBlock
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -125,10 +126,57 @@ class BadRecords:
                 _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, len(self))
 
 
-class BatchMaker:
+class Maker(ABC):
+    """A maker of any batch of a plan: of this process, of one dataset or of several, or of workers elsewhere."""
+
+    plan: AnyPlan
+    clocks: Clocks
+    steps_ahead = STEPS_AHEAD
+    steps_asked = 0  # of these, for which others are asked, such as the workers of a service
+
+    @property
+    @abstractmethod
+    def is_remote(self) -> bool:
+        """Whether it holds connections, which a forked process cannot use: to an object store, or to workers."""
+
+    @property
+    @abstractmethod
+    def block_steps(self) -> int:
+        """The steps in which a row uses up a block of records that storage is asked for at once."""
+
+    @abstractmethod
+    def list_numbers(self, epoch: int, step: int) -> Any:
+        """Lists the records of a step."""
+
+    @abstractmethod
+    def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
+        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
+
+    @abstractmethod
+    def for_rows(self, first: int, end: int) -> Maker:
+        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch: `decode` of what `read` returns."""
+        return self.decode(self.read(epoch, step), threads)
+
+    @abstractmethod
+    def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
+        """Reads the records of one batch."""
+
+    @abstractmethod
+    def decode(self, stored: Any, threads: int = 1) -> Batch:
+        """Makes the arrays of a batch."""
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image."""
+        raise NotImplementedError
+
+
+class BatchMaker(Maker):
     """A maker of any batch of a plan. Threads may share it; a pickled one opens the files anew."""
 
-    steps_ahead, steps_asked = STEPS_AHEAD, 0
+    plan: BatchPlan
 
     def __init__(
         self,
@@ -211,10 +259,6 @@ class BatchMaker:
         maker = copy.copy(self)
         maker.plan = replace(self.plan, rows=self.plan.rows[first:end])
         return maker
-
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch: `decode` of what `read` returns."""
-        return self.decode(self.read(epoch, step), threads)
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> Any:
         """Reads the records of one batch: a `StoredBatch`, or what else the maker's own `decode` takes."""

@@ -6,65 +6,23 @@ At step N each dataset stands after N times its share of a batch, so a run goes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.ahead import Maker
-from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker
+from tfpipe.engine.batch import Batch, BatchMaker, Maker
 from tfpipe.engine.cached_batch import join_rows
-from tfpipe.engine.clocks import Clocks
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import MixedPlan
 from tfpipe.system.hash_permutation import IntArray
 
 
-@dataclass(frozen=True)
-class MixedPlan:
-    """The batches of one host of a mixture."""
-
-    parts: tuple[BatchPlan, ...]
-    part_rows: tuple[IntArray, ...]  # of this host's batch that each part has, int64 [rows of the part]
-    config: PipelineConfig
-    steps_per_epoch: int  # as many batches as hold all datasets' records
-    rows: range  # of the global batch that this host has
-
-    @property
-    def batch_size(self) -> int:
-        """The number of rows that this host has in each batch."""
-        return len(self.rows)
-
-    @cached_property
-    def features(self) -> tuple[BatchFeature, ...]:
-        """The features that a batch holds beside images and labels."""
-        return self.parts[0].features
-
-    @property
-    def masks(self) -> tuple[str, ...]:
-        """The features that hold masks."""
-        return self.parts[0].masks
-
-    @property
-    def num_images(self) -> int | None:
-        """The number of images of a record in a batch; None if there is one, without an axis for more."""
-        return self.parts[0].num_images
-
-    def locate(self, epoch: int, step: int) -> list[tuple[int, int]]:
-        """Returns the epoch of each dataset, and the step in it, at a step of the mixture."""
-        global_step = epoch * self.steps_per_epoch + step
-        return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
-
-
-class MixedMaker:
+class MixedMaker(Maker):
     """A maker of any batch of a mixture, as `BatchMaker` is for one dataset."""
 
-    steps_ahead, steps_asked = STEPS_AHEAD, 0
-
     def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker]) -> None:
-        self.plan, self._makers = plan, tuple(makers)
+        self.plan: MixedPlan = plan
+        self._makers = tuple(makers)
         self.clocks = makers[0].clocks
         for maker in makers:
             maker.clocks = self.clocks
@@ -95,10 +53,6 @@ class MixedMaker:
         plan = replace(self.plan, parts=parts, part_rows=tuple(part_rows), rows=self.plan.rows[first:end])
         return MixedMaker(plan, makers)
 
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
-        return self.decode(self.read(epoch, step), threads)
-
     def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
         """Reads the records of one batch, those of each dataset for themselves."""
         places = self.plan.locate(epoch, step)
@@ -109,7 +63,7 @@ class MixedMaker:
 
     def decode(self, stored: Sequence[Any], threads: int = 1) -> Batch:
         """Makes the arrays of a batch out of the records of each dataset."""
-        out = self._makers[0].allocate_images(self.plan.batch_size) if self._has_images else None
+        out = self._makers[0].allocate_images(self.plan.batch_size) if self.plan.parts[0].source.has_images else None
         per_record, parts = self.plan.num_images or 1, []
         for maker, part, rows in zip(self._makers, stored, self.plan.part_rows, strict=True):
             images = (rows[:, None] * per_record + np.arange(per_record)).reshape(-1)
@@ -124,34 +78,3 @@ class MixedMaker:
     def is_remote(self) -> bool:
         """Whether a dataset lies in an object store."""
         return any(maker.is_remote for maker in self._makers)
-
-    @property
-    def _has_images(self) -> bool:
-        return self.plan.parts[0].source.has_images
-
-
-AnyPlan: TypeAlias = BatchPlan | MixedPlan
-"""The batches of one host, of one dataset or of several."""
-
-
-class AnyMaker(Maker, Protocol):
-    """A maker of such batches: of this process, or workers elsewhere."""
-
-    clocks: Clocks
-
-    @property
-    def plan(self) -> AnyPlan:
-        """The plan of the batches."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it holds connections, which a forked process cannot use: to an object store, or to workers."""
-
-    def for_rows(self, first: int, end: int) -> AnyMaker:
-        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
-
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch: `decode` of what `read` returns."""
-
-    def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image."""

@@ -15,9 +15,9 @@ from tfpipe.engine.check_plan import check_fits_devices, check_plan, check_share
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import MixedMaker, MixedPlan
+from tfpipe.engine.mixed_batch import MixedMaker
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, MixedPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

@@ -1,4 +1,4 @@
-"""BatchPlan: which records make the batch of a step on one host. Frozen, without a framework.
+"""BatchPlan and MixedPlan: which records make the batch of a step on one host. Frozen, without a framework.
 
 The batch depends on the data, the config and the step alone: not on the number of hosts or the batches before.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -100,6 +101,46 @@ class BatchPlan:
         records, rows = self.host.share(self.source.num_records or 0), self.host.share(self.config.batch_size)
         first = records.start + step * len(rows) + self.rows.start - rows.start
         return np.arange(first, max(min(first + self.batch_size, records.stop), first))
+
+
+@dataclass(frozen=True)
+class MixedPlan:
+    """The batches of one host of a mixture."""
+
+    parts: tuple[BatchPlan, ...]
+    part_rows: tuple[IntArray, ...]  # of this host's batch that each part has, int64 [rows of the part]
+    config: PipelineConfig
+    steps_per_epoch: int  # as many batches as hold all datasets' records
+    rows: range  # of the global batch that this host has
+
+    @property
+    def batch_size(self) -> int:
+        """The number of rows that this host has in each batch."""
+        return len(self.rows)
+
+    @cached_property
+    def features(self) -> tuple[BatchFeature, ...]:
+        """The features that a batch holds beside images and labels."""
+        return self.parts[0].features
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The features that hold masks."""
+        return self.parts[0].masks
+
+    @property
+    def num_images(self) -> int | None:
+        """The number of images of a record in a batch; None if there is one, without an axis for more."""
+        return self.parts[0].num_images
+
+    def locate(self, epoch: int, step: int) -> list[tuple[int, int]]:
+        """Returns the epoch of each dataset, and the step in it, at a step of the mixture."""
+        global_step = epoch * self.steps_per_epoch + step
+        return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
+
+
+AnyPlan: TypeAlias = BatchPlan | MixedPlan
+"""The batches of one host, of one dataset or of several."""
 
 
 def plan_batches(source: Source, config: PipelineConfig, host: Host | None = None) -> BatchPlan:

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.batch import Maker
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.plan import BatchPlan, plan_batches
@@ -211,7 +211,7 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
     return Stages((listing, *stages[1:]), stages.options)
 
 
-def _list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> Stages:
+def _list_engine_stages(plan: BatchPlan, maker: Maker) -> Stages:
     options = tf_data_options(plan.config, True, count_held_threads(plan, maker))
     if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
         options.experimental_optimization.inject_prefetch = False

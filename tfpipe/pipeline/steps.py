@@ -18,9 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
-from tfpipe.engine.batch import leave_out_masked
+from tfpipe.engine.batch import Maker, leave_out_masked
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
 from tfpipe.pipeline.stage import Stage, without_autograph
@@ -53,7 +52,7 @@ class Calls:
     threads: int  # that decode, of all batches together
 
 
-def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
+def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[Stage, ...]:
     """Makes the stages of a pipeline whose batches the engine makes."""
     calls = count_calls(plan, maker)
     steps = _Steps(plan, maker, calls)
@@ -135,7 +134,7 @@ atexit.register(_CALLS.close)
 class _Steps:
     """The calls of the engine for the elements of one dataset."""
 
-    def __init__(self, plan: BatchPlan, maker: AnyMaker, calls: Calls) -> None:
+    def __init__(self, plan: BatchPlan, maker: Maker, calls: Calls) -> None:
         self._plan, self._calls = plan, calls
         size = plan.replica_batch_size
         self._replicas = plan.batch_size // size
@@ -230,7 +229,7 @@ class _Steps:
             self.next_step = int(end) // self._replicas
             return np.bool_(True)
 
-    def _locate(self, element: int) -> tuple[AnyMaker, tuple[int, int]]:
+    def _locate(self, element: int) -> tuple[Maker, tuple[int, int]]:
         step, replica = divmod(element, self._replicas)
         maker = self._makers[replica]
         return maker, divmod(step, maker.plan.steps_per_epoch) if self._plan.config.training else (0, step)
@@ -369,13 +368,13 @@ def count_batches_read(plan: BatchPlan) -> int:
     return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
 
 
-def count_calls(plan: BatchPlan, maker: AnyMaker) -> Calls:
+def count_calls(plan: BatchPlan, maker: Maker) -> Calls:
     """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too."""
     reads, threads = max(count_batches_read(plan), maker.steps_ahead), plan.config.max_threads
     return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
 
 
-def count_held_threads(plan: BatchPlan, maker: AnyMaker) -> int:
+def count_held_threads(plan: BatchPlan, maker: Maker) -> int:
     """Counts the threads of tf.data that wait in a call of the engine: for a batch, an object store or a worker."""
     calls = count_calls(plan, maker)
     return calls.decodes + (calls.reads if maker.is_remote else 0)

@@ -9,14 +9,13 @@ from typing import Any
 
 from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
-from tfpipe.engine.batch import Batch, Transform
+from tfpipe.engine.batch import Batch, Maker, Transform
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
-from tfpipe.engine.plan import check_start_step, plan_batches
+from tfpipe.engine.plan import AnyPlan, MixedPlan, check_start_step, plan_batches
 from tfpipe.engine.position import Position, Split, check_layers, get_layer, number_data, read_state
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -32,7 +31,7 @@ class Batches:
     """The plan and the options of a reader, and its text, which a notebook shows with images."""
 
     position: Position
-    _maker: AnyMaker
+    _maker: Maker
 
     @property
     def plan(self) -> AnyPlan:
@@ -99,9 +98,7 @@ class Resumable(Batches):
 class EpochBatches(Resumable):
     """The batches of one process, as an iterable of epochs; `finish` puts each into the trainer's form in a thread."""
 
-    def __init__(
-        self, maker: AnyMaker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]
-    ) -> None:
+    def __init__(self, maker: Maker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]) -> None:
         self._maker = maker
         start = partial(_make_on_host, maker, num_threads, finish)  # which must not hold this object
         self._passes = Passes(start, len(self), locate(maker, start_step), self.config.training)
@@ -132,7 +129,7 @@ def open_data(
     transform: Transform | None = None,
     *,
     for_devices: bool = False,
-) -> AnyMaker:
+) -> Maker:
     """Opens a split for a reader: the maker of the batches of one process, perhaps only of what devices can hold."""
     _check_config(config)
     check_function("transform", transform)
@@ -145,7 +142,7 @@ def open_data(
     return serve_remotely(open_maker(plan, transform, for_devices=for_devices))
 
 
-def locate(maker: AnyMaker, start_step: int) -> Position:
+def locate(maker: Maker, start_step: int) -> Position:
     """Returns the position of a global step of a run."""
     check_count("start_step", start_step)
     check_start_step(start_step, maker.plan.config)
@@ -170,7 +167,7 @@ def _check_config(config: PipelineConfig) -> None:
 
 
 def _make_on_host(
-    maker: AnyMaker, num_threads: int | None, finish: Callable[[Batch], Any], begin: Position
+    maker: Maker, num_threads: int | None, finish: Callable[[Batch], Any], begin: Position
 ) -> Generator[Any]:
     """Begins to make batches at a position, without end in training."""
     config = maker.plan.config

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import Batch, Transform, leave_out_masked
+from tfpipe.engine.batch import Batch, Maker, Transform, leave_out_masked
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_function
@@ -40,7 +39,7 @@ def seed_transform(transform: ImageTransform | None) -> Transform | None:
     return None if transform is None else _SeededTransform(transform)
 
 
-def stack_images(images: list[Any], maker: AnyMaker, kind: type, library: Any) -> Any:
+def stack_images(images: list[Any], maker: Maker, kind: type, library: Any) -> Any:
     """Stacks a transform's results of one `kind`, and zeros in rows that fill up, with `numpy` or `torch`."""
     plan = maker.plan
     # A host may have fewer records to evaluate than others, and none for its last batch.
@@ -55,20 +54,20 @@ def stack_images(images: list[Any], maker: AnyMaker, kind: type, library: Any) -
     return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
 
 
-def finish_arrays(batch: Batch, maker: AnyMaker) -> Batch:
+def finish_arrays(batch: Batch, maker: Maker) -> Batch:
     """Returns a batch of the engine with the results of a transform as one array, and its mask as the config has it."""
     if isinstance(batch.get("image"), list):
         batch = {**batch, "image": stack_images(batch["image"], maker, np.ndarray, np)}
     return weigh_mask(batch, maker.plan.config)
 
 
-def leave_out_filled(batch: Batch, maker: AnyMaker) -> Batch:
+def leave_out_filled(batch: Batch, maker: Maker) -> Batch:
     """Returns a batch in its true size, if the config asks for pairs and this process has all of its rows."""
     plan = maker.plan
     return leave_out_masked(batch) if has_true_size(plan.config, plan.batch_size) else batch
 
 
-def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMaker) -> Batch:
+def transform_batch(batch: Batch, transform: BatchTransform | None, maker: Maker) -> Batch:
     """Returns what the trainer's function makes of a batch of a maker, whose clocks count it."""
     if transform is None:
         return batch
@@ -105,9 +104,7 @@ def weigh_mask(batch: Batch, config: PipelineConfig) -> Batch:
 class Finish:
     """A function that turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it."""
 
-    def __init__(
-        self, maker: AnyMaker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False
-    ) -> None:
+    def __init__(self, maker: Maker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False) -> None:
         check_function("batch_transform", batch_transform)
         self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
 

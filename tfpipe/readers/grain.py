@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
-from tfpipe.engine.mixed_batch import MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.order import ORDER_VERSION
+from tfpipe.engine.plan import MixedPlan
 from tfpipe.engine.record_reader import Numbers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature

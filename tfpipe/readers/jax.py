@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch
+from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host, find_host
-from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -100,9 +99,7 @@ class JaxBatches(EpochBatches):
 class _Placing:
     """The way in which batches come to the devices. Threads may share it."""
 
-    def __init__(
-        self, maker: AnyMaker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None
-    ) -> None:
+    def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
         self._maker, self._sharding, self._transform = maker, sharding, batch_transform
         plan = maker.plan
         tensors = {feature.name: feature.spec.tensor for feature in plan.features}

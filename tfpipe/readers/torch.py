@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
+from tfpipe.engine.batch import Maker
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.plan import AnyPlan
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -141,7 +142,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
         self._maker = self._open_maker(self.config)
         return True
 
-    def _open_maker(self, config: PipelineConfig) -> AnyMaker:
+    def _open_maker(self, config: PipelineConfig) -> Maker:
         number, ranks = self._ranks
         return open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
 

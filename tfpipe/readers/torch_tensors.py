@@ -8,7 +8,7 @@ import numpy as np
 
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.mixed_batch import AnyPlan
+from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tfpipe.engine.mixed_batch import AnyMaker
+    from tfpipe.engine.batch import Maker
 
 
-def serve_remotely(maker: AnyMaker) -> AnyMaker:
+def serve_remotely(maker: Maker) -> Maker:
     """Returns a maker whose batches workers make, if the options name a `service`; otherwise the maker itself."""
     if not maker.plan.config.service.workers:
         return maker

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.engine.ahead import is_left
-from tfpipe.engine.batch import Batch
+from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
 from tfpipe.service.config import get_token, read_file
 from tfpipe.service.plans import RELEASE, describe_plan
@@ -207,12 +207,12 @@ class Workers:
             logger.warning("The worker %s of the service is lost (%s). Others make its steps.", worker.address, trouble)
 
 
-class RemoteMaker:
+class RemoteMaker(Maker):
     """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew."""
 
     is_remote, block_steps = True, 1  # it holds connections, and each worker reads blocks of its own
 
-    def __init__(self, maker: AnyMaker, workers: Workers | None = None) -> None:
+    def __init__(self, maker: Maker, workers: Workers | None = None) -> None:
         self._local = maker
         self.plan: AnyPlan = maker.plan
         self.clocks: Clocks = maker.clocks
@@ -236,10 +236,6 @@ class RemoteMaker:
         """Returns a maker of some of the rows of this host's batches, by the same connections."""
         return RemoteMaker(self._local.for_rows(first, end), self._workers)
 
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`, and those of `read`."""
-        return self.decode(self.read(epoch, step), threads)
-
     def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
         """Gets the batch of a step from a worker, or reads its records if this host makes it."""
         begin, share = time.perf_counter(), self.plan.config.service.share
@@ -254,10 +250,6 @@ class RemoteMaker:
     def decode(self, stored: Any, threads: int = 1) -> Batch:
         """Returns a batch that is made, or makes the arrays if this host has read only the records."""
         return stored if isinstance(stored, dict) else self._local.decode(stored, threads)
-
-    def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image, which this host makes."""
-        return self._local.make_example_image()
 
 
 def is_local(step: int, share: float) -> bool:

@@ -12,15 +12,15 @@ import numpy as np
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.batch import Maker
 from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.order import ORDER_VERSION
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import AnyPlan, BatchPlan, MixedPlan, plan_batches
 from tfpipe.engine.position import number_data
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
@@ -127,7 +127,7 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
     return rows * row_bytes
 
 
-def open_ticket(ticket: Ticket, roots: Sequence[str]) -> AnyMaker:
+def open_ticket(ticket: Ticket, roots: Sequence[str]) -> Maker:
     """Opens the maker of the batches of all rows of a ticket's plan, whose datasets lie below real paths or URLs."""
     plan, config, host = ticket.plan, ticket.config, ticket.host
     sources = [_open_source(each, plan["split"], roots) for each in plan["sources"]]

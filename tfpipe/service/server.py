@@ -19,8 +19,8 @@ from typing import Any
 
 from pyarrow import flight
 
-from tfpipe.engine.batch import Batch
-from tfpipe.engine.mixed_batch import AnyMaker, MixedPlan
+from tfpipe.engine.batch import Batch, Maker
+from tfpipe.engine.plan import MixedPlan
 from tfpipe.errors import TfpipeError, first_line
 from tfpipe.service.arrays import SCHEMA, send
 from tfpipe.service.plans import MOST_BYTES, RELEASE, Ticket, count_bytes, open_ticket, read_ticket
@@ -101,7 +101,7 @@ class FairQueue:
 class _Opened:
     client: str
     lock: threading.Lock = field(default_factory=threading.Lock)
-    maker: AnyMaker | None = None
+    maker: Maker | None = None
 
 
 class _CheckToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -196,7 +196,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             self._decoding.leave(place)
 
-    def _open(self, turn: Turn, ticket: Ticket) -> AnyMaker:
+    def _open(self, turn: Turn, ticket: Ticket) -> Maker:
         """Returns the maker of a plan, which is opened once for all who ask for it."""
         client, text = turn.keys[1]
         with self._lock:
