@@ -108,9 +108,7 @@ HEAVY = {
     "apache_beam": ("beam_jobs.graph", "beam_jobs.records", "beam_jobs.runners", "beam_jobs.storage"),
     "torch": (
         "tfpipe.readers.sampler",
-        "tfpipe.readers.shared_begin",
         "tfpipe.readers.torch",
-        "tfpipe.readers.torch_tensors",
     ),
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),

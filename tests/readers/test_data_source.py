@@ -17,7 +17,7 @@ from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Foreign
-from tfpipe.readers import record_lookup
+from tfpipe.readers import data_source as data_source_module
 from tfpipe.readers.data_source import DataSource, data_source
 
 
@@ -119,7 +119,7 @@ def test_names_are_found(records: DataSource, monkeypatch) -> None:
 
 
 def test_names_of_one_hash_are_told_apart(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(record_lookup, "_hash", lambda name: 7)
+    monkeypatch.setattr(data_source_module, "_hash", lambda name: 7)
     records = data_source(str(folder), "train")
     assert [records.find(record.name) for record in records] == list(range(8))
     with pytest.raises(ConfigError):
@@ -128,8 +128,8 @@ def test_names_of_one_hash_are_told_apart(folder: Path, monkeypatch) -> None:
 
 def test_the_split_is_read_once_for_all_lookups(records: DataSource, monkeypatch) -> None:
     read = []
-    real = record_lookup.get_label
-    monkeypatch.setattr(record_lookup, "get_label", lambda *args: read.append(1) or real(*args))
+    real = data_source_module.get_label
+    monkeypatch.setattr(data_source_module, "get_label", lambda *args: read.append(1) or real(*args))
     records[2:].with_label("dog")
     records.find("dog/5.png")
     records.with_label(0)

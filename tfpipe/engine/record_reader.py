@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -143,14 +142,7 @@ class RecordReader:
             FormatError: A file is missing, has another size than the manifest says, or is damaged.
             DataError: A file cannot be read.
         """
-        return self.decode(index, self.read_payload(index))
-
-    def decode(self, index: int, payload: bytes) -> dict[str, Feature]:
-        """Decodes a record that `read_payload` returned.
-
-        Raises:
-            FormatError: The bytes are not a `tf.train.Example`.
-        """
+        payload = self.read_payload(index)
         try:
             return decode_example(payload)
         except FormatError as error:
@@ -178,23 +170,19 @@ class RecordReader:
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
-        payload = self._read_own_payload(index)
-        if not self._columns:
-            return payload
-        number = self._find_stored_one(index)
-        return payload + b"".join([column.read_payload(number) for column in self._columns])
-
-    def _read_own_payload(self, index: int) -> bytes:
         place = self.locate(index)
-        read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(index)
+        path, number = self._shard_path(place.shard), self._find_stored_one(index)
+        read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(number)
         try:
             if self.manifest.compression:
-                return _unpack_at(read_at, place)
-            return read_record_at(read_at, place.shard.bytes, place.offset, place.size)
+                payload = _unpack_at(read_at, place)
+            else:
+                payload = read_record_at(read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
-            raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
+            raise FormatError(f"{path}: {error} {_ADVICE}") from None
         except OSError as error:
-            raise _describe_os_error(self._shard_path(place.shard), error) from error
+            raise _describe_os_error(path, error) from error
+        return payload + b"".join([column.read_payload(number) for column in self._columns])
 
     def announce(self, numbers: NDArray[np.int64], soon: NDArray[np.int64] | None = None) -> None:
         """Asks storage for records that are read soon, all at once, if the system has a call for that.
@@ -232,9 +220,9 @@ class RecordReader:
         places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
         ranges.announce([Range(*place) for place in places.tolist()])
 
-    def _make_remote_read(self, index: int) -> Callable[[int, int], bytes]:
-        """Makes a function that reads at an offset of the shard of a record, which lies in an object store."""
-        ranges, place = self._ranges, bisect_right(self._ends, self._find_stored_one(index))
+    def _make_remote_read(self, number: int) -> Callable[[int, int], bytes]:
+        """Makes a function that reads at an offset of the shard of a stored record, which lies in an object store."""
+        ranges, place = self._ranges, bisect_right(self._ends, number)
         assert ranges is not None
 
         def read_at(offset: int, size: int) -> bytes:
@@ -346,10 +334,8 @@ class RecordReader:
 
     def describe(self, number: int) -> str:
         """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""
-        number = self._find_stored_one(number)
-        shard_index = bisect_right(self._ends, number)
-        shard = self._shards[shard_index]
-        return f"record {number - self._ends[shard_index] + shard.records} of {self._shard_path(shard)}"
+        shard, row = self._find_row(number)
+        return f"record {row} of {self._shard_path(shard)}"
 
     def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
         if not len(numbers):
@@ -401,12 +387,17 @@ class RecordReader:
 
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
+        shard, row = self._find_row(index)
+        ends = self._get_index(shard)
+        begin = int(ends[row - 1]) if row else 0
+        return RecordPlace(shard, begin, int(ends[row]) - begin)
+
+    def _find_row(self, index: int) -> tuple[ShardInfo, int]:
+        """Finds the shard of a record, and its number there."""
         number = self._find_stored_one(index)
         shard_index = bisect_right(self._ends, number)
         shard = self._shards[shard_index]
-        ends, row = self._get_index(shard), number - self._ends[shard_index] + shard.records
-        begin = int(ends[row - 1]) if row else 0
-        return RecordPlace(shard, begin, int(ends[row]) - begin)
+        return shard, number - self._ends[shard_index] + shard.records
 
     def close(self) -> None:
         """Closes all files; reading opens them again."""
@@ -418,9 +409,7 @@ class RecordReader:
     def __enter__(self) -> "RecordReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -501,23 +490,19 @@ class RecordReader:
     def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
         path = join(self.directory, file_names.index_name(shard.file))
         max_bytes = max_index_bytes(shard.bytes, shard.records)
-        if self._ranges is not None:
-            try:
-                return self._decode_index(path, read_bytes(path, max_bytes), shard)
-            except FileNotFoundError:
-                raise FormatError(f"{path} is missing. {_ADVICE}") from None
-        file = self._open_file(path)
-        if (num_bytes := file.num_bytes) > max_bytes:
-            raise FormatError(
-                f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. {_ADVICE}"
-            )
         try:
-            data = file.read_at(0, num_bytes)
+            if self._ranges is not None:
+                data = read_bytes(path, max_bytes)
+            else:
+                file = self._open_file(path)
+                if file.num_bytes > max_bytes:
+                    must = f"at most {max_bytes} bytes for {shard.records} records"
+                    raise FormatError(f"{path} must have {must}, got {file.num_bytes}. {_ADVICE}")
+                data = file.read_at(0, file.num_bytes)
+        except FileNotFoundError:
+            raise FormatError(f"{path} is missing. {_ADVICE}") from None
         except OSError as error:
             raise _describe_os_error(path, error) from error
-        return self._decode_index(path, data, shard)
-
-    def _decode_index(self, path: str, data: bytes, shard: ShardInfo) -> NDArray[np.int64]:
         try:
             is_packed = bool(self.manifest.compression)
             ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
@@ -531,7 +516,14 @@ class RecordReader:
             if shard.file in self._files:
                 self._files.move_to_end(shard.file)
                 return self._files[shard.file]
-        opened = self._open_anew(shard)  # without the lock: on a network mount it takes milliseconds
+        path = self._shard_path(shard)
+        opened = self._open_file(path)  # without the lock: on a network mount it takes milliseconds
+        check_unchanged(self.manifest, self.split)
+        if opened.num_bytes != shard.bytes:
+            raise FormatError(
+                f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {opened.num_bytes}. "
+                f"{_ADVICE}"
+            )
         with self._lock:
             opened = self._files.setdefault(shard.file, opened)
             if len(self._files) > _MAX_OPEN:
@@ -541,16 +533,6 @@ class RecordReader:
             for reader in others:
                 reader.close()
         return opened
-
-    def _open_anew(self, shard: ShardInfo) -> "_OpenFile":
-        path = self._shard_path(shard)
-        file = self._open_file(path)
-        check_unchanged(self.manifest, self.split)
-        if file.num_bytes != shard.bytes:
-            raise FormatError(
-                f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {file.num_bytes}. {_ADVICE}"
-            )
-        return file
 
     def _open_file(self, path: str) -> "_OpenFile":
         try:

@@ -16,7 +16,7 @@ from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
-from tfpipe.readers.record_lookup import get_label, get_text
+from tfpipe.readers.data_source import get_label, get_text
 from tfpipe.storage.file_io import open_file
 
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."

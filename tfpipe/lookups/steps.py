@@ -14,7 +14,7 @@ from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
-from tfpipe.readers.record_lookup import RecordLookup
+from tfpipe.readers.data_source import RecordLookup
 from tfpipe.system.arguments import check_count
 
 Box = tuple[int, int, int, int]

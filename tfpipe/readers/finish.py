@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, Maker, Transform, leave_out_masked
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_function
@@ -39,79 +38,72 @@ def seed_transform(transform: ImageTransform | None) -> Transform | None:
     return None if transform is None else _SeededTransform(transform)
 
 
-def stack_images(images: list[Any], maker: Maker, kind: type, library: Any) -> Any:
-    """Stacks a transform's results of one `kind`, and zeros in rows that fill up, with `numpy` or `torch`."""
-    plan = maker.plan
-    # A host may have fewer records to evaluate than others, and none for its last batch.
-    examples = images or [maker.make_example_image()]
-    wrong = next((image for image in examples if not isinstance(image, kind)), None)
-    forms = sorted({f"{image.dtype} {tuple(image.shape)}" for image in examples}) if wrong is None else []
-    if len(forms) != 1:
-        got = type(wrong).__name__ if wrong is not None else " and ".join(forms)
-        raise ConfigError(f"`transform` must return {kind.__name__}s of one shape and dtype, got {got}.")
-    filled = plan.batch_size * (plan.num_images or 1) - len(images)
-    stacked = library.stack([*images, *[library.zeros_like(examples[0])] * filled])
-    return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
-
-
-def finish_arrays(batch: Batch, maker: Maker) -> Batch:
-    """Returns a batch of the engine with the results of a transform as one array, and its mask as the config has it."""
-    if isinstance(batch.get("image"), list):
-        batch = {**batch, "image": stack_images(batch["image"], maker, np.ndarray, np)}
-    return weigh_mask(batch, maker.plan.config)
-
-
-def leave_out_filled(batch: Batch, maker: Maker) -> Batch:
-    """Returns a batch in its true size, if the config asks for pairs and this process has all of its rows."""
-    plan = maker.plan
-    return leave_out_masked(batch) if has_true_size(plan.config, plan.batch_size) else batch
-
-
-def transform_batch(batch: Batch, transform: BatchTransform | None, maker: Maker) -> Batch:
-    """Returns what the trainer's function makes of a batch of a maker, whose clocks count it."""
-    if transform is None:
-        return batch
-    with maker.clocks.measure("batch_transform"):
-        changed = transform(batch)
-    if not isinstance(changed, dict):
-        raise ConfigError(f"`batch_transform` must return a dictionary, got {type(changed).__name__}.")
-    config = maker.plan.config
-    lacks = {"image", "label", *config.extra_features} - set(changed) if config.as_supervised else set()
-    if lacks:
-        raise ConfigError(
-            f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a pair, got "
-            f"{', '.join(map(str, changed)) or 'nothing'}."
-        )
-    return changed
-
-
-def form_batch(batch: Batch, config: PipelineConfig) -> Any:
-    """Returns a batch as the trainer gets it: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
-    if not config.as_supervised:
-        return batch
-    inputs = {name: batch[name] for name in ("image", *config.extra_features)}
-    first = inputs if config.extra_features else inputs["image"]
-    return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
-
-
-def weigh_mask(batch: Batch, config: PipelineConfig) -> Batch:
-    """Returns a batch whose mask is float32 weights, if the config asks for pairs."""
-    if config.as_supervised and "mask" in batch:
-        return {**batch, "mask": batch["mask"].astype(np.float32)}
-    return batch
-
-
 class Finish:
-    """A function that turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it."""
+    """A function that turns batches of the engine into the trainer's form. Threads may share it.
+
+    This one makes NumPy arrays. Others change `_convert`, before the trainer's function, or `_place`, after it.
+    """
+
+    _library: Any = np  # of what a transform returns
+    _kind: type = np.ndarray
 
     def __init__(self, maker: Maker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False) -> None:
         check_function("batch_transform", batch_transform)
         self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
 
     def __call__(self, batch: Batch) -> Any:
-        """Returns the batch in the trainer's form: a dictionary, or a pair."""
-        arrays = finish_arrays(batch, self._maker)
-        if not self._fills_up:
-            arrays = leave_out_filled(arrays, self._maker)
-        changed = transform_batch(arrays, self._transform, self._maker)
-        return form_batch(changed, self._maker.plan.config)
+        """Returns the batch in the trainer's form: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
+        plan = self._maker.plan
+        config = plan.config
+        if isinstance(batch.get("image"), list) and all(feature.name != "image" for feature in plan.features):
+            batch = {**batch, "image": self._stack(batch["image"])}
+        if config.as_supervised and "mask" in batch:
+            batch = {**batch, "mask": batch["mask"].astype(np.float32)}  # weights
+        batch = self._convert(batch)
+        if has_true_size(config, plan.batch_size) and not self._fills_up:
+            batch = leave_out_masked(batch)
+        batch = self._place(self._change(batch))
+        if not config.as_supervised:
+            return batch
+        inputs = {name: batch[name] for name in ("image", *config.extra_features)}
+        first = inputs if config.extra_features else inputs["image"]
+        return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
+
+    def _convert(self, batch: Batch) -> Batch:
+        """Turns arrays into those of a framework."""
+        return batch
+
+    def _place(self, batch: Batch) -> Batch:
+        """Puts arrays where the framework takes them."""
+        return batch
+
+    def _stack(self, images: list[Any]) -> Any:
+        """Stacks a transform's results, and zeros in rows that fill up."""
+        library, plan = self._library, self._maker.plan
+        # A host may have fewer records to evaluate than others, and none for its last batch.
+        examples = images or [self._maker.make_example_image()]
+        wrong = next((image for image in examples if not isinstance(image, self._kind)), None)
+        forms = sorted({f"{image.dtype} {tuple(image.shape)}" for image in examples}) if wrong is None else []
+        if len(forms) != 1:
+            got = type(wrong).__name__ if wrong is not None else " and ".join(forms)
+            raise ConfigError(f"`transform` must return {self._kind.__name__}s of one shape and dtype, got {got}.")
+        filled = plan.batch_size * (plan.num_images or 1) - len(images)
+        stacked = library.stack([*images, *[library.zeros_like(examples[0])] * filled])
+        return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
+
+    def _change(self, batch: Batch) -> Batch:
+        """Calls the trainer's function, whose time the maker's clocks count."""
+        if self._transform is None:
+            return batch
+        with self._maker.clocks.measure("batch_transform"):
+            changed = self._transform(batch)
+        if not isinstance(changed, dict):
+            raise ConfigError(f"`batch_transform` must return a dictionary, got {type(changed).__name__}.")
+        config = self._maker.plan.config
+        lacks = {"image", "label", *config.extra_features} - set(changed) if config.as_supervised else set()
+        if lacks:
+            raise ConfigError(
+                f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a pair, "
+                f"got {', '.join(map(str, changed)) or 'nothing'}."
+            )
+        return changed

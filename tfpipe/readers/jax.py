@@ -19,14 +19,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.readers.base import EpochBatches, open_data
-from tfpipe.readers.finish import (
-    BatchTransform,
-    ImageTransform,
-    finish_arrays,
-    form_batch,
-    seed_transform,
-    transform_batch,
-)
+from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
@@ -92,33 +85,32 @@ class JaxBatches(EpochBatches):
         rows, seeded = sharding or _shard_rows(), seed_transform(transform)
         only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
         maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)
-        place = _Placing(maker, rows, batch_transform)
-        super().__init__(maker, start_step, num_threads, place)
+        super().__init__(maker, start_step, num_threads, _Placing(maker, rows, batch_transform))
 
 
-class _Placing:
+class _Placing(Finish):
     """The way in which batches come to the devices. Threads may share it."""
 
     def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
-        self._maker, self._sharding, self._transform = maker, sharding, batch_transform
-        plan = maker.plan
-        tensors = {feature.name: feature.spec.tensor for feature in plan.features}
+        super().__init__(maker, batch_transform, fills_up=True)
+        self._sharding = sharding
+        tensors = {feature.name: feature.spec.tensor for feature in maker.plan.features}
         self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
-        if plan.config.image_dtype == "bfloat16":
+        if maker.plan.config.image_dtype == "bfloat16":
             self._bfloat16.add("image")
 
-    def __call__(self, batch: Batch) -> Any:
-        config, arrays = self._maker.plan.config, finish_arrays(batch, self._maker)
-        arrays = {name: self._convert(name, values) for name, values in arrays.items()}
-        arrays = transform_batch(arrays, self._transform, self._maker)
-        return form_batch({name: self._place(name, values) for name, values in arrays.items()}, config)
+    def _convert(self, batch: Batch) -> Batch:
+        return {name: self._convert_array(name, values) for name, values in batch.items()}
 
-    def _convert(self, name: str, values: Any) -> Any:
+    def _convert_array(self, name: str, values: Any) -> Any:
         if name == "label" and values.dtype == np.int64:
             return values.astype(np.int32)
         return values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
 
-    def _place(self, name: str, values: Any) -> jax.Array:
+    def _place(self, batch: Batch) -> Batch:
+        return {name: self._place_array(name, values) for name, values in batch.items()}
+
+    def _place_array(self, name: str, values: Any) -> jax.Array:
         plan = self._maker.plan
         if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
             got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__

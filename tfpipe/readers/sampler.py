@@ -179,7 +179,7 @@ class ExactSampler:
         """Returns this process as a host, by `torch.distributed` only if the trainer has loaded it."""
         rank = self._rank if self._rank is not None or "torch" in sys.modules else (0, 1)
         if not isinstance(rank, tuple):
-            from tfpipe.readers.torch_tensors import find_rank
+            from tfpipe.readers.torch import find_rank
 
             rank = find_rank(rank)
         number, ranks = rank

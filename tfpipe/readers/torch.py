@@ -11,11 +11,14 @@ import signal
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
-from tfpipe.engine.batch import Maker
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
@@ -24,17 +27,8 @@ from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.base import Batches, Resumable, locate, open_data
-from tfpipe.readers.finish import (
-    BatchTransform,
-    form_batch,
-    leave_out_filled,
-    stack_images,
-    transform_batch,
-    weigh_mask,
-)
-from tfpipe.readers.shared_begin import SharedBegin
-from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
-from tfpipe.readers.torch_tensors import normalize as normalize
+from tfpipe.readers.finish import BatchTransform, Finish
+from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -43,6 +37,10 @@ with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+_DATA = "data"  # the dimension of a mesh along which rows are split
+_SEED_BITS, _PASS_BITS, _STEP_BITS = 20, 9, 33  # of a `_Word`
+_MAX_WORKERS = 1024
 
 
 class TorchBatches(Batches, IterableDataset[Any]):
@@ -96,10 +94,10 @@ class TorchBatches(Batches, IterableDataset[Any]):
         super().__init__()
         config = choose_config(config, changes)
         self._transform = None if transform is None else _SeededTransform(transform)
-        self._has_transform, self._batch_transform = transform is not None, batch_transform
+        self._batch_transform = batch_transform
         self._data: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
         self._split, self._asks_for_ranks, self._ranks = split, rank is None, find_rank(rank)
-        self._maker = self._open_maker(config)
+        self._open(config)
         self._begin = SharedBegin(locate(self._maker, start_step), len(self))
         self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
 
@@ -125,9 +123,9 @@ class TorchBatches(Batches, IterableDataset[Any]):
         waiting = self.config.prefetch_batches
         if worker is not None and waiting is not None:
             waiting = 0  # those of `data_loader` wait
-        if self._has_transform:  # it uses torch's random generator, which all threads of a process share
+        if self._transform is not None:  # it uses torch's random generator, which all threads of a process share
             return self._make_each(read_ahead(self._maker, positions, waiting))
-        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors, waiting)
+        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._finish, waiting)
 
     def __getstate__(self) -> dict[str, Any]:
         self._follow_ranks()  # a process that is spawned is not one of the ranks
@@ -139,28 +137,47 @@ class TorchBatches(Batches, IterableDataset[Any]):
         if not changed or (ranks := find_rank(None)) == self._ranks:
             return False
         self._ranks = ranks
-        self._maker = self._open_maker(self.config)
+        self._open(self.config)
         return True
 
-    def _open_maker(self, config: PipelineConfig) -> Maker:
+    def _open(self, config: PipelineConfig) -> None:
         number, ranks = self._ranks
-        return open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
+        self._maker = open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
+        self._finish = _TorchFinish(self._maker, self._batch_transform)
 
     def _make_each(self, batches: Generator[Any]) -> Generator[Any]:
         with closing(batches):
             for stored in batches:
-                yield self._make_tensors(self._maker.decode(stored))
+                yield self._finish(self._maker.decode(stored))
 
-    def _make_tensors(self, batch: dict[str, Any]) -> Any:
+
+class _TorchFinish(Finish):
+    """The way in which batches become tensors. Threads may share it."""
+
+    _library, _kind = torch, torch.Tensor
+
+    def _convert(self, batch: Batch) -> Batch:
+        """Makes tensors of all parts of a batch. Text stays, and tensors of several shapes are lists."""
         plan = self._maker.plan
-        image = None if "image" in (feature.name for feature in plan.features) else batch.pop("image", None)
-        tensors = make_tensors(weigh_mask(batch, plan.config), plan)
-        if image is not None:
-            is_list = self._has_transform
-            image = stack_images(image, self._maker, torch.Tensor, torch) if is_list else make_images(image)
-            tensors = {"image": image, **tensors}
-        tensors = leave_out_filled(tensors, self._maker)
-        return form_batch(transform_batch(tensors, self._batch_transform, self._maker), plan.config)
+        kinds = {feature.name: feature.spec.tensor for feature in plan.features}
+        tensors: Batch = {}
+        for name, value in batch.items():
+            tensor = kinds.get(name)
+            is_bits = tensor is not None and tensor.dtype == "bfloat16"
+            if isinstance(value, np.ndarray) and name == "image" and name not in kinds:
+                # [..., 3, height, width] of the memory of [..., height, width, 3]; uint16 holds the bits of bfloat16.
+                tensors[name] = _make_tensor(value, value.dtype == np.uint16).movedim(-1, -3)
+            elif isinstance(value, np.ndarray):
+                tensors[name] = _make_tensor(value, is_bits)
+            elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+                tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
+            else:
+                tensors[name] = value
+        return tensors
+
+
+def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -242,7 +259,7 @@ def data_loader(
     if start_method is None and images._maker.is_remote:
         start_method = "spawn"
     if num_workers is None:
-        num_workers = images._cpus if images._has_transform else 0
+        num_workers = images._cpus if images._transform is not None else 0
     if num_workers and images.config.cache != "none" and images.config.cache_dir is None:
         raise ConfigError(
             f"`cache` {images.config.cache} needs `num_workers` 0, got {num_workers}: each process would have a cache "
@@ -284,7 +301,7 @@ def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
     """Counts the batches that each worker has ready; None without workers."""
     waiting = images.config.prefetch_batches
     if not num_workers:
-        if waiting and images._has_transform:
+        if waiting and images._transform is not None:
             raise ConfigError(
                 f"`prefetch_batches` {waiting} needs workers with a `transform`: it uses the random numbers of the "
                 "process, so no thread runs it ahead. Leave one out, or give `num_workers`."
@@ -299,6 +316,78 @@ def _count_cpus(config: PipelineConfig) -> int:
     """Counts the cores for each GPU of this machine, or all without one, of those that `cpu_budget` leaves."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return max(config.max_threads // max(gpus, 1), 1)
+
+
+class _Word(NamedTuple):
+    """The parts of the number of a `SharedBegin`."""
+
+    step: int  # global, at which the pass begins
+    runs_on: bool  # whether the pass goes on with the next epoch
+    number: int  # of the pass: the lowest bits
+    seed: int  # bits of the pass's seed; 0 if no process has begun it
+
+    @classmethod
+    def unpack(cls, word: int) -> _Word:
+        word, seed = divmod(word, 1 << _SEED_BITS)
+        word, number = divmod(word, 1 << _PASS_BITS)
+        step, runs_on = divmod(word, 2)
+        return cls(step, bool(runs_on), number, seed)
+
+    def pack(self) -> int:
+        word = self.step % (1 << _STEP_BITS) * 2 + self.runs_on
+        word = (word << _PASS_BITS) + self.number % (1 << _PASS_BITS)
+        return (word << _SEED_BITS) + self.seed
+
+
+class SharedBegin:
+    """The position at which the next pass begins, in memory that the trainer shares with its workers.
+
+    PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes down where, as one
+    number, and the others find it there.
+    """
+
+    def __init__(self, position: Position, steps_per_epoch: int) -> None:
+        # The word, and for each worker the number of the pass that it has begun last, plus 1.
+        self._memory = torch.zeros(1 + _MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self.set(position, steps_per_epoch)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._memory = state["_memory"].share_memory_()  # a copy has memory of its own
+
+    def set(self, position: Position, steps_per_epoch: int, *, runs_on: bool = False) -> None:
+        """Lets the next pass begin at a position."""
+        step = position.epoch * steps_per_epoch + position.step
+        self._write(_Word(step, runs_on, self._read().number, 0))
+
+    def find_next(self, steps_per_epoch: int) -> Position:
+        """Returns the position at which the next pass begins."""
+        return Position(*divmod(_find_next_step(self._read(), steps_per_epoch), steps_per_epoch))
+
+    def begin_pass(self, worker: Any, steps_per_epoch: int) -> tuple[Position, bool]:
+        """Begins a pass in this process; returns where, and whether it goes on with the next epoch."""
+        word = self._read()
+        slot = 0 if worker is None else 1 + worker.id % _MAX_WORKERS
+        seed = 1 if worker is None else 1 + (worker.seed - worker.id) % ((1 << _SEED_BITS) - 1)
+        joins = slot and word.seed == seed and int(self._memory[slot]) != 1 + word.number
+        if not joins:
+            step = _find_next_step(word, steps_per_epoch)
+            number = (word.number + 1) % (1 << _PASS_BITS)
+            word = _Word(step, word.runs_on and not word.seed, number, seed)
+            self._write(word)
+        if slot:
+            self._memory[slot] = 1 + word.number
+        return Position(*divmod(word.step, steps_per_epoch)), word.runs_on
+
+    def _read(self) -> _Word:
+        return _Word.unpack(int(self._memory[0]))
+
+    def _write(self, word: _Word) -> None:
+        self._memory[0] = word.pack()
+
+
+def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
+    """Returns the step at which the pass after the one that a word tells of begins."""
+    return (word.step // steps_per_epoch + 1) * steps_per_epoch if word.seed else word.step
 
 
 class _SeededTransform:
@@ -321,3 +410,38 @@ def _end_on_sigterm(worker: int) -> None:
 def _iterate(batches: Iterator[Any]) -> Generator[Any]:
     """Yields batches, and lets go of them when it is closed."""
     yield from batches
+
+
+def normalize(
+    images: torch.Tensor, options: AugmentOptions | None = None, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Subtracts the mean and divides by the deviation, on whichever device the images are.
+
+    Args:
+        images: uint8 of shape [..., 3, height, width].
+        options: `mean` and `std` are used, by default ImageNet's.
+        dtype: The dtype of the result, which is computed in float32.
+    """
+    options = options or AugmentOptions()
+    mean, std = (
+        torch.tensor(values, device=images.device).mul(255).view(-1, 1, 1) for values in (options.mean, options.std)
+    )
+    return ((images - mean) / std).to(dtype)
+
+
+def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
+    """Finds the number of this process and the number of processes.
+
+    `rank` is both, or a mesh with a dimension `data`; without one `torch.distributed` says it, if it is initialized.
+    """
+    if isinstance(rank, tuple):
+        return rank
+    if rank is not None:
+        check_has("rank", rank, "mesh_dim_names", "a pair of numbers or a DeviceMesh")
+        names = rank.mesh_dim_names or ()
+        if _DATA not in names:
+            raise ConfigError(f"`rank` must be a mesh with a dimension {_DATA}, got {', '.join(names) or 'no names'}.")
+        return rank.get_local_rank(_DATA), rank.size(names.index(_DATA))
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
