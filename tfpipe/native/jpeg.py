@@ -100,6 +100,12 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
         _declare().tfpipe_free(result)
 
 
+def find_intervals(data: bytes) -> int:
+    """Returns 2 for a JPEG with the restart markers of `make_seekable`, 1 with others of the kind, else 0."""
+    found: int = _declare().tfpipe_find_intervals(data, len(data))
+    return found
+
+
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed."""
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
@@ -144,6 +150,7 @@ def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Sets the types of the functions of a library that this module calls, and returns it."""
     text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
     loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
+    loaded.tfpipe_find_intervals.argtypes = (text, size)
     loaded.tfpipe_check.argtypes = (text, size, pixels, text)
     loaded.tfpipe_drop_padding.argtypes = (text, size, pixels, ctypes.c_void_p, ctypes.POINTER(size), text)
     loaded.tfpipe_make_seekable.argtypes = (

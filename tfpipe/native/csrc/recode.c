@@ -600,6 +600,23 @@ int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t max_pixels, u
     return result;
 }
 
+int tfpipe_find_intervals(const uint8_t *data, size_t size) {
+    char message[TFPIPE_MESSAGE_BYTES];
+    tfpipe_jpeg jpeg;
+    if (tfpipe_open_jpeg(&jpeg, data, size, INT64_MAX, message) != TFPIPE_OK || !tfpipe_is_one_scan(&jpeg)) return 0;
+    const int32_t interval = jpeg.restart_interval, per_row = jpeg.mcus_per_row;
+    if (interval == 0 || per_row % interval != 0) return 0;
+    const int64_t count = (int64_t)(per_row / interval) * jpeg.mcu_rows;
+    const uint8_t *at = data + jpeg.at, *const last = data + size - 1;
+    for (int64_t found = 0; found < count; at += 2) {
+        at = at < last ? memchr(at, TFPIPE_MARKER, (size_t)(last - at)) : NULL;
+        if (at == NULL) return 0;
+        if (at[1] == 0) continue;
+        if (at[1] != (++found == count ? TFPIPE_EOI : TFPIPE_RST0 + (int)((found - 1) & 7))) return 0;
+    }
+    return interval == choose_interval(per_row, 8 * jpeg.max_h) ? 2 : 1;
+}
+
 /* Goes past the MCUs up to the next restart marker. Returns 0 or TFPIPE_BAD_BLOCK. */
 INLINE int pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *to, int64_t count) {
     const tfpipe_scan *scan = &jpeg->scan;

@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 12 };
+enum { TFPIPE_INTERFACE = 13 };
 
 /* What a function returns. */
 enum {
@@ -126,6 +126,11 @@ TFPIPE_EXPORT int tfpipe_draw_crops(const int32_t *seeds, const int32_t *sizes, 
    out, out_size  the result, to be freed by tfpipe_free */
 TFPIPE_EXPORT int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t max_pixels, uint8_t **out,
                                        size_t *out_size, char *message);
+
+/* Returns whether a crop of a JPEG can be decoded from its restart markers: 0 unless it has one sequential scan, and the
+   markers up to the end of the image are exactly those of intervals that divide a row of MCUs; 2 if the intervals are
+   those of tfpipe_make_seekable; else 1. Nothing is decoded. */
+TFPIPE_EXPORT int tfpipe_find_intervals(const uint8_t *data, size_t size);
 
 /* Checks that the entropy-coded data of a JPEG can be decoded without a complaint. Nothing is transformed to pixels. */
 TFPIPE_EXPORT int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message);
