@@ -23,7 +23,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_host_stages
 from tfpipe.pipeline.stage import Customize, prefer_textbook
-from tfpipe.pipeline.textbook_choice import is_exact
+from tfpipe.pipeline.textbook_choice import is_by_engine
 
 _DATA = "data"  # the dimension along which rows are split
 
@@ -117,7 +117,8 @@ def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
 
 def _check_repeatable(plan: BatchPlan) -> None:
     """Refuses an order in which processes that hold the same rows would read different records."""
-    if plan.config.tf_data.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
+    by_engine = is_by_engine(plan.source, plan.config)
+    if plan.config.tf_data.deterministic is False or (plan.config.training and not by_engine):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
             "gives each others. Use exact order."

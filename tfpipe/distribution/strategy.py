@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import queue
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from itertools import chain
 from json import JSONDecodeError
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.units import human_count
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,6 @@ def describe_strategy(strategy: tf.distribute.Strategy) -> str:
     """
     kind, cluster = get_device_kind(strategy), list_workers(strategy)
     processes = len(cluster) or 1
-    replicas = strategy.num_replicas_in_sync
     gpus = len(tf.config.list_physical_devices("GPU"))
     if kind == "TPU":
         reason = "a TPU answered"
@@ -69,15 +69,18 @@ def describe_strategy(strategy: tf.distribute.Strategy) -> str:
         resolver = strategy.cluster_resolver
         reason = f"TF_CONFIG names {processes} workers, and this is {resolver.task_type} {resolver.task_id}"
     elif kind == "GPU":
-        reason = f"no TPU was found, and {_count(gpus, 'GPU')}"
+        reason = f"no TPU was found, and {human_count(gpus, 'GPU')}"
     else:
-        reason = f"{_count(gpus, 'GPU')} not used" if gpus else "no TPU and no GPU were found"
+        reason = f"{human_count(gpus, 'GPU')} not used" if gpus else "no TPU and no GPU were found"
     # Some classes have another name inside TensorFlow than in public.
     public = ("TPUStrategy", "MultiWorkerMirroredStrategy")
     name = next(
         (name for name in public if isinstance(strategy, getattr(tf.distribute, name))), type(strategy).__name__
     )
-    return f"{kind}: {_count(replicas, 'replica')} in {_count(processes, 'process', 'processes')} ({name}); {reason}"
+    spread = (
+        f"{human_count(strategy.num_replicas_in_sync, 'replica')} in {human_count(processes, 'process', 'processes')}"
+    )
+    return f"{kind}: {spread} ({name}); {reason}"
 
 
 def _make_workers_strategy() -> tf.distribute.Strategy | None:
@@ -106,10 +109,6 @@ def _make_local_strategy() -> tf.distribute.Strategy:
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     devices = [f"/{kind}:{i}" for i in range(len(tf.config.list_logical_devices(kind)))]
     return tf.distribute.MirroredStrategy(devices) if len(devices) > 1 else tf.distribute.OneDeviceStrategy(devices[0])
-
-
-def _count(number: int, singular: str, plural: str | None = None) -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:
@@ -172,22 +171,18 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
 
 def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:
     """Returns the result of `function`, or raises TimeoutError. A hanging thread does not delay the exit."""
-    answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+    answer = Future[Any]()
 
     def run() -> None:
         try:
-            answers.put((function(), None))
+            answer.set_result(function())
         except Exception as error:
-            answers.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=run, name="tfpipe-tpu", daemon=True).start()
-    try:
-        value, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"{action} took more than {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value
+    if not wait((answer,), seconds).done:
+        raise TimeoutError(f"{action} took more than {seconds:g} s")
+    return answer.result()
 
 
 def set_precision(precision: Precision = "auto", strategy: tf.distribute.Strategy | None = None) -> str:

@@ -5,7 +5,6 @@ Records come in when they are first needed. Evaluations do the same to an image 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -31,8 +30,6 @@ MAX_CACHE_SHARE = 0.9
 _BLOCK_RECORDS = 256  # adjacent records that are kept together
 _MASK_BYTES = 2  # of a pixel, at most: the engine keeps masks as PNG
 _OTHER_BYTES = 200  # of an image's other features
-
-logger = logging.getLogger(__name__)
 
 
 def choose_kept(plan: BatchPlan, reader: RecordReader) -> IntArray:

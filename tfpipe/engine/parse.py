@@ -71,13 +71,18 @@ class Column:
     def choose_records(self, records: _Ints) -> Column:
         """Returns the column of some of the records."""
         counts = self.counts[records]
-        ends = np.cumsum(counts)
-        values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.firsts[records] - ends + counts, counts)
-        return self.choose(values, counts)
+        return self.choose(_list_values(self.firsts[records], counts), counts)
 
     def choose(self, values: _Ints, counts: _Ints) -> Column:
         """Returns a column of some of the values, with so many in each record."""
         return Column(counts, self.values[values], self.memory)
+
+
+def _list_values(firsts: _Ints, counts: _Ints) -> _Ints:
+    """Lists the values of several runs, by the first value of each and their number."""
+    ends = np.cumsum(counts)
+    values: _Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + counts, counts)
+    return values
 
 
 def join_columns(columns: Sequence[Column]) -> Column:
@@ -154,15 +159,13 @@ def _make_column(block: RecordBlock, pool: NDArray[Any], count: int, records: _I
     """Makes the column of a feature out of the values of all features of its kind."""
     counts = np.zeros(count, np.int64)
     counts[records] = found[:, 3]
+    memory = np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None
     if len(found) and (found[:, 3] == 1).all():
-        values = found[:, 2]
-    elif found[:, 3].sum() > _LONG_LIST * len(found):
+        return Column(counts, pool[found[:, 2]], memory)
+    if found[:, 3].sum() > _LONG_LIST * len(found):
         lists = [pool[first : first + size] for first, size in found[:, 2:4].tolist()]
-        return Column(counts, np.concatenate(lists), np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None)
-    else:
-        ends = np.cumsum(found[:, 3])
-        values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(found[:, 2] - ends + found[:, 3], found[:, 3])
-    return Column(counts, pool[values], np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None)
+        return Column(counts, np.concatenate(lists), memory)
+    return Column(counts, pool[_list_values(found[:, 2], found[:, 3])], memory)
 
 
 def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> list[dict[str, Feature] | None]:

@@ -133,9 +133,15 @@ def build_host_stages(
     """Builds the stages of a host; arguments and errors are those of `build_stages`."""
     config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
-        stages = _build_mixture(data, split, config, host)
+        return customize_stages(_build_mixture(data, split, config, host), customize)
+    plan = plan_batches(get_source(data, split), config, host)
+    check_plan(plan)
+    if reason := explain_textbook(plan.source, config):
+        check_textbook(plan, reason)
+        stages = Stages(list_textbook_stages(plan), tf_data_options(config, keeps_order(config)))
     else:
-        stages = _build_planned(plan_batches(get_source(data, split), config, host))
+        check_engine(config)
+        stages = _build_by_engine(plan, open_maker(plan))
     return customize_stages(stages, customize)
 
 
@@ -144,7 +150,7 @@ def choose_epochs(
 ) -> int | None:
     """Chooses the epochs of a pass: those asked for, else 1 for Keras in exact order; with None no pass ends."""
     if epochs is not None or not (config.training and config.as_supervised):
-        return _read_epochs(epochs)
+        return get_host(None, epochs=epochs).epochs
     if isinstance(data, Mixture) or explain_textbook(get_source(data, split), config) is None:
         return 1
     _logger.warning(
@@ -154,40 +160,15 @@ def choose_epochs(
     return None
 
 
-def _read_epochs(epochs: int | None) -> int | None:
-    """Returns a number of epochs, or None in place of 0."""
-    if epochs is not None:
-        check_count("epochs", epochs)
-    return epochs or None
-
-
 def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
     """Returns the host that `tf.distribute` describes; None means one host with one replica, and 0 epochs no end."""
-    epochs = _read_epochs(epochs)
+    if epochs is not None:
+        check_count("epochs", epochs)
     if context is None:
-        return Host(start_step=start_step, epochs=epochs)
+        return Host(start_step=start_step, epochs=epochs or None)
     check_has("context", context, "input_pipeline_id", "the tf.distribute.InputContext of a dataset function")
     number, hosts, replicas = context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync
-    return Host(number, hosts, replicas, start_step, epochs)
-
-
-def _build_planned(plan: BatchPlan) -> Stages:
-    """Builds the stages of one dataset."""
-    by_engine = _check(plan)
-    if by_engine:
-        return _list_engine_stages(plan, serve_remotely(open_maker(plan)))
-    return Stages(list_textbook_stages(plan), tf_data_options(plan.config, keeps_order(plan.config)))
-
-
-def _check(plan: BatchPlan) -> bool:
-    """Refuses a plan of one dataset that cannot be built, and returns whether the engine makes its batches."""
-    check_plan(plan)
-    reason = explain_textbook(plan.source, plan.config)
-    if reason is None:
-        check_engine(plan.config)
-    else:
-        check_textbook(plan, reason)
-    return reason is None
+    return Host(number, hosts, replicas, start_step, epochs or None)
 
 
 def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, host: Host) -> Stages:
@@ -202,16 +183,17 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
     check_engine(config)
     whole = plan_batches(get_whole_source(mixture, split), config, host)
     maker = open_mixture(mixture, split or "", config, host)
-    stages = _list_engine_stages(whole, serve_remotely(maker))
+    stages = _build_by_engine(whole, maker)
     datasets = [
         f"{part.config.batch_size} of {whole.config.batch_size} from {manifest.directory}"
         for part, manifest in zip(maker.plan.parts, mixture.manifests, strict=True)
     ]
-    listing = replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)})
-    return Stages((listing, *stages[1:]), stages.options)
+    return stages.replace("list", replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)}))
 
 
-def _list_engine_stages(plan: BatchPlan, maker: Maker) -> Stages:
+def _build_by_engine(plan: BatchPlan, maker: Maker) -> Stages:
+    """Builds the stages of batches that the engine makes."""
+    maker = serve_remotely(maker)
     options = tf_data_options(plan.config, True, count_held_threads(plan, maker))
     if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
         options.experimental_optimization.inject_prefetch = False

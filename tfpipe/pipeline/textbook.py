@@ -6,7 +6,7 @@ It is for files that the engine cannot read by their index, and for stages of on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,10 @@ def _list_stages(plan: BatchPlan) -> tuple[Stage, ...]:
             "decoded": (parse, *images, _cache(plan, "finished images: evaluation does the same to them every time")),
         }
         return (listing, read, *cached[config.cache], *end)
-    repeat, shuffle = _repeat(plan), _shuffle(plan)
+    repeat = Stage("repeat", lambda dataset: dataset.repeat(), {}, "each epoch comes from the cache")
+    shuffle = _shuffle(plan)
     if config.cache == "none":
+        repeat = replace(repeat, reason="in front of the files, so that reading runs on from one epoch into the next")
         return (listing, repeat, read, shuffle, parse, *images, *end)
     if config.cache == "bytes":
         cache = _cache(plan, "encoded records: no file is read twice")
@@ -150,23 +152,14 @@ def _shuffle(plan: BatchPlan) -> Stage:
     return Stage("shuffle", lambda dataset: dataset.shuffle(records, seed=seed), {"buffer_size": records}, reason)
 
 
-def _repeat(plan: BatchPlan) -> Stage:
-    """Repeats files, or what a cache keeps, without end."""
-    if plan.config.cache == "none":
-        reason = "in front of the files, so that reading runs on from one epoch into the next"
-    else:
-        reason = "each epoch comes from the cache"
-    return Stage("repeat", lambda dataset: dataset.repeat(), {}, reason)
-
-
 def _cache(plan: BatchPlan, reason: str) -> Stage:
     """Keeps what comes here in memory."""
     needed = estimate_cache_bytes(plan)
     if needed is None:
         logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
     size = "unknown" if needed is None else human_bytes(needed)
-    cache: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda dataset: dataset.cache()  # noqa: E731
-    return Stage("cache", cache, {"kind": plan.config.cache, "where": "memory", "size": size}, reason)
+    settings = {"kind": plan.config.cache, "where": "memory", "size": size}
+    return Stage("cache", lambda dataset: dataset.cache(), settings, reason)
 
 
 def _make_seed(plan: BatchPlan, purpose: int) -> int:

@@ -21,11 +21,6 @@ def is_by_engine(source: Source, config: PipelineConfig) -> bool:
     return explain_textbook(source, config) is None
 
 
-def is_exact(source: Source, config: PipelineConfig) -> bool:
-    """Returns whether training reads in the order of `tfpipe.engine.order`."""
-    return config.training and is_by_engine(source, config)
-
-
 def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
     """Returns why the textbook pipeline reads these records, as the rest of a sentence; None if the engine does."""
     if config.order == "throughput":

@@ -44,18 +44,16 @@ def _stack_values(spec: FeatureSpec, column: Column, filled: int) -> Any:
     if column.memory is None:
         rows = column.values.reshape(-1, *spec.shape)
         return np.concatenate((rows, np.zeros((filled, *spec.shape), rows.dtype))) if filled else np.array(rows)
-    texts = column.list_bytes()
     if spec.shape == ():
-        return [*texts, *[b""] * filled]
-    return [texts[k * count : (k + 1) * count] for k in range(len(column.counts))] + [[b""] * count] * filled
+        return [*column.list_bytes(), *[b""] * filled]
+    return column.list_records() + [[b""] * count] * filled
 
 
 def _pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
     """Pads or cuts the lists of all records to one length, and adds rows of zeros or empty text behind them."""
     records = len(column.counts)
     if column.memory is not None:
-        texts, ends = column.list_bytes(), np.cumsum(column.counts).tolist()
-        lists = [texts[begin:end][:length] for begin, end in zip([0, *ends], ends, strict=False)]
+        lists = [texts[:length] for texts in column.list_records()]
         return [*[row + [padding] * (length - len(row)) for row in lists], *[[b""] * length for _ in range(filled)]]
     padded = np.zeros((records + filled, length), column.values.dtype)
     padded[:records] = padding
@@ -67,11 +65,8 @@ def _pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
 
 def _split_lists(column: Column, filled: int) -> list[Any]:
     """Splits numbers into an array for each record, and text into a list, with empty ones behind them."""
-    if column.memory is not None:
-        texts, ends = column.list_bytes(), np.cumsum(column.counts).tolist()
-        return [*(texts[begin:end] for begin, end in zip([0, *ends], ends, strict=False)), *[[]] * filled]
-    lists = np.split(column.values, np.cumsum(column.counts)[:-1]) if len(column.counts) else []
-    return [*lists, *[np.zeros(0, column.values.dtype)] * filled]
+    empty: Any = np.zeros(0, column.values.dtype) if column.memory is None else []
+    return [*column.list_records(), *[empty] * filled]
 
 
 def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
