@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # the names that load at their first use
     from tfpipe import fields as fields
     from tfpipe.columns.add import add_column as add_column
     from tfpipe.dataset.load import load_manifest as load_manifest
-    from tfpipe.distribution import distribute_dataset as distribute_dataset
-    from tfpipe.distribution import distribute_over_mesh as distribute_over_mesh
-    from tfpipe.distribution import resolve_strategy as resolve_strategy
-    from tfpipe.distribution import set_precision as set_precision
-    from tfpipe.distribution import steps_per_epoch as steps_per_epoch
+    from tfpipe.distribution.distribute import distribute_dataset as distribute_dataset
+    from tfpipe.distribution.distribute import steps_per_epoch as steps_per_epoch
+    from tfpipe.distribution.mesh import distribute_over_mesh as distribute_over_mesh
+    from tfpipe.distribution.strategy import resolve_strategy as resolve_strategy
+    from tfpipe.distribution.strategy import set_precision as set_precision
     from tfpipe.engine.config.augment_config import AugmentOptions as AugmentOptions
     from tfpipe.engine.config.pipeline_config import PipelineConfig as PipelineConfig
-    from tfpipe.engine.config.service_options import ServiceOptions as ServiceOptions
-    from tfpipe.engine.config.tf_data_options import TfDataOptions as TfDataOptions
+    from tfpipe.engine.config.pipeline_config import ServiceOptions as ServiceOptions
+    from tfpipe.engine.config.pipeline_config import TfDataOptions as TfDataOptions
     from tfpipe.engine.mixture import mix as mix
     from tfpipe.engine.source import tfrecord_files as tfrecord_files
     from tfpipe.errors import ConfigError as ConfigError
@@ -51,17 +51,11 @@ if TYPE_CHECKING:  # the names that load at their first use
 _NAMES = {
     "tfpipe.columns.add": ("add_column",),
     "tfpipe.dataset.load": ("load_manifest",),
-    "tfpipe.distribution": (
-        "distribute_dataset",
-        "distribute_over_mesh",
-        "resolve_strategy",
-        "set_precision",
-        "steps_per_epoch",
-    ),
+    "tfpipe.distribution.distribute": ("distribute_dataset", "steps_per_epoch"),
+    "tfpipe.distribution.mesh": ("distribute_over_mesh",),
+    "tfpipe.distribution.strategy": ("resolve_strategy", "set_precision"),
     "tfpipe.engine.config.augment_config": ("AugmentOptions",),
-    "tfpipe.engine.config.pipeline_config": ("PipelineConfig",),
-    "tfpipe.engine.config.service_options": ("ServiceOptions",),
-    "tfpipe.engine.config.tf_data_options": ("TfDataOptions",),
+    "tfpipe.engine.config.pipeline_config": ("PipelineConfig", "ServiceOptions", "TfDataOptions"),
     "tfpipe.engine.mixture": ("mix",),
     "tfpipe.engine.source": ("tfrecord_files",),
     "tfpipe.errors": ("ConfigError", "DataError", "FormatError", "TfpipeError"),

@@ -20,8 +20,7 @@ from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.cli.doctor_run import CHECKS, check_shapes, run_checks
 from tfpipe.cli.shared.checks import Check
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.system import host_limits

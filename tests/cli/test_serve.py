@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.conftest import Tfpipe
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import processes

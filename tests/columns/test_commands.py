@@ -18,8 +18,7 @@ from tests.refusals import refusal
 from tests.service.workers import open_as_worker
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.integrity.damage_kinds import Damage

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tfpipe
-from tfpipe.distribution import describe_strategy
+from tfpipe.distribution.strategy import describe_strategy
 from tfpipe.pipeline.device.augment import AugmentLayer, augment
 
 TRAIN = {"batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}

@@ -20,8 +20,7 @@ from tests.engine.reference import Dataset, get_numbers, list_rows, make_image, 
 from tests.mask_files import make_mask
 from tests.service.workers import start_workers
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.format.image_form import ImageForm
 from tfpipe.readers.grain import GrainBatches
 from tfpipe.readers.jax import JaxBatches

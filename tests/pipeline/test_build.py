@@ -10,8 +10,7 @@ import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tests.refusals import refusal
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest

@@ -10,9 +10,8 @@ import tensorflow as tf
 from tests.pipeline.conftest import write_dataset
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
-from tfpipe.distribution import distribute_dataset, steps_per_epoch
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.mixture import Mixture, apportion, mix
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

@@ -8,9 +8,7 @@ import pytest
 from tests.refusals import refusal
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.engine.host import Host, split_batch
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
@@ -19,7 +17,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages, get_host
 from tfpipe.pipeline.stages.parse import keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
-from tfpipe.pipeline.textbook_choice import is_by_engine, is_exact
+from tfpipe.pipeline.textbook_choice import is_by_engine
 
 Plan = Callable[..., BatchPlan]
 
@@ -118,9 +116,9 @@ def uncounted(foreign) -> Source:
 )
 def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, deterministic: bool) -> None:
     source, config = plan().source, PipelineConfig(batch_size=1, **options)
-    assert is_exact(source, config) == exact
+    assert (config.training and is_by_engine(source, config)) == exact
     assert is_by_engine(source, config) or keeps_order(config) == deterministic
-    assert not is_exact(uncounted, config)
+    assert not is_by_engine(uncounted, config)
     if options.get("order") == "exact":
         with pytest.raises(ConfigError, match=r"`order` exact must know .*train-\* are files without a manifest"):
             build_stages(uncounted, None, config)

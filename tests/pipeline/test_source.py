@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest

@@ -7,8 +7,7 @@ import pytest
 
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.profiler import tuned_file

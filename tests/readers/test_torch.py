@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.numpy import NumpyBatches

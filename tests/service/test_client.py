@@ -27,8 +27,7 @@ from tests.service.workers import start_workers
 from tests.several_images import write_several
 from tfpipe import fields
 from tfpipe.engine.clocks import PhaseTime
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import client, server

@@ -22,8 +22,7 @@ from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.service.test_arrays import check_same
 from tests.service.workers import start_workers
-from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import server as module

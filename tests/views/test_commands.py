@@ -13,8 +13,7 @@ from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part
 from tests.service.workers import open_as_worker
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.integrity.damage_kinds import Damage

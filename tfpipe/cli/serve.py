@@ -14,7 +14,7 @@ from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.errors import TfpipeError
 from tfpipe.service.config import TOKEN_VARIABLE, ServiceConfig, get_token
 from tfpipe.system.options import Addresses

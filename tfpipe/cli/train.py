@@ -56,7 +56,7 @@ def train(**options: Any) -> None:
     try:
         build = load_function(options["model"], "--model") if ":" in (options["model"] or "") else None
         with quiet_start():
-            from tfpipe.distribution import describe_strategy, resolve_strategy
+            from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
             from tfpipe.training.train import train as run
 
             strategy = resolve_strategy(options["tpu"])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source

@@ -21,7 +21,7 @@ from typing import Any
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.clocks import Clocks
-from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
 from tfpipe.service.config import get_token, read_file

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tfpipe.distribution import distribute_dataset, set_precision, steps_per_epoch
-from tfpipe.distribution.strategy import get_host_index, list_workers
+from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
+from tfpipe.distribution.strategy import get_host_index, list_workers, set_precision
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.data_lock import HeldLayer, find_held, lock_data

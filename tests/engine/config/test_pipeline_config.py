@@ -10,9 +10,7 @@ import pytest
 
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.errors import ConfigError
 
 SERVICE = ServiceOptions(workers=("a:1",))

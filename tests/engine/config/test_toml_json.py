@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.config.test_pipeline_config import make_config
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.errors import ConfigError
 
 FLAGS = ("max_intra_op_parallelism", "map_fusion", "inject_prefetch")

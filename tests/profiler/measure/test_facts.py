@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tests.profiler.profiles import make_profile
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index

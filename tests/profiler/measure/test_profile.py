@@ -17,9 +17,7 @@ from tests.profiler.profiles import make_profile, make_stage
 from tests.service.workers import start_workers
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.clocks import Phase, PhaseTime
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stage, Stages

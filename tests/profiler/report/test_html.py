@@ -10,8 +10,7 @@ import pytest
 
 from tests.profiler.profiles import make_fix, make_profile, make_step
 from tfpipe import __version__
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import RANKING, explain_no_stages, format_headline

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfpipe.engine.ahead import count_decoded
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import TfDataOptions
 from tfpipe.profiler.model import SATURATED, Demand
 from tfpipe.profiler.types import (
     LARGE_BATCH,

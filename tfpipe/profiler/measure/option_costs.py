@@ -16,8 +16,7 @@ import tensorflow as tf
 from tfpipe._version import __version__
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.cached_batch import CachingMaker, HalfCachedBatch
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.parse import parse_columns
 from tfpipe.engine.plan import plan_batches
