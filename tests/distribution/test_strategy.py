@@ -13,7 +13,6 @@ from tfpipe.errors import ConfigError
 
 tf = pytest.importorskip("tensorflow")
 
-from tfpipe import distribution  # noqa: E402
 from tfpipe.distribution import strategy as strategies  # noqa: E402
 from tfpipe.readers.numpy import NumpyBatches  # noqa: E402
 
@@ -24,7 +23,6 @@ START = """
 import json, logging, sys, time
 sys.modules.update(keras=None, jax=None)
 import tensorflow as tf
-from tfpipe import distribution
 from tfpipe.distribution import strategy as strategies
 from tfpipe.errors import ConfigError
 lines = []
@@ -39,7 +37,7 @@ SILENT_TPU = """
 strategies._CONNECT_S = 0.5
 began = time.perf_counter()
 try:
-    distribution.resolve_strategy(sys.argv[1])
+    strategies.resolve_strategy(sys.argv[1])
     answer = "a strategy"
 except ConfigError as error:
     answer = str(error)
@@ -48,7 +46,7 @@ print(json.dumps([answer, time.perf_counter() - began]))
 
 ROWS = """
 import tfpipe
-strategy = distribution.resolve_strategy()
+strategy = strategies.resolve_strategy()
 options = {"batch_size": 4, "image_size": 8, "extra_features": ("image/filename",), "epochs": 1}
 data = strategy.experimental_distribute_dataset(tfpipe.build_dataset(sys.argv[1], "train", **options))
 parts = [part for batch in data for part in strategy.experimental_local_results(batch["image/filename"])]
@@ -93,7 +91,7 @@ def test_a_tpu_address_that_refuses_is_an_error_in_time(processes) -> None:
     refuses = f"grpc://127.0.0.1:{processes.free_ports(1)[0]}"
     began = time.perf_counter()
     with pytest.raises(ConfigError) as caught:
-        distribution.resolve_strategy(refuses)
+        strategies.resolve_strategy(refuses)
     assert time.perf_counter() - began < 30  # of 60
     refused = str(caught.value)
     assert refused.startswith(f"The TPU '{refuses}' that was asked for does not answer ([Errno ")
@@ -128,17 +126,17 @@ def test_no_tpu_is_decided_at_once() -> None:
 )
 def test_the_devices_make_the_strategy(machine, devices: dict, call: tuple, text: str) -> None:
     machine.devices = devices
-    strategy = distribution.resolve_strategy()
+    strategy = strategies.resolve_strategy()
     assert machine.calls == [call]
-    assert distribution.describe_strategy(strategy) == text
+    assert strategies.describe_strategy(strategy) == text
 
 
 @pytest.mark.parametrize("sign", ["TPU", "TPU_SYSTEM"])
 def test_a_tpu_of_this_machine_comes_before_its_gpus(machine, sign: str) -> None:
     machine.devices = {"CPU": 1, "GPU": 1, sign: 1}
-    strategy = distribution.resolve_strategy()
+    strategy = strategies.resolve_strategy()
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
-    assert distribution.describe_strategy(strategy) == "TPU: 8 replicas in 1 process (TPUStrategy); a TPU answered"
+    assert strategies.describe_strategy(strategy) == "TPU: 8 replicas in 1 process (TPUStrategy); a TPU answered"
 
 
 @pytest.mark.parametrize("by_environment", [True, False])
@@ -147,7 +145,7 @@ def test_a_named_tpu_is_connected(machine, monkeypatch, by_environment: bool) ->
         name = f"grpc://127.0.0.1:{server.getsockname()[1]}"
         if by_environment:
             monkeypatch.setenv("TPU_NAME", name)
-        distribution.resolve_strategy(None if by_environment else name)
+        strategies.resolve_strategy(None if by_environment else name)
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
@@ -156,7 +154,7 @@ def test_a_local_tpu_asks_no_network(machine, monkeypatch, name: str, tpu: str) 
     monkeypatch.setenv("TPU_NAME", name)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it does"))
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it does"))
-    distribution.resolve_strategy(tpu)
+    strategies.resolve_strategy(tpu)
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
@@ -168,7 +166,7 @@ def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch) -> None:
 
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", refuse)
     machine.devices = {"CPU": 1, "TPU_SYSTEM": 1}
-    assert refusal(ConfigError, distribution.resolve_strategy) == (
+    assert refusal(ConfigError, strategies.resolve_strategy) == (
         "The TPU that TensorFlow sees on this machine does not answer (TPUs not found in the cluster); "
         "check that it is up and not in use by another process."
     )
@@ -184,7 +182,7 @@ def test_a_node_that_nobody_knows(machine, monkeypatch, by_environment: bool) ->
     if by_environment:
         monkeypatch.setenv("TPU_NAME", "node-1")
     began = time.perf_counter()
-    assert refusal(ConfigError, distribution.resolve_strategy, None if by_environment else "node-1") == (
+    assert refusal(ConfigError, strategies.resolve_strategy, None if by_environment else "node-1") == (
         f"The TPU 'node-1' that {'the environment names' if by_environment else 'was asked for'} does not answer "
         "(finding its address took more than 0.2 s); check that it is up and not in use by another process."
     )
@@ -194,13 +192,13 @@ def test_a_node_that_nobody_knows(machine, monkeypatch, by_environment: bool) ->
 
 def test_an_empty_tpu_name_names_none(machine, monkeypatch) -> None:
     monkeypatch.setenv("TPU_NAME", "")
-    distribution.resolve_strategy("")
+    strategies.resolve_strategy("")
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
 
 
 def test_a_tpu_library_without_a_tpu_is_said(machine, monkeypatch, caplog) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    distribution.resolve_strategy()
+    strategies.resolve_strategy()
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
     assert "install tensorflow-tpu" in caplog.text
 
@@ -209,7 +207,7 @@ def test_a_tpu_library_without_a_tpu_is_said(machine, monkeypatch, caplog) -> No
 def test_a_broken_tpu_config(machine, monkeypatch, value: str) -> None:
     monkeypatch.setenv("TPU_CONFIG", value)
     with pytest.raises(ConfigError, match="TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or"):
-        distribution.resolve_strategy()
+        strategies.resolve_strategy()
 
 
 # TF_CONFIG
@@ -233,7 +231,7 @@ TWO = {"worker": ["a:1", "b:1"]}
 def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict, strategy_name: str) -> None:
     monkeypatch.setattr(strategies, "describe_strategy", lambda _: "")
     monkeypatch.setenv("TF_CONFIG", json.dumps(value))
-    distribution.resolve_strategy()
+    strategies.resolve_strategy()
     assert [name for name, _ in machine.calls] == [strategy_name]
 
 
@@ -259,7 +257,7 @@ def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict,
 def test_a_broken_tf_config(machine, monkeypatch, value: str, sentence: str) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
     with pytest.raises(ConfigError, match="^" + sentence):
-        distribution.resolve_strategy()
+        strategies.resolve_strategy()
     assert not machine.calls
 
 
@@ -284,10 +282,10 @@ def policy() -> Iterator[object]:
 @pytest.mark.parametrize("given", [True, False])
 def test_precision_fits_the_device(machine, policy, devices, capability, precision, name, given):
     machine.devices, machine.capability = devices, capability
-    assert distribution.set_precision(precision, distribution.resolve_strategy() if given else None) == name
+    assert strategies.set_precision(precision, strategies.resolve_strategy() if given else None) == name
     assert policy() == name
 
 
 def test_an_unknown_precision() -> None:
     with pytest.raises(ConfigError, match=r"^`precision` must be auto, float32 or bfloat16, got 'float16'\.$"):
-        distribution.set_precision("float16")
+        strategies.set_precision("float16")

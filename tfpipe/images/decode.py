@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images import jpeg, other_formats, png, transcode
+from tfpipe.images import jpeg, other_formats, transcode
 from tfpipe.images.errors import BadImage
-from tfpipe.images.exif import swaps_sides
 from tfpipe.images.sniff import sniff_format
 from tfpipe.native import jpeg as native_jpeg
 
@@ -34,7 +33,7 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
         return pixels
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
-        return np.array(_decode(data, kind, form.max_pixels).convert("RGB"), np.uint8)
+        return np.array(_decode(data, kind, form.max_pixels), np.uint8)
 
 
 def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1) -> NDArray[np.uint8]:
@@ -55,7 +54,7 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
             return pixels
     with other_formats.refuse_unreadable(kind):
         if kind != "jpeg":
-            return np.asarray(_decode(data, kind, form.max_pixels).convert("RGB").crop(box))
+            return np.asarray(_decode(data, kind, form.max_pixels).crop(box))
         return np.asarray(_decode_jpeg_crop(jpeg.read_header(data, form.max_pixels), box, ratio))
 
 
@@ -83,10 +82,4 @@ def _decode_jpeg_crop(header: jpeg.JpegHeader, box: tuple[int, int, int, int], r
 
 
 def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:
-    if kind == "jpeg":
-        header = jpeg.read_header(data, max_pixels)
-        size = header.width, header.height
-        return transcode.load_jpeg(header, size[::-1] if swaps_sides(header.orientation) else size)[0]
-    if kind == "png":
-        return transcode.load_png(png.read_header(data, max_pixels))[0]
-    return transcode.load_other(data, kind, other_formats.open_image(data, kind, max_pixels))[0]
+    return transcode.load(data, kind, transcode.read_header(data, kind, max_pixels))[0].convert("RGB")

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from PIL import Image, JpegImagePlugin
 
@@ -54,6 +55,19 @@ class JpegHeader:
     scan_start: int  # the offset of the first start-of-scan marker
     is_plain: bool  # Pillow's parser takes the headers if the native library does, and reads the same from them
     decodable: bytes  # the file without what does not concern pixels: Pillow would parse it, and may fail or take long
+
+    lossless: ClassVar[bool] = False
+
+    @property
+    def channels(self) -> int:
+        """The number of channels once CMYK is RGB: 1 for gray, 3 for color."""
+        return 1 if self.components == 1 else 3
+
+    @property
+    def noticed(self) -> tuple[str, ...]:
+        """What a plain decoder handles wrongly or slowly."""
+        noticed = {"turned": self.orientation != 1, "cmyk": self.components == 4, "progressive": self.progressive}
+        return tuple(name for name, holds in noticed.items() if holds)
 
 
 def read_header(data: bytes, max_pixels: int) -> JpegHeader:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import PIL
-from PIL import Image, features
+from PIL import features
 
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
@@ -46,9 +46,7 @@ class _InputImage:
 
     data: bytes
     kind: str
-    header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage
-    channels: int
-    lossless: bool
+    header: transcode.Header
     acceptable: bool  # every 8-bit decoder reads the bytes correctly
     size: tuple[int, int]  # width and height of the upright image
     changed: tuple[str, ...] = ()
@@ -108,18 +106,15 @@ def get_codec_versions() -> dict[str, str]:
 
 def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
     """Reads the header and checks the pixel limit."""
-    if kind == "jpeg":
-        header = jpeg.read_header(data, form.max_pixels)
-        channels = 1 if header.components == 1 else 3
+    header = transcode.read_header(data, kind, form.max_pixels)
+    changed: tuple[str, ...] = ()
+    if isinstance(header, jpeg.JpegHeader):
         acceptable = _is_usual(header) and header.orientation == 1
-        return _InputImage(data, kind, header, channels, False, acceptable, _get_upright_size(header))
-    if kind == "png":
-        chunks = png.read_header(data, form.max_pixels)
-        acceptable = chunks.depth <= 8 and not chunks.transparent and chunks.orientation == 1
-        return _InputImage(data, kind, chunks, chunks.channels, True, acceptable, _get_upright_size(chunks))
-    opened = other_formats.open_image(data, kind, form.max_pixels)
-    changed = ("first_frame",) if opened.animated else ()
-    return _InputImage(data, kind, opened, 3, opened.lossless, False, _get_upright_size(opened), changed)
+    elif isinstance(header, png.PngHeader):
+        acceptable = not header.odd
+    else:
+        acceptable, changed = False, ("first_frame",) if header.animated else ()
+    return _InputImage(data, kind, header, acceptable, _get_upright_size(header), changed)
 
 
 def _is_usual(header: jpeg.JpegHeader) -> bool:
@@ -143,7 +138,7 @@ def _take_plainly(source: _InputImage) -> None:
     source.size = _get_upright_size(source.header)
 
 
-def _get_upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage) -> tuple[int, int]:
+def _get_upright_size(header: transcode.Header) -> tuple[int, int]:
     return get_upright_size((header.width, header.height), header.orientation)
 
 
@@ -178,7 +173,7 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
         if source.header.animated:
             source.noticed = ("animated", *source.noticed)
     source.noticed = (*source.unusual, *source.noticed)
-    return _make_result(source, source.data, source.kind, source.size, source.channels)
+    return _make_result(source, source.data, source.kind, source.size, source.header.channels)
 
 
 def _judge(source: _InputImage, form: ImageForm) -> bool:
@@ -224,14 +219,14 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     orientation = source.header.orientation
     header = source.header
     turn = 1 if isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded else orientation
-    image, part, changed = _decode(source, size)
+    image, part, changed = transcode.load(source.data, source.kind, source.header, size)
     if size != source.size:  # resized before the turn, which then has fewer pixels to move
         changed = (*changed, "resized")
         image = transcode.resize(image, size[::-1] if swaps_sides(turn) else size, part)
     image = turn_image(image, turn)
     if orientation != 1:
         changed = (*changed, "exif_rotated")
-    stored_kind = form.encoding if form.encoding != "keep" else "png" if source.lossless else "jpeg"
+    stored_kind = form.encoding if form.encoding != "keep" else "png" if source.header.lossless else "jpeg"
     if isinstance(source.header, jpeg.JpegHeader) and stored_kind == "jpeg":
         if source.header.arithmetic:
             changed = (*changed, "arithmetic_reencoded")
@@ -245,21 +240,6 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     encoded = transcode.encode(image, stored_kind, form)
     channels = 3 if stored_kind == "raw" or image.mode == "RGB" else 1
     return _make_result(source, encoded, stored_kind, source.size if form.square else size, channels)
-
-
-def _decode(
-    source: _InputImage, size: tuple[int, int]
-) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
-    """Returns the pixels, the part of them to use, and the kinds of change."""
-    if isinstance(source.header, jpeg.JpegHeader):
-        return transcode.load_jpeg(source.header, size)
-    if isinstance(source.header, png.PngHeader):
-        image, changed = transcode.load_png(source.header)
-        if source.header.animated:
-            changed = ("first_frame", *changed)
-    else:
-        image, changed = transcode.load_other(source.data, source.kind, source.header)
-    return image, None, changed
 
 
 def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpeg.JpegHeader:
@@ -353,7 +333,7 @@ def check_encoded(data: bytes, max_pixels: int = _MAX_PIXELS) -> tuple[int, int,
                 judge(header)
             except Surplus:
                 drop_padding(data, header)  # all that it cannot mend is damage
-            return header.width, header.height, 1 if header.components == 1 else 3
+            return header.width, header.height, header.channels
         chunks = png.read_header(data, max_pixels)
         judge(chunks)
         return chunks.width, chunks.height, chunks.channels

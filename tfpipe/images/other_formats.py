@@ -73,6 +73,13 @@ class OpenedImage:
     lossless: bool  # stored as PNG and not as JPEG
     animated: bool  # more frames or pages follow
     inverted: bool = False  # 0 is white, in 16-bit gray
+    channels: int = 3
+
+    @property
+    def noticed(self) -> tuple[str, ...]:
+        """What a plain decoder handles wrongly, and whether it leaves out frames."""
+        noticed = {"turned": self.orientation != 1, "animated": self.animated}
+        return tuple(name for name, holds in noticed.items() if holds)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from PIL import PngImagePlugin
 
@@ -49,6 +50,8 @@ class PngHeader:
     image_data: list[tuple[int, int]] = field(default_factory=list, repr=False)  # bodies of IDAT
     pixel_chunks: list[tuple[int, int]] = field(default_factory=list, repr=False)  # those that concern pixels
 
+    lossless: ClassVar[bool] = True
+
     @property
     def channels(self) -> int:
         """The number of channels without alpha: 1 for gray, 3 for color."""
@@ -59,6 +62,11 @@ class PngHeader:
         """The properties that a plain decoder handles wrongly."""
         odd = {"turned": self.orientation != 1, "transparent": self.transparent, "16_bit": self.depth == 16}
         return tuple(name for name, holds in odd.items() if holds)
+
+    @property
+    def noticed(self) -> tuple[str, ...]:
+        """What a plain decoder handles wrongly, and whether it leaves out frames."""
+        return (*self.odd, "animated") if self.animated else self.odd
 
     @property
     def decodable(self) -> bytes:

@@ -54,6 +54,11 @@ _REFUSED = (
     (b"version https://git-lfs", "a Git LFS pointer"),
 )
 
+_TEXTS = (
+    ((b"<!doctype", b"<html", b"<head", b"<body", b"<script", b"<!--"), "HTML"),
+    ((b"<?xml",), "XML"),
+    ((b"{", b"["), "JSON"),
+)
 _AVIF_BRANDS = (b"avif", b"avis")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
 
@@ -108,14 +113,11 @@ def _describe_unreadable(data: bytes) -> str:
     if not data[:512].strip(b"\0"):
         return "not an image: it begins with zero bytes"
     head = data[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    if head.startswith((b"<svg",)) or (head.startswith(b"<?xml") and b"<svg" in head):
+    if head.startswith(b"<svg") or (head.startswith(b"<?xml") and b"<svg" in head):
         return "an SVG drawing, not an image that can be read"
-    if head.startswith((b"<!doctype", b"<html", b"<head", b"<body", b"<script", b"<!--")):
-        return "not an image: it begins like HTML"
-    if head.startswith(b"<?xml"):
-        return "not an image: it begins like XML"
-    if head.startswith((b"{", b"[")):
-        return "not an image: it begins like JSON"
+    for begins, title in _TEXTS:
+        if head.startswith(begins):
+            return f"not an image: it begins like {title}"
     if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:64]):
         return "not an image: it begins like text"
     return f"not an image of a known format: it begins with the bytes {data[:8].hex(' ')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import TypeAlias
 
 from PIL import Image
 
@@ -11,6 +12,8 @@ from tfpipe.images import jpeg, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 from tfpipe.native import antialias
+
+Header: TypeAlias = jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage
 
 # Measured with 256 px photographs and zlib-ng: level 6 takes three times as long as level 1 and saves 3 %.
 _PNG_LEVEL = 1
@@ -32,25 +35,43 @@ def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
     return (form.resize_short, reduced) if width <= height else (reduced, form.resize_short)
 
 
-def load_jpeg(
-    header: jpeg.JpegHeader, size: tuple[int, int]
-) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
-    """Decodes a JPEG to gray or RGB, not turned yet, with at least as many pixels on a side as upright `size` needs.
+def read_header(data: bytes, kind: str, max_pixels: int) -> Header:
+    """Reads the header of a file of any format, and checks its size, without decoding."""
+    if kind == "jpeg":
+        return jpeg.read_header(data, max_pixels)
+    return png.read_header(data, max_pixels) if kind == "png" else other_formats.open_image(data, kind, max_pixels)
 
-    It returns the pixels; the width and height of the part of them that is the image, in general not whole numbers; and
-    the kinds of change.
+
+def load(
+    data: bytes, kind: str, header: Header, size: tuple[int, int] | None = None
+) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
+    """Decodes a file to gray or RGB of 8 bits, not turned yet (except TIFF).
+
+    A JPEG gets at least as many pixels on a side as an upright image of `size` needs. It returns the pixels; the width
+    and height of the part of them that is the image, in general not whole numbers, None for all; and the kinds of
+    change.
     """
-    width, height = size[::-1] if swaps_sides(header.orientation) else size
-    at_least = None
-    if (width, height) != (header.width, header.height):
-        at_least = (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
+    if isinstance(header, jpeg.JpegHeader):
+        return _load_jpeg(header, size)
+    if isinstance(header, png.PngHeader):
+        image, changed = _load_png(header)
+        return image, None, ("first_frame", *changed) if header.animated else changed
+    image, changed = _load_other(data, kind, header)
+    return image, None, changed
+
+
+def _load_jpeg(
+    header: jpeg.JpegHeader, size: tuple[int, int] | None
+) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
+    stored = header.width, header.height
+    width, height = stored if size is None else size[::-1] if swaps_sides(header.orientation) else size
+    at_least = None if (width, height) == stored else (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
     image, scale = jpeg.decode_jpeg(header, at_least)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (header.width / scale, header.height / scale), changed
 
 
-def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
-    """Decodes a PNG to gray or RGB of 8 bits, not turned yet."""
+def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     png.verify_png(header)
     if header.depth == 16 and header.color_type == 4:
         relabelled = png.open_png(png.as_rgba_bytes(header.decodable))
@@ -72,8 +93,7 @@ def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     return to_8bit.flatten_alpha(image)
 
 
-def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
-    """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
+def _load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     image = source.image
     if planes := other_formats.open_planes(data, image):
         import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _DATA = "data"  # the dimension of a mesh along which rows are split
-_SEED_BITS, _PASS_BITS, _STEP_BITS = 20, 9, 33  # of a `_Word`
+_WORD = struct.Struct("<I?BH")  # of a `_Word`
+_PASSES, _SEEDS = 1 << 8, 1 << 16
 _MAX_WORKERS = 1024
 
 
@@ -319,24 +321,12 @@ def _count_cpus(config: PipelineConfig) -> int:
 
 
 class _Word(NamedTuple):
-    """The parts of the number of a `SharedBegin`."""
+    """The number of a `SharedBegin`, in the order of its bits from the lowest on."""
 
     step: int  # global, at which the pass begins
     runs_on: bool  # whether the pass goes on with the next epoch
     number: int  # of the pass: the lowest bits
     seed: int  # bits of the pass's seed; 0 if no process has begun it
-
-    @classmethod
-    def unpack(cls, word: int) -> _Word:
-        word, seed = divmod(word, 1 << _SEED_BITS)
-        word, number = divmod(word, 1 << _PASS_BITS)
-        step, runs_on = divmod(word, 2)
-        return cls(step, bool(runs_on), number, seed)
-
-    def pack(self) -> int:
-        word = self.step % (1 << _STEP_BITS) * 2 + self.runs_on
-        word = (word << _PASS_BITS) + self.number % (1 << _PASS_BITS)
-        return (word << _SEED_BITS) + self.seed
 
 
 class SharedBegin:
@@ -367,11 +357,11 @@ class SharedBegin:
         """Begins a pass in this process; returns where, and whether it goes on with the next epoch."""
         word = self._read()
         slot = 0 if worker is None else 1 + worker.id % _MAX_WORKERS
-        seed = 1 if worker is None else 1 + (worker.seed - worker.id) % ((1 << _SEED_BITS) - 1)
+        seed = 1 if worker is None else 1 + (worker.seed - worker.id) % (_SEEDS - 1)
         joins = slot and word.seed == seed and int(self._memory[slot]) != 1 + word.number
         if not joins:
             step = _find_next_step(word, steps_per_epoch)
-            number = (word.number + 1) % (1 << _PASS_BITS)
+            number = (word.number + 1) % _PASSES
             word = _Word(step, word.runs_on and not word.seed, number, seed)
             self._write(word)
         if slot:
@@ -379,10 +369,10 @@ class SharedBegin:
         return Position(*divmod(word.step, steps_per_epoch)), word.runs_on
 
     def _read(self) -> _Word:
-        return _Word.unpack(int(self._memory[0]))
+        return _Word(*_WORD.unpack(int(self._memory[0]).to_bytes(_WORD.size, "little", signed=True)))
 
     def _write(self, word: _Word) -> None:
-        self._memory[0] = word.pack()
+        self._memory[0] = int.from_bytes(_WORD.pack(*word), "little", signed=True)
 
 
 def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
