@@ -172,7 +172,7 @@ class DecodedCache:
         self.images = np.empty((count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
         self.sizes = np.zeros((count, 2), np.int64)
         self.present = np.zeros(count, np.bool_)
-        self._others: list[dict[str, Any]] = [{}] * count
+        self.others: list[dict[str, Any]] = [{}] * count  # features: lists of bytes or arrays by their names
 
     def find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
         """Returns the place of each record or -1, int64 [n], and whether it is there, bool [n]."""
@@ -187,10 +187,6 @@ class DecodedCache:
         """Keeps all of some records but their images, which are in their places already."""
         listed = zip(*(column.list_records() for column in columns.values()), strict=True)
         for slot, values in zip(slots.tolist(), listed if columns else [()] * len(slots), strict=True):
-            self._others[slot] = dict(zip(columns, values, strict=True))
+            self.others[slot] = dict(zip(columns, values, strict=True))
         self.sizes[slots] = sizes
         self.present[slots] = True
-
-    def get_others(self, slot: int) -> dict[str, Any]:
-        """Returns the other features of a record: lists of bytes or arrays by their names."""
-        return self._others[slot]

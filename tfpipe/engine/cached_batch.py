@@ -128,7 +128,7 @@ class CachingMaker(BatchMaker):
             cropped = replace(self.leave_to_device(images), column=column)
             with self.clocks.measure("decode"):
                 decode_images(cropped, out, rows, self._cropping, threads)
-        records = [cache.get_others(slot) for slot in slots.tolist()]
+        records = [cache.others[slot] for slot in slots.tolist()]
         columns = {
             name: collect_column([record[name] for record in records], name, kind)
             for name, kind in self.kinds.items()

@@ -49,6 +49,7 @@ def decode(
     flips: Any,  # uint8 or bool [n]
     images: Any,  # the results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes
     *,
+    sizes: Any = None,
     dtype: str = "uint8",
     offset: Sequence[float] = (0.0, 0.0, 0.0),
     factor: Sequence[float] = (1.0, 1.0, 1.0),
@@ -59,6 +60,7 @@ def decode(
 ) -> memoryview:
     """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
+    With `sizes`, int32 [n, 2], the images are pixels already: uint8 [height, width, 3] of these heights and widths.
     Returns int32 [n]: `OK` for each image that was decoded; the others are undefined. `images` gets image k at
     `rows[k]`, all different, or at k. `max_ratio` is 1, 2, 4 or 8: the largest reduction while decoding; a crop is
     never reduced below the result's size. With one thread the caller decodes.
@@ -66,52 +68,21 @@ def decode(
     count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
     total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, max_ratio)
     request.seeks, request.max_pixels = 1, max_pixels
-    _declare().tfpipe_decode_batch(
+    tables = [
         _get_memory(places, "places", (count, 2), 8),
         _get_memory(boxes, "boxes", (count, 4), 4),
         _get_memory(flips, "flips", (count,), 1),
-        count,
-        request,
-        max_ratio,
-        threads,
+    ]
+    outputs = [
         _get_rows(rows, count, total),
         _get_memory(images, "images", (count if rows is None else total, *shape), value_bytes),
         _get_memory(results, "results", (count,), 4),
-    )
-    return results
-
-
-def resize(
-    places: Any,  # int64 [n, 2]: address and bytes of the pixels
-    sizes: Any,  # int32 [n, 2]: height and width of each image
-    boxes: Any,
-    flips: Any,
-    images: Any,
-    *,
-    dtype: str = "uint8",
-    offset: Sequence[float] = (0.0, 0.0, 0.0),
-    factor: Sequence[float] = (1.0, 1.0, 1.0),
-    threads: int = 1,
-    rows: Any = None,
-) -> memoryview:
-    """Resizes a crop of each of many images that are pixels already, uint8 [height, width, 3], as `decode` does.
-
-    Returns int32 [n]: `OK` for each image whose box lies inside it, and which has so many bytes.
-    """
-    count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
-    total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, 1)
-    _declare().tfpipe_resize_batch(
-        _get_memory(places, "places", (count, 2), 8),
-        _get_memory(sizes, "sizes", (count, 2), 4),
-        _get_memory(boxes, "boxes", (count, 4), 4),
-        _get_memory(flips, "flips", (count,), 1),
-        count,
-        request,
-        threads,
-        _get_rows(rows, count, total),
-        _get_memory(images, "images", (count if rows is None else total, *shape), value_bytes),
-        _get_memory(results, "results", (count,), 4),
-    )
+    ]
+    if sizes is None:
+        _declare().tfpipe_decode_batch(*tables, count, request, max_ratio, threads, *outputs)
+    else:
+        tables.insert(1, _get_memory(sizes, "sizes", (count, 2), 4))
+        _declare().tfpipe_resize_batch(*tables, count, request, threads, *outputs)
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
@@ -49,31 +49,30 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
         if source.compression and source.shard_records is None:
             advice += ", or write the files anew by `tfpipe reshard --opaque`"
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. {advice}.")
+    by_steps = f"is for batches by their steps, and {reason}"
     if source.chosen is not None:
-        raise ConfigError(f"{source.name} is a view: it is for batches by their steps, and {reason}. Leave one out.")
+        raise ConfigError(f"{source.name} is a view: it {by_steps}. Leave one out.")
     columns = () if source.manifest is None else source.manifest.columns
     added = {name for column in columns for name in column.schema.names}
     if named := next((feature.name for feature in plan.features if feature.name in added), None):
         raise ConfigError(
-            f"The feature {named!r} lies in a column beside the shards: it is for batches by their steps, and {reason}."
-            " Name only others in `extra_features`, or write the dataset anew by `tfpipe reshard`."
+            f"The feature {named!r} lies in a column beside the shards: it {by_steps}. Name only others in "
+            "`extra_features`, or write the dataset anew by `tfpipe reshard`."
         )
     _check_records(plan, reason)
-    asked: dict[str, bool] = {
-        "service": bool(config.service.workers),
-        "cache_dir": config.cache_dir is not None,
-        "cache_bytes": config.cache_bytes is not None,
-        "max_bad_records": config.max_bad_records > 0,
+    asked: dict[str, object] = {
+        "service": ", ".join(config.service.workers),
+        "cache_dir": config.cache_dir,
+        "cache_bytes": config.cache_bytes,
+        "max_bad_records": config.max_bad_records,
     }
-    for option, is_asked in asked.items():
-        if is_asked:
-            value = getattr(config, option)
-            shown = ", ".join(value.workers) if isinstance(value, ServiceOptions) else value
-            raise ConfigError(f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out.")
+    for option, value in asked.items():
+        if value:
+            raise ConfigError(f"`{option}` {value} {by_steps}. Leave one of them out.")
     if plan.host.epochs is not None:
         raise ConfigError(
-            f"`epochs` {plan.host.epochs} is for batches by their steps, and {reason}: its epochs run into each other. "
-            "Leave it out, and count the steps, as `steps_per_epoch` of Keras does."
+            f"`epochs` {plan.host.epochs} {by_steps}: its epochs run into each other. Leave it out, and count the "
+            "steps, as `steps_per_epoch` of Keras does."
         )
     if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
         raise ConfigError(

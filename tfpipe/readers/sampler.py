@@ -89,8 +89,7 @@ class ExactSampler:
     @property
     def position(self) -> Position:
         """The position of the batch that is handed out next; one that is set is where the next pass begins."""
-        begin = self._begin
-        return Position(*self._order.locate(begin.epoch * len(self) + begin.step + self._handed_out))
+        return self._find_position(self._handed_out)
 
     @position.setter
     def position(self, position: Position) -> None:
@@ -126,17 +125,18 @@ class ExactSampler:
         Raises:
             ConfigError: Fewer batches were handed out in this pass.
         """
-        position = self.position
-        if taken is not None:
-            check_count("taken", taken)
-            if taken > self._handed_out:
-                raise ConfigError(
-                    f"`taken` must be at most the {human_count(self._handed_out, 'batch', 'batches')} that were handed "
-                    f"out in this pass, got {taken}. Count from 1 in each pass."
-                )
-            begin = self._begin
-            position = Position(*self._order.locate(begin.epoch * len(self) + begin.step + taken))
-        return position.state(self._order.seed, self._order.num_records)
+        taken = self._handed_out if taken is None else taken
+        check_count("taken", taken)
+        if taken > self._handed_out:
+            raise ConfigError(
+                f"`taken` must be at most the {human_count(self._handed_out, 'batch', 'batches')} that were handed "
+                f"out in this pass, got {taken}. Count from 1 in each pass."
+            )
+        return self._find_position(taken).state(self._order.seed, self._order.num_records)
+
+    def _find_position(self, taken: int) -> Position:
+        """Finds the position behind so many batches of this pass."""
+        return Position(*self._order.locate(self._begin.epoch * len(self) + self._begin.step + taken))
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Lets the next pass begin where `state_dict` says, with the same data and options, on any number of ranks.

@@ -145,29 +145,25 @@ def _decode_natively(
     images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
 ) -> IntArray:
     """Lets the native library decode what it takes, and returns the numbers of the other images."""
-    column, form = images.column, decoding.form
+    column = images.column
     if decoding.options.antialias:
         return np.arange(len(images))
     assert column.memory is not None
     places = np.array(column.values)
     places[:, 0] += column.memory.ctypes.data
-    if decoding.raw_size is not None:
-        sizes = np.tile(np.array(decoding.raw_size, np.int32), (len(images), 1))
-        results = batches.resize(
-            places, sizes, images.boxes, images.flips, out, **decoding.make_scaling(), threads=threads, rows=rows
-        )
-    else:
-        results = batches.decode(
-            places,
-            images.boxes,
-            images.flips,
-            out,
-            **decoding.make_scaling(),
-            max_ratio=_RATIOS[-1] if decoding.reduces else 1,
-            threads=threads,
-            max_pixels=form.max_pixels,
-            rows=rows,
-        )
+    size = decoding.raw_size
+    results = batches.decode(
+        places,
+        images.boxes,
+        images.flips,
+        out,
+        sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
+        **decoding.make_scaling(),
+        max_ratio=_RATIOS[-1] if decoding.reduces else 1,
+        threads=threads,
+        max_pixels=decoding.form.max_pixels,
+        rows=rows,
+    )
     return np.flatnonzero(np.asarray(results) != batches.OK)
 
 
@@ -196,7 +192,7 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
     places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
     sizes = np.array([pixels.shape[:2]], np.int32)
     boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
-    batches.resize(places, sizes, boxes, np.array([flip]), out[None], **decoding.make_scaling())
+    batches.decode(places, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.make_scaling())
 
 
 def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
