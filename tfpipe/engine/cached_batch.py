@@ -122,15 +122,11 @@ class CachingMaker(BatchMaker):
         if self._is_final:
             out[rows] = cache.images[slots]
         else:
-            stride = height * width * 3
-            places = np.stack((slots * stride, np.full(len(slots), stride)), axis=1)
-            column = Column(np.ones(len(slots), np.int64), places, cache.images.reshape(-1))
-            cropped = replace(self.leave_to_device(images), column=column)
+            cropped = replace(self.leave_to_device(images), column=_list_pixels(cache.images, slots))
             with self.clocks.measure("decode"):
                 decode_images(cropped, out, rows, self._cropping, threads)
-        records = [cache.others[slot] for slot in slots.tolist()]
         columns = {
-            name: collect_column([record[name] for record in records], name, kind)
+            name: collect_column([cache.others[slot][name] for slot in slots.tolist()], name, kind)
             for name, kind in self.kinds.items()
             if name not in self._image_names
         }
@@ -223,9 +219,7 @@ class FileCachingMaker(BatchMaker):
             value = _RAW[name]
             values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
             columns[name] = collect_column([values] * count, name, self._kept_kinds[name])
-        stride = self._cache.pixel_bytes
-        places = np.stack((np.arange(count) * stride, np.full(count, stride)), axis=1)
-        columns[self._image_key] = Column(np.ones(count, np.int64), places, pixels.reshape(-1))
+        columns[self._image_key] = _list_pixels(pixels, np.arange(count))
         self._cache.offer(stored.numbers, lambda: self._encode(columns), pixels)
         return replace(stored, columns=columns)
 
@@ -253,6 +247,13 @@ class FileCachingMaker(BatchMaker):
         key = self.plan.source.image_key
         assert key is not None
         return key
+
+
+def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:
+    """Makes the column of records that have the pixels of some images, [images, height, width, 3]."""
+    stride = images[0].size if len(images) else 0
+    places = np.stack((chosen * stride, np.full(len(chosen), stride)), axis=1)
+    return Column(np.ones(len(chosen), np.int64), places, images.reshape(-1))
 
 
 def _get_array(data: memoryview) -> Any:

@@ -1,6 +1,6 @@
 """AugmentOptions: how training and evaluation images are changed, on the host and on the device alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
@@ -17,39 +17,32 @@ ImageSize = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Interval(Kind):
-    """Two rising numbers above 0: shares where the second is at most 1."""
+class _Numbers(Kind):
+    """Several numbers."""
 
-    shares: bool
-
-    @property
-    def allowed(self) -> str:
-        """The limits."""
-        return "Two rising shares in (0, 1]." if self.shares else "Two rising numbers above 0."
-
-    def check(self, name: str, value: object) -> None:
-        """Checks that there are two numbers, and their order and limits."""
-        assert isinstance(value, tuple)
-        if len(value) != 2 or not 0 < value[0] <= value[1] <= (1 if self.shares else value[1]):
-            raise ConfigError(f"`{name}` must be {self.allowed[0].lower()}{self.allowed[1:-1]}, got {value}.")
-
-
-@dataclass(frozen=True)
-class _Channels(Kind):
-    """One number for each channel."""
-
-    positive: bool
+    rule: str  # what they are, as in "numbers above 0"
+    holds: Callable[[tuple[float, ...]], bool]
 
     @property
     def allowed(self) -> str:
-        """The limits."""
-        return "Numbers above 0, one for each channel." if self.positive else "One number for each channel."
+        """The rule."""
+        return f"{self.rule[0].upper()}{self.rule[1:]}."
 
     def check(self, name: str, value: object) -> None:
-        """Checks the limits, and that there is a number."""
+        """Checks the rule."""
         assert isinstance(value, tuple)
-        if self.positive and (not value or min(value) <= 0):
-            raise ConfigError(f"`{name}` must be numbers above 0, one for each channel, got {value}.")
+        if not self.holds(value):
+            raise ConfigError(f"`{name}` must be {self.rule}, got {value}.")
+
+
+def _are_rising(values: tuple[float, ...], most: float = float("inf")) -> bool:
+    return len(values) == 2 and 0 < values[0] <= values[1] <= most
+
+
+_SHARES = _Numbers("two rising shares in (0, 1]", lambda values: _are_rising(values, 1))
+_RATIOS = _Numbers("two rising numbers above 0", _are_rising)
+_MEANS = _Numbers("one number for each channel", lambda values: True)
+_DEVIATIONS = _Numbers("numbers above 0, one for each channel", lambda values: min(values, default=0) > 0)
 
 
 @dataclass(frozen=True)
@@ -81,15 +74,15 @@ class AugmentOptions:
         ConfigError: A value cannot be used.
     """
 
-    scale: tuple[float, float] = option(_Interval(shares=True), (0.08, 1.0))
-    ratio: tuple[float, float] = option(_Interval(shares=False), (3 / 4, 4 / 3))
+    scale: tuple[float, float] = option(_SHARES, (0.08, 1.0))
+    ratio: tuple[float, float] = option(_RATIOS, (3 / 4, 4 / 3))
     flip: bool = option(Flag(), True)
     crop_fraction: float = option(Share(), 0.875)
     antialias: bool = option(Flag(), False)
     dct_scaling: bool | None = option(Flag(), None, affects="images")
     matmul_dtype: str = option(Choice(("float32", "bfloat16")), "float32")
-    mean: tuple[float, ...] = option(_Channels(positive=False), IMAGENET_MEAN)
-    std: tuple[float, ...] = option(_Channels(positive=True), IMAGENET_STD)
+    mean: tuple[float, ...] = option(_MEANS, IMAGENET_MEAN)
+    std: tuple[float, ...] = option(_DEVIATIONS, IMAGENET_STD)
 
     __repr__ = show_options
 
