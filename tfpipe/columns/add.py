@@ -78,7 +78,7 @@ def add_column(
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
     with open_change(load_for_column(dataset).directory) as change:
-        new = NewColumn.open(change, config, fields, identity, workers)
+        new = NewColumn(change, config, fields, identity, workers)
         new.check()
         new.write(_Make(new.manifest, function, only, batch_size))
     return load_manifest(dataset)

@@ -65,7 +65,7 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
     identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
     try:
         fields = _follow(opened.describe(), None if config.replace else schema)
-        new = NewColumn.open(change, config, fields, identity)
+        new = NewColumn(change, config, fields, identity)
         written = [] if new.list_lacking() else new.list_written()
         if not written:
             new.check()

@@ -93,50 +93,44 @@ def list_parts(history: History, name: str) -> list[Part]:
     return parts
 
 
-@dataclass(frozen=True)
 class NewColumn:
-    """A column that is to be written."""
+    """A column that is to be written; `identity` tells its values from others, beside options and schema."""
 
-    change: Change
-    manifest: Manifest
-    parts: Sequence[Part]
-    config: ColumnConfig
-    form: RecordForm  # of the values
-    identity: Sequence[object] = ()  # what tells the values from others, beside options and schema
-    workers: int = 0  # 0: this process alone
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         change: Change,
         config: ColumnConfig,
         schema: Mapping[str, Field],
         identity: Sequence[object] = (),
         workers: int = 0,
-    ) -> NewColumn:
-        """Opens a dataset for a new column."""
+    ) -> None:
         for name, kind in schema.items():
             if isinstance(kind, Label | Image | Images | Mask):
                 raise ConfigError(
                     f"A column holds Tensor, Text, Values or Labels, got {name!r} as {type(kind).__name__}. Shard "
                     "images and classes with `tfpipe shard`."
                 )
-        parts = list_parts(change.history, config.name)
-        return cls(change, change.history.load(), parts, config, RecordForm(schema), identity, workers)
+        self.manifest = change.history.load()
+        self._change, self._config, self._form = change, config, RecordForm(schema)
+        self._parts = list_parts(change.history, config.name)
+        self._identity, self._workers = identity, workers
 
     def list_written(self) -> list[Part]:
         """Lists the layers whose values this very job has written: it was killed after that, or is repeated."""
-        find = self.change.history.catalog.find
-        jobs = {part.layer: find("column", self.config.name, part.layer) for part in self.parts if part.column}
-        return [part for part in self.parts if (entry := jobs.get(part.layer)) and entry.job == self._identify(part)]
+        return [part for part in self._parts if part.column is not None and self._has_entry(part)]
 
     def list_lacking(self) -> list[Part]:
         """Lists the layers whose values are to be written."""
-        return [part for part in self.parts if self.config.replace or part.column is None]
+        return [part for part in self._parts if self._config.replace or part.column is None]
+
+    def _has_entry(self, part: Part) -> bool:
+        """Returns whether the catalog names the values of a layer, by this very job."""
+        entry = self._change.history.catalog.find("column", self._config.name, part.layer)
+        return entry is not None and entry.job == self._identify(part)
 
     def choose_records(self, parts: Sequence[Part]) -> Manifest:
         """Returns the manifest of the dataset with only the records of some layers."""
-        manifest, others = self.manifest, [part for part in self.parts if part not in parts]
+        manifest, others = self.manifest, [part for part in self._parts if part not in parts]
         for split in manifest.splits if others else ():
             numbers = [
                 part.records.get(split, 0) + np.arange(part.manifest.splits[split].records)
@@ -151,64 +145,82 @@ class NewColumn:
 
     def check(self) -> None:
         """Refuses a column that cannot be added."""
-        config, directory = self.config, self.manifest.directory
+        config, directory = self._config, self.manifest.directory
         self._check_features()
         if not self.list_lacking():
             raise ConfigError(f"{directory} has a column {config.name!r}. Give another `name`, or set `replace`.")
         if config.missing != "view":
             return
-        if len(self.parts) > 1:
+        if len(self._parts) > 1:
             raise ConfigError(
                 f"`missing` view is for a dataset without appended layers, and {directory} has some: "
                 "layers may get their values one after another, and a view does not grow. Set `missing` to default, "
                 "and make the view by `tfpipe view`."
             )
-        catalog, (part, *_) = self.change.history.catalog, self.parts
-        own = catalog.find("column", config.name, part.layer)  # whose folder somebody removed
-        is_own = config.replace or (own is not None and own.job == self._identify(part))
-        if catalog.find("view", config.name) and not is_own:
+        is_own = config.replace or self._has_entry(self._parts[0])  # whose folder somebody removed
+        if self._change.history.catalog.find("view", config.name) and not is_own:
             raise ConfigError(f"There is a view {config.name!r} already. Give the column another `name`.")
 
     def write(self, make: Make) -> None:
         """Writes the values of the layers that have none, each in a folder of its own."""
-        layers = [self._plan(part, make) for part in self.list_lacking()]
+        config, busy = self._config, f"adds {self._config.name!r} to {self.manifest.directory}"
+        layers = [(part, self._plan_job(part)) for part in self.list_lacking()]
         # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
-        unwritten = [layer for layer in layers if self.config.missing == "view" or not layer.is_written]
+        unwritten = [
+            (part, job)
+            for part, job in layers
+            if config.missing == "view" or not file_io.exists(file_io.join(job.folder.output, file_names.MANIFEST))
+        ]
         with contextlib.ExitStack() as opened:
-            for layer in unwritten:
-                opened.enter_context(layer.open())
-            written = [layer.write() for layer in unwritten]
-            for layer, shards in zip(unwritten, written, strict=True):
-                layer.finish(shards)
-            entries = [layer.make_entry() for layer in layers]
-            if self.config.missing == "view":
-                view = self._make_view(layers[0])
+            for part, job in unwritten:
+                opened.enter_context(job.folder.open(self._identify(part), busy))
+            written = [self._write_shards(part, job, make) for part, job in unwritten]
+            for (part, job), shards in zip(unwritten, written, strict=True):
+                put_together(job, config.name, shards, list_fingerprints(part.manifest))
+                if not file_io.is_url(job.folder.output):
+                    file_io.remove_tree(job.folder.output)  # of a run that was killed before it made the view
+                job.folder.publish()
+            entries = [self._make_entry(part, job) for part, job in layers]
+            if config.missing == "view":
+                view = self._make_view(*layers[0])
                 data = view.encode()
-                entries.append(self.change.make_view(view, data))
-                self.change.write(entries[-1].path, data)
-            self.change.commit(entries)
-        for layer in layers:
-            layer.job.folder.remove()  # also of a killed run
+                entries.append(self._change.make_view(view, data))
+                self._change.write(entries[-1].path, data)
+            self._change.commit(entries)
+        for _, job in layers:
+            job.folder.remove()  # also of a killed run
 
-    def _plan(self, part: Part, make: Make) -> NewLayerColumn:
-        identity = self._identify(part)
-        path = get_path("column", self.config.name, identity)
+    def _plan_job(self, part: Part) -> WriteJob:
+        path = get_path("column", self._config.name, self._identify(part))
         output = check_output(file_io.join(self.manifest.directory, path), is_ours=lambda name: True)
-        return NewLayerColumn(
-            self, part, WriteJob(WriteFolder(output), self.form, None, False, self.workers), make, identity
+        return WriteJob(WriteFolder(output), self._form, None, False, self._workers)
+
+    def _write_shards(self, part: Part, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
+        written = {}
+        for split, info in part.manifest.splits.items():
+            rows = part.list_rows(self.manifest, split)
+            records = partial(_make_records, self._config, self._form, job.folder, make, rows)
+            written[split] = write_split(job, split, info.num_shards, records)
+        return written
+
+    def _make_entry(self, part: Part, job: WriteJob) -> Entry:
+        """Returns the entry of the values of a layer, which are written."""
+        made, below = (
+            list_fingerprints(manifest) for manifest in (load_own_manifest(job.folder.output), part.manifest)
         )
+        return Entry("column", self._identify(part), part.layer, self._config.name, below, made)
 
     def _identify(self, part: Part) -> str:
         """Returns the identity of the job that writes the values of the records of a layer."""
-        replaced = part.column.directory if part.column is not None and self.config.replace else ""
-        facts = [__version__, self.form.schema.to_json(), repr(self.config), list_fingerprints(part.manifest)]
-        return hash_job(*facts, os.path.basename(replaced), *self.identity)
+        replaced = part.column.directory if part.column is not None and self._config.replace else ""
+        facts = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
+        return hash_job(*facts, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
         """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""
-        columns = [one for one in self.manifest.columns if one.name != self.config.name or not self.config.replace]
-        schema, old = self.form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
-        for part in self.parts if len(self.parts) > 1 and not self.config.replace else ():
+        columns = [one for one in self.manifest.columns if one.name != self._config.name or not self._config.replace]
+        schema, old = self._form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
+        for part in self._parts if len(self._parts) > 1 and not self._config.replace else ():
             if part.column is not None and part.column.schema != schema:
                 raise ConfigError(
                     f"The features must be those in {part.column.directory}, {', '.join(part.column.schema.names)}, of "
@@ -225,66 +237,22 @@ class NewColumn:
                 raise ConfigError(f"{self.manifest.directory} has a feature {name!r}. Give the new one another name.")
         others = [spec for spec in old.features if not spec.name.startswith(IMAGE_ENCODED.partition("/")[0] + "/")]
         check_names([*others, *schema.features])
-        unknown = [name for name in self.config.default if name not in schema or name in schema.sizes_keys]
+        unknown = [name for name in self._config.default if name not in schema or name in schema.sizes_keys]
         if unknown:
             raise ConfigError(f"`default` must name features of {', '.join(schema.names)}, got {unknown[0]!r}.")
-        self.form.check(make_default(self.form, self.config.default))
+        self._form.check(make_default(self._form, self._config.default))
 
-    def _make_view(self, layer: NewLayerColumn) -> View:
+    def _make_view(self, part: Part, job: WriteJob) -> View:
         splits, manifest = {}, self.manifest
         for split, info in manifest.splits.items():
             names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))
-            data = b"".join(file_io.read_whole(layer.job.folder.digests_path(name)) for name in names)
+            data = b"".join(file_io.read_whole(job.folder.digests_path(name)) for name in names)
             notes = np.frombuffer(data, _NOTES)
             numbers = np.flatnonzero(notes != _MISSING).astype(np.int64)
             splits[split] = make_view_split(manifest, split, numbers, notes[numbers])
         if not any(split.records for split in splits.values()):
             raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
-        return View(self.config.name, splits, {"where": f"column {layer.identity}"})
-
-
-@dataclass(frozen=True)
-class NewLayerColumn:
-    """The values of the records of one layer that are to be written."""
-
-    column: NewColumn
-    part: Part
-    job: WriteJob
-    make: Make
-    identity: str  # tells this job from others
-
-    @property
-    def is_written(self) -> bool:
-        """Whether an earlier run wrote all of it."""
-        return file_io.exists(file_io.join(self.job.folder.output, file_names.MANIFEST))
-
-    def open(self) -> contextlib.AbstractContextManager[None]:
-        """Makes and locks the working folder, for `write` and what follows; errors are those of `NewColumn.write`."""
-        busy = f"adds {self.column.config.name!r} to {self.column.manifest.directory}"
-        return self.job.folder.open(self.identity, busy)
-
-    def write(self) -> dict[str, list[WrittenShard]]:
-        """Writes the shards of each split; errors are those of `NewColumn.write`."""
-        splits = self.part.manifest.splits.items()
-        return {name: write_split(self.job, name, info.num_shards, self._list_records(name)) for name, info in splits}
-
-    def finish(self, written: Mapping[str, list[WrittenShard]]) -> None:
-        """Puts the shards of each split together, with the manifest last, and gives the folder its name."""
-        put_together(self.job, self.column.config.name, written, list_fingerprints(self.part.manifest))
-        folder = self.job.folder
-        if not file_io.is_url(folder.output):
-            file_io.remove_tree(folder.output)  # of a run that was killed before it made the view
-        folder.publish()
-
-    def make_entry(self) -> Entry:
-        """Returns the entry of the values, which are written."""
-        made = list_fingerprints(load_own_manifest(self.job.folder.output))
-        below = list_fingerprints(self.part.manifest)
-        return Entry("column", self.identity, self.part.layer, self.column.config.name, below, made)
-
-    def _list_records(self, split: str) -> Callable[[int], Iterator[Mapping[str, Any]]]:
-        rows = self.part.list_rows(self.column.manifest, split)
-        return partial(_make_records, self.column.config, self.job.form, self.job.folder, self.make, rows)
+        return View(self._config.name, splits, {"where": f"column {self._identify(part)}"})
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
