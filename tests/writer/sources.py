@@ -46,9 +46,6 @@ def make_broken_shard(shard: int) -> Iterator[dict[str, Any]]:
 
 def write_slowly(output: str, key: str | None) -> None:
     import tfpipe
-    from tfpipe.writer import job
-
-    job.FLUSH_S = 0.0  # nothing waits in memory
 
     def make() -> Iterator[dict[str, Any]]:
         for number in range(60):

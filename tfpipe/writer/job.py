@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.fields import Field
-from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
-from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
-from tfpipe.writer.written_shard import WrittenShard
+from tfpipe.writer.shard_folder import ShardFolder
 
-_BUFFER_BYTES = 1 << 20
 _KEY_BYTES = 16
-
-FLUSH_S = 1.0
-"""The seconds of work on slow records that a killed run may lose."""
 
 
 class WriteFolder(ShardFolder):
@@ -54,64 +45,6 @@ class WriteJob:
     def new_facts(self) -> RecordFacts | None:
         """Returns the facts of a shard that is about to be written."""
         return RecordFacts.of_new_shard(self.form.schema, self.form.label_names)
-
-
-class ShardFile:
-    """A file that records are added to."""
-
-    def __init__(self, path: str, job: WriteJob) -> None:
-        self.footers: list[bytes] = []
-        self.keys: list[bytes] = []
-        self._key, self._folder = job.key, job.folder
-        mode = "r+b" if os.path.exists(path) else "w+b"
-        self._file: BinaryIO = cast(BinaryIO, open(path, mode, _BUFFER_BYTES))  # noqa: SIM115, it stays open
-        self._writer = ShardWriter(self._file, job.count, job.new_facts())
-        self._flushed = time.monotonic()
-        self._recover()
-
-    def _recover(self) -> None:
-        """Counts the whole records that are there, and cuts off what follows them."""
-        end = 0
-        with contextlib.suppress(FormatError):
-            for _, payload in scan_records(self._file):
-                features = decode_example(payload)
-                self._writer.count(features)
-                if self._key is not None:
-                    self.keys.append(hash_key(features[self._key]))
-                self._writer.frame(payload)
-                self.footers.append(record_footer(payload))
-                end += self._writer.sizes[-1]
-        self._file.seek(end)
-        self._file.truncate()
-
-    def __len__(self) -> int:
-        return len(self._writer.sizes)
-
-    def add(self, checked: Mapping[str, FeatureLike]) -> bytes:
-        """Counts a record, and returns its payload, which `write` then writes."""
-        self._writer.count(checked)
-        return encode_example(checked)
-
-    def write(self, payloads: list[bytes]) -> None:
-        """Writes records that were added."""
-        for payload in payloads:
-            self._writer.write(payload)
-        if time.monotonic() - self._flushed >= FLUSH_S:
-            self._file.flush()
-            self._flushed = time.monotonic()
-
-    def finish(self, name: str) -> WrittenShard:
-        """Makes sure that the file and what belongs to it are on disk; returns its description under a name."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._folder.save_beside(name, self._writer)
-        return self._writer.describe_shard(name)
-
-    def close(self) -> None:
-        """Closes the file as it is, for a run that goes on later."""
-        with contextlib.suppress(OSError):
-            self._file.close()
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
