@@ -28,7 +28,7 @@ class BeamStore(FileStore):
         return cast(BinaryIO, FileSystems.open(url, compression_type="uncompressed"))
 
     @contextlib.contextmanager
-    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
+    def create(self, url: str) -> Iterator[IO[bytes]]:
         """Opens a new file; one that is cut off by an error is removed."""
         file = FileSystems.create(url, compression_type="uncompressed")
         try:

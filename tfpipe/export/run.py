@@ -192,7 +192,7 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
     assert shard is not None
     endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
     target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
-    with file_io.create(target, temporary, expected_bytes=shard.bytes) as file:
+    with file_io.create(target, temporary) as file:
         if to == "arrayrecord":
             array_record.write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
         else:

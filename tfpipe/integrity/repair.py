@@ -4,8 +4,12 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
 
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
@@ -15,30 +19,35 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.catalog import Catalog
+from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record_index import decode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import image_schema
-from tfpipe.format.tfrecord import FRAME_BYTES
+from tfpipe.format.tfrecord import FRAME_BYTES, read_record
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.foreign.infer_schema import infer_schema
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.integrity.repair_shard import RepairFolder, get_staged_name, repair_shard
+from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
-from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import check_output
-from tfpipe.writer.written_shard import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
 _MAX_LABELS = 1_000_000
 _MAX_LABELS_BYTES = 100 << 20
 _KEYS = Keys((), keys.CLASS_LABEL, keys.CLASS_TEXT)
+_MAX_QUARANTINE_BYTES = 1 << 30
 _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
+
+_Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
+"""The shards of each split that have records, each behind its name in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +87,14 @@ def repair(
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
         sized, shared = measure(jobs, source, listing), (content, manifest, staging)
-        run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
-        shards = _read_rows(staging, jobs)
+        written = run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
+        shards: dict[str, list[WrittenShard]] = {}
+        for job, shard in zip(jobs, written, strict=True):
+            shards.setdefault(job.split, []).append(shard)
         document = {"identity": identity, "source": source, "manifest_inferred": inferred}
         quarantined = history.base.quarantined  # whose list is copied
         folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=(), quarantined=quarantined)
-        write_repaired(staging, folded, shards, document, unusable)
+        _write_dataset(staging, folded, shards, document, unusable)
         staging.publish()
     result = _finished(output, identity)
     assert result is not None
@@ -159,17 +170,85 @@ def _finished(output: str, identity: str) -> RepairResult | None:
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
-def _read_rows(staging: RepairFolder, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
-    """Returns the clean shards of each split, in the order of the jobs."""
-    shards: dict[str, list[WrittenShard]] = {}
-    for job in jobs:
-        written = staging.find_written(get_staged_name(job))
-        if written is None:
-            raise DataError(
-                f"{staging.row_path(get_staged_name(job))} was just written, and cannot be read. Run the same again."
-            )
-        shards.setdefault(job.split, []).append(written)
-    return shards
+def _write_dataset(
+    staging: RepairFolder,
+    manifest: Manifest,
+    shards: Mapping[str, Sequence[WrittenShard]],
+    document: Mapping[str, object],
+    lost: Sequence[Damage] = (),
+) -> None:
+    """Puts the dataset together in `staging/data` from the repaired shards, which stand in the manifest's order."""
+    source = str(document["source"])
+    splits = {split: named for split in shards if (named := renumber(split, shards[split]))}
+    if not splits:
+        raise DataError(f"{source} has no undamaged record.")
+    data = staging.result()
+    new, lines = _describe(staging, manifest, splits)
+    quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
+    new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
+    staging.move_shards(chain(*splits.values()))
+    if duplicates := b"".join(lines):
+        file_io.write_file(file_io.join(data, file_names.DUPLICATES), duplicates)
+    losses = [damage.to_json() for damage in lost]
+    losses += [damage for shard in chain(*shards.values()) for damage in shard.left_out]
+    infos = [shard.info for _, shard in chain(*splits.values())]
+    counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
+    text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": losses}, indent=1)
+    file_io.write_file(file_io.join(data, file_names.REPAIR), text.encode() + b"\n")
+    for name, content in make_dataset_files(new).items():
+        file_io.write_file(file_io.join(data, name), content)
+
+
+def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, Iterator[bytes]]:
+    """Returns the new manifest, which keeps the counts of changed images, and the lines of the duplicates."""
+    infos = {
+        name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
+        for name, split in manifest.splits.items()
+        if name in splits
+    }
+    shards = list(chain(*splits.values()))
+    facts = [manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)]
+    digests = b"".join(file_io.read_whole(staging.digests_path(name)) for name, _ in shards)
+    duplicates, lines = list_duplicates(
+        np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
+        [(split, shard.info.records) for split in splits for _, shard in splits[split]],
+        lambda shard, records: _read_image_paths(staging, *shards[shard], records),
+        manifest.duplicates.dropped,
+    )
+    new = replace(
+        manifest,
+        splits=infos,
+        duplicates=duplicates,
+        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+        tool_version=__version__,
+    )
+    return new, lines
+
+
+def _read_image_paths(staging: RepairFolder, name: str, shard: WrittenShard, records: Sequence[int]) -> Iterator[str]:
+    """Reads the paths of images from their records."""
+    places = decode_index(file_io.read_whole(staging.index_path(name)), shard.info.bytes, shard.info.records)
+    with file_io.open_file(staging.shard_path(name)) as file:
+        for record in records:
+            value = decode_example(read_record(file, *places[record].tolist())).get(keys.IMAGE_FILENAME)
+            yield value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
+
+
+def _copy_quarantine(source: str, data: str) -> bool:
+    """Copies the list of quarantined images, and their bytes as far as they can be read."""
+    try:
+        lines = file_io.read_bytes(file_io.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
+    except (OSError, DataError, FormatError):
+        return False
+    file_io.make_folder(file_io.join(data, file_names.QUARANTINED_BYTES_DIR))
+    file_io.write_file(file_io.join(data, file_names.QUARANTINE), lines)
+    folder = file_io.join(source, file_names.QUARANTINED_BYTES_DIR)
+    for name in file_io.list_names(folder):
+        with contextlib.suppress(OSError, FormatError):
+            target = file_io.join(data, file_names.QUARANTINED_BYTES_DIR, name)
+            with file_io.open_file(file_io.join(folder, name)) as file, file_io.create(target) as out:
+                shutil.copyfileobj(file, out)
+    return True
 
 
 def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | None:

@@ -41,14 +41,12 @@ class RepairFolder(ShardFolder):
 
 def repair_shard(
     content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
-) -> FileReport:
+) -> WrittenShard:
     """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
-    report = FileReport(job)
     written = staging.find_finished(get_staged_name(job))
     if written is None:
-        written = _write_shard(content, _ColumnValues(manifest, job), staging, Progress(counters), report)
-    report.records = written.info.records
-    return report
+        written = _write_shard(content, _ColumnValues(manifest, job), staging, Progress(counters), FileReport(job))
+    return written
 
 
 def get_staged_name(job: FileJob) -> str:

@@ -164,11 +164,11 @@ def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
 
 
 def create(
-    path: str, temporary: str | None = None, *, expected_bytes: int = 0, makes_folders: bool = False
+    path: str, temporary: str | None = None, *, makes_folders: bool = False
 ) -> AbstractContextManager[IO[bytes]]:
     """Opens a new file that appears under `path`, on the disk itself, when the block ends well."""
     if is_url(path):
-        return get_store(path).create(path, expected_bytes)
+        return get_store(path).create(path)
     if makes_folders:
         for name in (path, temporary or path):
             os.makedirs(os.path.dirname(name) or ".", exist_ok=True)

@@ -80,8 +80,8 @@ class FileStore:
         """Opens a file for reading at any place."""
         raise NotImplementedError
 
-    def create(self, url: str, expected_bytes: int = 0) -> AbstractContextManager[IO[bytes]]:
-        """Opens a new file that appears when the block ends well, and otherwise never; its size counts above 100 GB."""
+    def create(self, url: str) -> AbstractContextManager[IO[bytes]]:
+        """Opens a new file that appears when the block ends well, and otherwise never."""
         raise NotImplementedError
 
     def make_folder(self, url: str) -> None:

@@ -59,7 +59,7 @@ class HuggingFaceStore(FileStore):
             return super().read(url, offset, size)
 
     @contextlib.contextmanager
-    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
+    def create(self, url: str) -> Iterator[IO[bytes]]:
         """Opens a new file that is sent, as one commit, when the block ends well."""
         if path := _find_local(url):
             os.makedirs(os.path.dirname(path), exist_ok=True)

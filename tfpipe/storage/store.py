@@ -24,10 +24,9 @@ _DELETE_AT_ONCE = 1000  # no store allows more
 _THREADS = 8
 
 PART_BYTES = 16 * 2**20
-"""The least bytes that a writer collects before it sends them: above 5 MiB, the least of all stores."""
+"""The bytes that a writer collects before it sends them: above 5 MiB, the least of all stores."""
 
 _MOST_PARTS = 10_000  # no store takes more of Google's and Amazon's
-_PART_UNIT = 2**20
 _LOOK_EVERY_S = 0.1
 
 
@@ -38,19 +37,10 @@ class _Aborted(Exception):
 class _Upload(io.BufferedIOBase):
     """A writer of one object."""
 
-    def __init__(
-        self,
-        url: str,
-        put: Callable[[bytes], Any],
-        put_parts: Callable[[Iterator[bytes], int], Any],
-        expected_bytes: int = 0,
-    ) -> None:
+    def __init__(self, url: str, put: Callable[[bytes], Any], put_parts: Callable[[Iterator[bytes], int], Any]) -> None:
         super().__init__()
-        self._url = url
-        needed = -(-2 * expected_bytes // _MOST_PARTS)
-        self._part_bytes = max(PART_BYTES, -(-needed // _PART_UNIT) * _PART_UNIT)
-        self._num_parts = self._written = 0
-        self._put, self._put_parts = put, put_parts
+        self._url, self._put, self._put_parts = url, put, put_parts
+        self._written = 0
         self._buffer = bytearray()
         self._parts: Queue[bytes | _Aborted | None] = Queue(1)
         self._sent: Future[Any] | None = None
@@ -63,13 +53,12 @@ class _Upload(io.BufferedIOBase):
         """Takes bytes, and sends those that fill a part."""
         self._buffer += data
         self._written += len(data)
-        while len(self._buffer) >= self._part_bytes:
-            self._hand_over(bytes(self._buffer[: self._part_bytes]))
-            del self._buffer[: self._part_bytes]
-            self._num_parts += 1
-            if self._num_parts == _MOST_PARTS:
-                most = self._num_parts * self._part_bytes / 2**30
-                raise DataError(f"{self._url} would have more than {most:,.0f} GiB. Write more shards, each smaller.")
+        if self._written > _MOST_PARTS * PART_BYTES:
+            most = _MOST_PARTS * PART_BYTES / 2**30
+            raise DataError(f"{self._url} would have more than {most:,.0f} GiB. Write more shards, each smaller.")
+        while len(self._buffer) >= PART_BYTES:
+            self._hand_over(bytes(self._buffer[:PART_BYTES]))
+            del self._buffer[:PART_BYTES]
         return len(data)
 
     def tell(self) -> int:
@@ -108,7 +97,7 @@ class _Upload(io.BufferedIOBase):
 
     def _send(self, sent: Future[Any]) -> None:
         try:
-            sent.set_result(self._put_parts(self._take_parts(), self._part_bytes))
+            sent.set_result(self._put_parts(self._take_parts(), PART_BYTES))
         except BaseException as error:
             sent.set_exception(error)
 
@@ -173,7 +162,7 @@ class Store(FileStore):
         return self._put(url, data, "create")
 
     @contextlib.contextmanager
-    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
+    def create(self, url: str) -> Iterator[IO[bytes]]:
         """Opens a new object that appears when the block ends well, and otherwise never."""
         import obstore
 
@@ -182,7 +171,7 @@ class Store(FileStore):
         def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
             return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
 
-        file = _Upload(url, partial(self.write, url), put_parts, expected_bytes)
+        file = _Upload(url, partial(self.write, url), put_parts)
         try:
             yield cast(IO[bytes], file)
             file.complete()

@@ -50,7 +50,7 @@ class TensorFlowStore(FileStore):
         return open_seekable(partial(self.read, url), size)
 
     @contextlib.contextmanager
-    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
+    def create(self, url: str) -> Iterator[IO[bytes]]:
         """Opens a new file; one that is cut off by an error is removed."""
         with self._explain(url):
             try:
