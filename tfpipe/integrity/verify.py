@@ -16,7 +16,6 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.catalog import Catalog, Entry
 from tfpipe.format.digest_groups import equal_rows
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.view import VIEWS_DIR
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
@@ -75,18 +74,17 @@ class VerifyReport:
 def verify(target: str, options: VerifyConfig, observer: Observer | None = None) -> VerifyReport:
     """Checks a whole dataset, a file, or the files that match a pattern such as `/data/train-*`."""
     file_io.check_stores([target])
-    report = VerifyReport()
-    listing = list_files(target)
-    content: ContentCheck | None
-    if listing is not None and file_names.OPAQUE in listing and file_names.MANIFEST not in listing:
-        names = sorted(name for name in listing if ".tfrecord" in name)
-        manifest, jobs, content = None, [FileJob(file_io.join(target, name), name) for name in names], None
-    elif listing is not None:
-        manifest = _open_manifest(target, listing, report)
-        jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
-        content = ContentCheck() if manifest is None else _content(manifest, report)
+    report, listing = VerifyReport(), list_files(target)
+    manifest: Manifest | None = None
+    content: ContentCheck | None = ContentCheck()
+    if listing is None:
+        jobs = _foreign_jobs(target)
+    elif file_names.OPAQUE in listing and file_names.MANIFEST not in listing:
+        content = None
+        jobs = [FileJob(file_io.join(target, name), name) for name in sorted(listing) if ".tfrecord" in name]
     else:
-        manifest, jobs, content = None, _foreign_jobs(target), ContentCheck()
+        manifest, content = _open_manifest(target, listing, report)
+        jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
     shared = (None if options.quick else content,)
     reports = run_on_files(
         WORKERS, check_file, measure(jobs, target, listing), shared, workers=options.workers, observer=observer
@@ -104,15 +102,15 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
             )
         else:
             report.damaged += file.damaged
-    history = None
-    if manifest is not None and listing is not None and not manifest.stands_on:  # a column has none of its own
-        history = _check_changes(manifest, listing, options, report, observer)
-    if manifest is not None and listing is not None:
-        report.damaged += [*_find_extra_and_missing(listing, manifest)]
-        if not options.quick:
-            report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
-            shown = report.checked if history is None else _leave_out_hidden(report.checked, history)
-            report.damaged += [] if options.allow_duplicates else _find_duplicates(shown)
+    if manifest is None or listing is None:
+        return report
+    # A column has no changes of its own.
+    history = None if manifest.stands_on else _check_changes(manifest, listing, options, report, observer)
+    report.damaged += _find_extra_and_missing(listing, manifest)
+    if not options.quick:
+        report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
+        shown = report.checked if history is None else _leave_out_hidden(report.checked, history)
+        report.damaged += [] if options.allow_duplicates else _find_duplicates(shown)
     return report
 
 
@@ -159,24 +157,18 @@ def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] 
     return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
 
 
-def _open_manifest(directory: str, listing: Mapping[str, int], report: VerifyReport) -> Manifest | None:
-    """Loads the manifest. Returns None for one that cannot be used, which is a damage if there are shards."""
+def _open_manifest(
+    directory: str, listing: Mapping[str, int], report: VerifyReport
+) -> tuple[Manifest | None, ContentCheck]:
+    """Loads the manifest, and the check that it asks for; one that cannot be used is a damage if there are shards."""
     try:
-        return load_own_manifest(directory)
+        manifest = load_own_manifest(directory)
+        return manifest, ContentCheck.from_manifest(manifest)
     except (FormatError, DataError) as error:
         if not shard_files(listing):
             raise
         report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
-        return None
-
-
-def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
-    try:
-        return ContentCheck.from_manifest(manifest)
-    except FormatError as error:
-        report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
-        image_keys = manifest.image_keys
-        return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign, image_keys)
+        return None, ContentCheck()
 
 
 def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
