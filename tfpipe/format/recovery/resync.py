@@ -59,9 +59,11 @@ class Search:
             stop = next((place for place, length in headers if self._is_confirmed(place, length)), size)
         return [self.describe(number, at, stop - at)], stop, number + 1
 
-    def describe(self, number: int, at: int, size: int) -> Damage:
-        """Describes the damage of a record that begins at `at` and takes up `size` bytes now."""
+    def describe(self, number: int, at: int, size: int | None = None) -> Damage:
+        """Describes the damage of a record that begins at `at` and takes up `size` bytes now, or what it claims."""
         length, left = self.length_at(at), self._reader.size - at
+        if size is None:
+            size = left if length is None else min(length + FRAME_BYTES, left)
         if length is None:
             if left < HEADER_BYTES:
                 return Damage(number, at, size, "truncated", f"{left} of {HEADER_BYTES} header bytes are there")

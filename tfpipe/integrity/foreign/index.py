@@ -22,7 +22,6 @@ from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
-from tfpipe.integrity.foreign.choose_keys import SIZES_FILE, choose_keys, find_tensors, has_values, lacks_values
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, scan_file
@@ -115,7 +114,11 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
                 f"`export` needs files in which a record can be found by its offset, and these are {compression} "
                 "compressed. Leave it out."
             )
-        keys = _choose_keys(options, files.root, _read_first(heads, compression, options.tensors), metadata)
+        first, widths = _read_first(heads, compression, options.tensors)
+        sizes_file = options.sizes or file_io.join(files.root, infer_schema.SIZES_FILE)
+        tensors = infer_schema.find_tensors(options.tensors, first, widths, sizes_file)
+        images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
+        keys = infer_schema.choose_keys(first, Keys(images, options.label_key, tensors=tensors), metadata)
         jobs = [
             FileJob(files.path(name), name, split, compression=compression)
             for split, names in splits.items()
@@ -144,30 +147,23 @@ def _read_first(
 ) -> tuple[dict[str, Feature], dict[str, int]]:
     """Reads the features of the first record of all files, and the widths of its lists of steps.
 
-    Tensors that the user named and that are empty in it are taken from one of the next records.
+    Where the user names tensors, what is empty in it is taken from one of the next records.
     """
     features: dict[str, Feature] = {}
     widths: dict[str, int] = {}
     for path in (path for path, head in heads.items() if head):
         with file_io.explain_reading(path), file_io.open_file(path) as file:
             record = None
-            for record in itertools.islice(read_records(path, HashedReader(file), compression), _PROBED):
-                features |= {key: value for key, value in record.features.items() if not has_values(features.get(key))}
+            records = read_records(path, HashedReader(file), compression)
+            for record in itertools.islice(records, _PROBED if tensors else 1):
+                for key, value in record.features.items():
+                    if (known := features.get(key)) is None or not len(known):
+                        features[key] = value
                 widths |= record.widths
-                if not lacks_values(tensors, features):
-                    break
             if record is not None:
                 return features, widths
     path, more = next(iter(heads)), len(heads) - 1
     raise DataError(f"There is no record in {path}{f' and {more:,} more files' if more else ''}.")
-
-
-def _choose_keys(
-    options: IndexConfig, root: str, first: tuple[dict[str, Feature], dict[str, int]], metadata: Metadata
-) -> Keys:
-    images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
-    tensors = find_tensors(options.tensors, *first, options.sizes or file_io.join(root, SIZES_FILE))
-    return choose_keys(first[0], Keys(images, options.label_key, tensors=tensors), metadata)
 
 
 def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, scans: Sequence[FileScan]) -> Manifest:

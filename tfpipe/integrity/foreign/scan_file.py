@@ -231,11 +231,9 @@ def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator
         if size - FRAME_BYTES > FOREIGN_RECORD.bytes:
             raise FormatError(f"{name} must have at most {FOREIGN_RECORD.bytes:,} bytes, got {size - FRAME_BYTES:,}.")
         if not size:
-            search, left = Search(reader), reader.size - at
-            length = search.length_at(at)
-            detail = search.describe(number, at, left if length is None else min(length + FRAME_BYTES, left)).detail
-            what = "it holds no TFRecords, or " if not number and length is None else ""
-            raise FormatError(f"{what}{name} is damaged: {detail}.")
+            search = Search(reader)
+            what = "it holds no TFRecords, or " if not number and search.length_at(at) is None else ""
+            raise FormatError(f"{what}{name} is damaged: {search.describe(number, at).detail}.")
         yield name, reader.payload(at, size), size
         at, number = at + size, number + 1
 
