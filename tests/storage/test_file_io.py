@@ -79,6 +79,14 @@ def test_checking(folder: Path, form: str) -> None:
         file_io.check_files([f"{form}{folder}/other/a"], [10])
 
 
+def test_checking_many_local_files(folder: Path) -> None:
+    paths = [f"{folder}/{name}" for name in [*["a-0", "a-1"] * 800, "gone", "gone-too"]]
+    sizes = [*[10, 0] * 800, 3, 3]
+    file_io.check_files(paths[:-2], sizes[:-2])
+    with pytest.raises(FormatError, match=r"/gone is missing\. Copy the dataset again\.$"):
+        file_io.check_files(paths, sizes)
+
+
 def test_checking_local_files_asks_for_their_size(folder: Path) -> None:
     with pytest.raises(FormatError, match=r"a-0 must have 1,234 bytes, as its manifest says, got 10\. Copy it again\."):
         file_io.check_files([f"{folder}/a-0"], [1234])

@@ -89,11 +89,19 @@ class Node:
                 raise self.error(f"an object whose keys have at most {MAX_TEXT:,} characters")
             yield key, Node(value, (self, key), self.where)
 
-    def elements(self) -> list["Node"]:
-        """Returns the values of a list."""
+    def values(self) -> list[object]:
+        """Returns the values of a list without nodes of their own."""
         if not isinstance(self.value, list):
             raise self.error("a list")
-        return [Node(value, (self, i), self.where) for i, value in enumerate(self.value)]
+        return self.value
+
+    def element(self, i: int) -> "Node":
+        """Returns a value of a list."""
+        return Node(self.values()[i], (self, i), self.where)
+
+    def elements(self) -> list["Node"]:
+        """Returns the values of a list."""
+        return [Node(value, (self, i), self.where) for i, value in enumerate(self.values())]
 
     def text(self) -> str:
         """Returns a string that is short enough to be shown and to be a name."""

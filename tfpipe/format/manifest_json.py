@@ -4,7 +4,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any, get_args
 
@@ -221,7 +221,7 @@ def _splits(node: Node, num_classes: int, schema: Schema, foreign: Foreign | Non
             file_names.check_split_name(name)
         except ConfigError as error:
             raise one.refuse(error) from None
-    shards = sum(len(one.field("shards").elements()) for one in nodes.values())
+    shards = sum(len(one.field("shards").values()) for one in nodes.values())
     if shards > file_names.MAX_SHARDS:
         raise node.refuse(f"there must be at most {file_names.MAX_SHARDS:,} shards in all, got {shards:,}.")
     names: set[str] | None = None if foreign is None else set()
@@ -251,7 +251,7 @@ def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
     for i, shard in enumerate(split.shards):
         if shard.records * FRAME_BYTES > shard.bytes * factor:
             max_records = shard.bytes * factor // FRAME_BYTES
-            records = node.elements()[i].field("records")
+            records = node.element(i).field("records")
             raise records.error(f"at most {max_records}, since a record takes {FRAME_BYTES} bytes or more")
     if split.bytes > MAX_COUNT:
         raise node.refuse(f"the sizes of the shards must sum to at most {MAX_COUNT}, got {split.bytes}.")
@@ -268,16 +268,13 @@ def _check_unpacked(node: Node, split: SplitInfo, foreign: Foreign | None) -> No
 
 def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None, several: bool) -> SplitInfo:
     """Reads one split. Those without masks and the like do not have their fields."""
-    shard_nodes, counts = node.field("shards").elements(), node.field("class_counts").tuple(Node.count)
+    counts = node.field("class_counts").tuple(Node.count)
     if counts and len(counts) != num_classes:
         raise node.field("class_counts").error(f"empty or a count for each of the {num_classes} label names")
     per_record = node.get("images_per_record") if several else None
     split = SplitInfo(
         name=name,
-        shards=tuple(
-            _shard(shard, file_names.shard_name(name, i, len(shard_nodes)) if foreign_names is None else foreign_names)
-            for i, shard in enumerate(shard_nodes)
-        ),
+        shards=tuple(_shards(name, node.field("shards"), foreign_names)),
         formats=node.field("formats").counts(),
         class_counts=counts,
         sizes=_sizes(node.field("sizes")),
@@ -316,6 +313,29 @@ def _seekable_jpegs(node: Node) -> int:
     if node.field("seekable").value is not (0 < count == jpegs):
         raise node.field("seekable").error(f"true if all {jpegs} JPEGs are seekable, else false; {count} are")
     return count
+
+
+def _shards(split: str, node: Node, foreign_names: set[str] | None) -> Iterator[ShardInfo]:
+    """Reads the shards of a split, of which there may be 100,000: nodes are made of foreign and of wrong ones only."""
+    values = node.values()
+    for i, value in enumerate(values):
+        expected = file_names.shard_name(split, i, len(values)) if foreign_names is None else foreign_names
+        yield _right_shard(value, expected) or _shard(node.element(i), expected)
+
+
+def _right_shard(value: Any, expected: object) -> ShardInfo | None:
+    """Reads a shard that has this name; None if anything about it may be wrong."""
+    try:
+        file, records, size, digest = value["file"], value["records"], value["bytes"], value["sha256"]
+        is_right = (
+            file == expected
+            and type(records) is type(size) is int
+            and 0 <= min(records, size) <= max(records, size) <= MAX_COUNT
+            and _SHA256.fullmatch(digest)
+        )
+    except (LookupError, TypeError):
+        return None
+    return ShardInfo(file, records, size, digest) if is_right else None
 
 
 def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
