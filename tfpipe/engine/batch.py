@@ -101,31 +101,6 @@ class StoredBatch:
         return StoredBatch(self.epoch, self.asked[rows], self.numbers[rows], columns)
 
 
-class BadRecords:
-    """The damaged records that were left out, up to `most`. Each counts once in all epochs, and is told once."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._numbers: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def add(self, maker: BatchMaker, numbers: IntArray) -> None:
-        """Counts records; raises DataError for more than may be left out."""
-        for number in numbers.tolist():
-            with _COUNTING:
-                is_new = number not in self._numbers
-                self._numbers.add(number)
-            if is_new:
-                place = maker.reader.describe(number)
-                if len(self) > self._most:
-                    raise DataError(
-                        f"At most {self._most} bad records may be left out (`max_bad_records`); one more is {place}."
-                    )
-                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, len(self))
-
-
 class Maker(ABC):
     """A maker of any batch of a plan: of this process, of one dataset or of several, or of workers elsewhere."""
 
@@ -202,16 +177,13 @@ class BatchMaker(Maker):
         self._record_bytes = source.record_bytes + sum(column.bytes / column.records for column in columns)
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
-        self.bad_records = BadRecords(config.max_bad_records)
+        self.bad_records: set[int] = set()  # that were left out, in all epochs
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
-        size = config.size
-        if config.augment == "device":
-            size = plan.decoded_size
         self.decoding = Decoding(
             form=self.form,
             raw_size=(self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None,
-            size=size,
+            size=plan.decoded_size if config.augment == "device" else config.size,
             dtype=config.image_dtype,
             options=config.augment_options,
             reduces=config.augment_options.dct_scaling is not False,
@@ -289,13 +261,28 @@ class BatchMaker(Maker):
         if block.whole.all():
             return block, numbers
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
-        self.bad_records.add(self, numbers[bad])
+        self._leave_out(numbers[bad])
         if not len(good):
             block, number = self._read_instead(int(numbers[0]))
             return block.choose(np.zeros(len(numbers), np.int64)), np.full(len(numbers), number)
         rows = np.arange(len(numbers))
         rows[bad] = np.resize(good, len(bad))
         return block.choose(rows), numbers[rows]
+
+    def _leave_out(self, numbers: IntArray) -> None:
+        """Counts damaged records, and tells each once; raises DataError for more than may be left out."""
+        most = self.plan.config.max_bad_records
+        for number in numbers.tolist():
+            with _COUNTING:
+                is_new = number not in self.bad_records
+                self.bad_records.add(number)
+            if is_new:
+                place, count = self.reader.describe(number), len(self.bad_records)
+                if count > most:
+                    raise DataError(
+                        f"At most {most} bad records may be left out (`max_bad_records`); one more is {place}."
+                    )
+                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, count)
 
     def _read_instead(self, number: int) -> tuple[RecordBlock, int]:
         """Reads the first undamaged record behind one, where all of a batch are damaged: it alone, and its number."""
@@ -305,7 +292,7 @@ class BatchMaker(Maker):
             block = self._read(numbers, None, self.reader.read_what_is_whole)
             if block.whole.all():
                 return block, other % total
-            self.bad_records.add(self, numbers)
+            self._leave_out(numbers)
         raise self.name_record(number, "it and all other records are damaged or cannot be read")
 
     def decode(

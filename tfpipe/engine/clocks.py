@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tfpipe.native import library
@@ -54,9 +54,7 @@ class Clocks:
         """Adds time to a phase."""
         with _LOCK:
             before = self._times.get(phase, PhaseTime())
-            self._times[phase] = replace(
-                before, calls=before.calls + 1, wall_s=before.wall_s + wall_s, cpu_s=before.cpu_s + cpu_s
-            )
+            self._times[phase] = PhaseTime(before.calls + 1, before.wall_s + wall_s, before.cpu_s + cpu_s)
 
     def read(self) -> dict[Phase, PhaseTime]:
         """Returns the times so far of the phases that were passed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,24 +22,6 @@ Classes: TypeAlias = NDArray[np.integer[Any]]
 _GRAY, _PALETTE = 0, 3
 _COLORS = {2: "red, green and blue", 4: "gray and alpha", 6: "red, green, blue and alpha"}
 _PNG_LEVEL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class MaskPlace:
-    """The place of a mask: what was done to the image that it belongs to."""
-
-    width: int  # of the image in its file, before it was turned
-    height: int
-    orientation: int  # of EXIF, by which it was turned, 1 to 8
-    size: tuple[int, int]  # width and height of the stored image
-    frame: Sequence[float] = ()  # those of the image that an annotation is for, as for boxes
-
-    def find_turn(self, mask: tuple[int, int]) -> int | None:
-        """Returns the orientation by which a mask of this size must be turned; None if it does not fit."""
-        stored = self.width, self.height
-        if mask not in (stored, get_upright_size(stored, self.orientation), tuple(self.frame)):
-            return None
-        return find_turn(mask, stored, self.orientation, is_upright=bool(self.frame))
 
 
 def read_mask(data: bytes, max_pixels: int) -> Classes:
@@ -109,24 +90,34 @@ def _make_mask_image(classes: Classes) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(classes))
 
 
-def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
-    """Checks a mask, for stored or upright pixels, and does to it what was done to its image, if anything."""
+def prepare_mask(
+    data: bytes,
+    stored: tuple[int, int],
+    orientation: int,
+    size: tuple[int, int],
+    frame: Sequence[float],
+    max_pixels: int,
+) -> bytes:
+    """Checks a mask, for stored or upright pixels, and does to it what was done to its image, if anything.
+
+    Sizes are widths and heights: `stored` that of the image in its file, before EXIF turned it by `orientation`, `size`
+    that of the stored image, and `frame` that of the image that an annotation is for, as for boxes.
+    """
     try:
         header = _read_mask_header(data, max_pixels)
         classes = _decode_mask(header)
     except BadImage as error:
         raise BadImage(f"its mask: {error.reason}") from error
-    size = header.width, header.height
-    turn = place.find_turn(size)
+    given, turn = (header.width, header.height), None
+    if given in (stored, get_upright_size(stored, orientation), tuple(frame)):
+        turn = find_turn(given, stored, orientation, is_upright=bool(frame))
     if turn is None:
-        turned = ", before EXIF turns it" if swaps_sides(place.orientation) else ""
-        raise BadImage(
-            f"its mask has {header.width} x {header.height} pixels, the image {place.width} x {place.height}{turned}"
-        )
-    if place.size == size and turn == 1 and _is_plain(header):
+        turned = ", before EXIF turns it" if swaps_sides(orientation) else ""
+        raise BadImage(f"its mask has {given[0]} x {given[1]} pixels, the image {stored[0]} x {stored[1]}{turned}")
+    if size == given and turn == 1 and _is_plain(header):
         return data
     classes = np.asarray(turn_image(_make_mask_image(classes), turn))
-    return encode_mask(resize_nearest(classes, place.size[::-1]))
+    return encode_mask(resize_nearest(classes, size[::-1]))
 
 
 def resize_nearest(classes: Classes, size: tuple[int, int]) -> Classes:

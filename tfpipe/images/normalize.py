@@ -85,11 +85,11 @@ def prepare_image(
         image = _keep(source, form) if _can_stay(source, form) else _render(source, form)
         if mask is None:
             return image
-        from tfpipe.images.masks import MaskPlace, prepare_mask  # loads NumPy
+        from tfpipe.images.masks import prepare_mask  # loads NumPy
 
-        fitted = transcode.fit_size(*source.size, form)
-        place = MaskPlace(header.width, header.height, header.orientation, fitted, frame)
-        return replace(image, mask=prepare_mask(mask, place, form.max_pixels))
+        stored, fitted = (header.width, header.height), transcode.fit_size(*source.size, form)
+        prepared = prepare_mask(mask, stored, header.orientation, fitted, frame, form.max_pixels)
+        return replace(image, mask=prepared)
 
 
 def get_codec_versions() -> dict[str, str]:

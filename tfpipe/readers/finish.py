@@ -6,6 +6,7 @@ Both functions run in the threads that make batches, and their errors reach the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,19 +24,13 @@ BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """A function from a finished batch to the one that the trainer gets."""
 
 
-class _SeededTransform:
-    """A transform whose random numbers are seeded by the record, so that they depend on no thread, host or resume."""
-
-    def __init__(self, transform: ImageTransform) -> None:
-        self._transform = transform
-
-    def __call__(self, image: Any, seed: int) -> NDArray[Any]:
-        return self._transform(image, np.random.default_rng(seed))
-
-
 def seed_transform(transform: ImageTransform | None) -> Transform | None:
-    """Returns the transform as the engine calls it, with the record's seed."""
-    return None if transform is None else _SeededTransform(transform)
+    """Returns the transform as the engine calls it: with the record's seed, whatever the thread, host or resume."""
+    return None if transform is None else partial(_call_seeded, transform)
+
+
+def _call_seeded(transform: ImageTransform, image: Any, seed: int) -> NDArray[Any]:
+    return transform(image, np.random.default_rng(seed))
 
 
 class Finish:

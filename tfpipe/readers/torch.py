@@ -12,6 +12,7 @@ import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
     ) -> None:
         super().__init__()
         config = choose_config(config, changes)
-        self._transform = None if transform is None else _SeededTransform(transform)
+        self._transform = None if transform is None else partial(_call_seeded, transform)
         self._batch_transform = batch_transform
         self._data: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
         self._split, self._asks_for_ranks, self._ranks = split, rank is None, find_rank(rank)
@@ -380,16 +381,11 @@ def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
     return (word.step // steps_per_epoch + 1) * steps_per_epoch if word.seed else word.step
 
 
-class _SeededTransform:
-    """A transform that is seeded by the record; the generator of the process keeps its state."""
-
-    def __init__(self, transform: Callable[[Any], torch.Tensor]) -> None:
-        self._transform = transform
-
-    def __call__(self, image: Any, seed: int) -> torch.Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return self._transform(image)
+def _call_seeded(transform: Callable[[Any], torch.Tensor], image: Any, seed: int) -> torch.Tensor:
+    """Calls a transform with torch's generator seeded by the record; the generator of the process keeps its state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return transform(image)
 
 
 def _end_on_sigterm(worker: int) -> None:

@@ -18,6 +18,7 @@ from tfpipe.pipeline.stages.parse import Features, add_seeds, caches_whole, map_
 
 _CROP_ATTEMPTS = 10  # boxes tried before the whole image is taken, as in torchvision's RandomResizedCrop
 _FLIP_KEY = (0x243F6A88, 0x05A308D3)  # the first digits of pi: the seed itself would draw the crop box's own numbers
+_SMALL = 3 * 2**17  # values of an image: of a larger one few are used, so converting it to float32 saves nothing
 _HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
 
 Extent = tuple[tf.Tensor | int, tf.Tensor | int]
@@ -154,17 +155,12 @@ def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = 
     if antialias:  # it converts by itself
         return tf.image.resize(image, out_size, antialias=True)
     if image.shape.is_fully_defined():
-        return tf.image.resize(tf.cast(image, tf.float32) if _is_small(image.shape.num_elements()) else image, out_size)
+        return tf.image.resize(tf.cast(image, tf.float32) if image.shape.num_elements() <= _SMALL else image, out_size)
     return tf.cond(
-        _is_small(tf.size(image)),
+        tf.size(image) <= _SMALL,
         lambda: tf.image.resize(tf.cast(image, tf.float32), out_size),
         lambda: tf.image.resize(image, out_size),
     )
-
-
-def _is_small(num_values: tf.Tensor | int) -> tf.Tensor | bool:
-    """Returns whether to convert an image to float32 costs less than it saves. Of a large one few pixels are used."""
-    return num_values <= 3 * 2**17
 
 
 def convert_values(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.Tensor:
