@@ -65,7 +65,7 @@ class JpegHeader:
 
     @property
     def noticed(self) -> tuple[str, ...]:
-        """What a plain decoder handles wrongly or slowly."""
+        """The properties that a plain decoder handles wrongly or slowly."""
         noticed = {"turned": self.orientation != 1, "cmyk": self.components == 4, "progressive": self.progressive}
         return tuple(name for name, holds in noticed.items() if holds)
 

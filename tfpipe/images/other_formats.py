@@ -77,7 +77,7 @@ class OpenedImage:
 
     @property
     def noticed(self) -> tuple[str, ...]:
-        """What a plain decoder handles wrongly, and whether it leaves out frames."""
+        """The properties that a plain decoder handles wrongly, and whether it leaves out frames."""
         noticed = {"turned": self.orientation != 1, "animated": self.animated}
         return tuple(name for name, holds in noticed.items() if holds)
 

@@ -65,7 +65,7 @@ class PngHeader:
 
     @property
     def noticed(self) -> tuple[str, ...]:
-        """What a plain decoder handles wrongly, and whether it leaves out frames."""
+        """The properties that a plain decoder handles wrongly, and whether it leaves out frames."""
         return (*self.odd, "animated") if self.animated else self.odd
 
     @property
