@@ -214,15 +214,10 @@ def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
 def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file, brings the pixels into the requested form and encodes them."""
     size = transcode.fit_size(*source.size, form)
-    if isinstance(source.header, jpeg.JpegHeader):
-        _judge(source, form)
-    orientation = source.header.orientation
     header = source.header
+    orientation = header.orientation
     turn = 1 if isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded else orientation
-    image, part, changed = transcode.load(source.data, source.kind, source.header, size)
-    if size != source.size:  # resized before the turn, which then has fewer pixels to move
-        changed = (*changed, "resized")
-        image = transcode.resize(image, size[::-1] if swaps_sides(turn) else size, part)
+    image, changed = _get_pixels(source, form, size, turn)
     image = turn_image(image, turn)
     if orientation != 1:
         changed = (*changed, "exif_rotated")
@@ -240,6 +235,22 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     encoded = transcode.encode(image, stored_kind, form)
     channels = 3 if stored_kind == "raw" or image.mode == "RGB" else 1
     return _make_result(source, encoded, stored_kind, source.size if form.square else size, channels)
+
+
+def _get_pixels(
+    source: _InputImage, form: ImageForm, size: tuple[int, int], turn: int
+) -> tuple[Image.Image, tuple[str, ...]]:
+    """Returns the pixels, which `turn` makes an image of this size, and the kinds of change."""
+    stored_size = size[::-1] if swaps_sides(turn) else size
+    if isinstance(source.header, jpeg.JpegHeader):
+        if size != source.size and (resized := transcode.resize_jpeg(source.header, stored_size)) is not None:
+            return resized, ("resized",)
+        _judge(source, form)
+    image, part, changed = transcode.load(source.data, source.kind, source.header, size)
+    if size == source.size:
+        return image, changed
+    # It is resized before the turn, which then has fewer pixels to move.
+    return transcode.resize(image, stored_size, part), (*changed, "resized")
 
 
 def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpeg.JpegHeader:

@@ -12,6 +12,7 @@ from tfpipe.images import jpeg, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 from tfpipe.native import antialias
+from tfpipe.native import jpeg as native_jpeg
 
 Header: TypeAlias = jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage
 
@@ -69,6 +70,23 @@ def _load_jpeg(
     image, scale = jpeg.decode_jpeg(header, at_least)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (header.width / scale, header.height / scale), changed
+
+
+def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image | None:
+    """Decodes, checks and resizes a JPEG to a stored width and height by the native library, as Pillow to the bit.
+
+    It returns None for one that Pillow must decode, or that may be damaged.
+    """
+    if header.components != 3 or header.arithmetic or not header.is_plain:
+        return None
+    most = min(header.width // (_DRAFT_MARGIN * size[0]), header.height // (_DRAFT_MARGIN * size[1]))
+    ratio = max(ratio for ratio in native_jpeg.RATIOS if ratio <= max(most, 1))
+    try:
+        jpeg.check_end(header)
+        pixels = native_jpeg.decode_resized(header.decodable, size, ratio, header.width * header.height)
+    except (native_jpeg.BadJpeg, OSError):
+        return None
+    return Image.frombytes("RGB", size, pixels)
 
 
 def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:

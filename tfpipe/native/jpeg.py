@@ -85,6 +85,20 @@ def decode(
     _check(_declare().tfpipe_decode(data, len(data), request, memory, message), message)
 
 
+def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Decodes a whole JPEG of three components, checks it as `check` does, and resizes it: RGB pixels, row by row.
+
+    They are those that Pillow decodes and its bicubic filter makes. Sizes are width and height; `ratio` is 1, 2, 4 or 8,
+    the reduction while decoding.
+    """
+    width, height = new_size
+    check_result(height, width, ratio, "ratio")
+    message, out = ctypes.create_string_buffer(library.MESSAGE_BYTES), ctypes.create_string_buffer(3 * width * height)
+    arguments = data, len(data), max_pixels, ratio, out, height, width, message
+    _check(_declare().tfpipe_decode_resized(*arguments), message)
+    return out.raw
+
+
 def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """Rewrites a JPEG without loss, with restart markers from which a crop can be decoded.
 
@@ -151,6 +165,10 @@ def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
     loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
     loaded.tfpipe_find_intervals.argtypes = (text, size)
+    loaded.tfpipe_decode_resized.argtypes = (
+        *(text, size, pixels, ctypes.c_int32),
+        *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, text),
+    )
     loaded.tfpipe_check.argtypes = (text, size, pixels, text)
     loaded.tfpipe_drop_padding.argtypes = (text, size, pixels, ctypes.c_void_p, ctypes.POINTER(size), text)
     loaded.tfpipe_make_seekable.argtypes = (

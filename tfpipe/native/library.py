@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfpipe.errors import MissingDependencyError
 
-_INTERFACE = 13
+_INTERFACE = 14
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""

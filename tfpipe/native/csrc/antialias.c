@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "antialias.h"
 #include "tfpipe_native.h"
 #include "versions.h"
 
@@ -13,12 +14,6 @@
 #endif
 
 enum { WEIGHT_BITS = 22, CHANNELS = 3, TOGETHER = 64 /* values of a row that are added up at once */ };
-
-/* The inputs of each output: the first, their number, and their weights, of which each output has `room`. */
-typedef struct {
-    int32_t *firsts, *counts, *weights;
-    int32_t room;
-} taps;
 
 /* The weight of an input at a distance, in inputs; of the bicubic filter: Keys, "Cubic convolution interpolation for digital
    image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981, whose a is -1/2. */
@@ -29,13 +24,13 @@ static double weigh(double distance, int is_bicubic) {
     return d < 1.0 ? 1.0 + d * d * (1.5 * d - 2.5) : 0.5 * (1.0 - d) * (2.0 - d) * (2.0 - d);
 }
 
-static void free_taps(taps *of) {
+static void free_taps(tfpipe_taps *of) {
     free(of->firsts);
     free(of->weights);
 }
 
 /* Finds the taps of `out_size` outputs of the first `part` of `in_size` inputs. Returns 0, or -1 without memory. */
-static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size, int is_bicubic) {
+static int make_taps(tfpipe_taps *to, int32_t in_size, float part, int32_t out_size, int is_bicubic) {
     const double scale = (double)part / out_size, stretch = scale < 1.0 ? 1.0 : scale;
     const double support = (is_bicubic ? 2.0 : 1.0) * stretch;
     to->room = (int32_t)ceil(support) * 2 + 1;
@@ -74,13 +69,14 @@ INLINE uint8_t round_to_byte(int32_t sum) {
 }
 
 /* Makes rows narrower, or wider. */
-INLINE void narrow_rows(const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width, uint8_t *out) {
+INLINE void narrow_rows(const uint8_t *in, size_t stride, int32_t rows, int step, const tfpipe_taps *of, int32_t width,
+                        uint8_t *out) {
     for (int32_t row = 0; row < rows; row++, in += stride)
         for (int32_t i = 0; i < width; i++) {
-            const uint8_t *pixel = in + CHANNELS * of->firsts[i];
+            const uint8_t *pixel = in + step * of->firsts[i];
             const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
             int32_t sums[CHANNELS] = {1 << (WEIGHT_BITS - 1), 1 << (WEIGHT_BITS - 1), 1 << (WEIGHT_BITS - 1)};
-            for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS)
+            for (int32_t k = 0; k < of->counts[i]; k++, pixel += step)
                 for (int c = 0; c < CHANNELS; c++) sums[c] += pixel[c] * weights[k];
             for (int c = 0; c < CHANNELS; c++) *out++ = round_to_byte(sums[c]);
         }
@@ -88,16 +84,17 @@ INLINE void narrow_rows(const uint8_t *in, size_t stride, int32_t rows, const ta
 
 #if defined(TFPIPE_AVX2)
 /* Takes two rows at a time: of each the four bytes from a pixel on, of which the last does not count. */
-TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width,
-                                            uint8_t *out) {
+TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, int32_t rows, int step, const tfpipe_taps *of,
+                                            int32_t width, uint8_t *out) {
     const size_t out_stride = (size_t)width * CHANNELS;
+    const int32_t end = rows - (step == CHANNELS); /* behind the last pixel of three bytes nothing may be read */
     int32_t row = 0;
-    for (; row + 2 < rows; row += 2, in += 2 * stride, out += 2 * out_stride)
+    for (; row + 2 <= end; row += 2, in += 2 * stride, out += 2 * out_stride)
         for (int32_t i = 0; i < width; i++) {
-            const uint8_t *pixel = in + CHANNELS * of->firsts[i];
+            const uint8_t *pixel = in + step * of->firsts[i];
             const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
             __m256i sums = _mm256_set1_epi32(1 << (WEIGHT_BITS - 1));
-            for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS) {
+            for (int32_t k = 0; k < of->counts[i]; k++, pixel += step) {
                 int32_t upper, lower;
                 memcpy(&upper, pixel, sizeof upper);
                 memcpy(&lower, pixel + stride, sizeof lower);
@@ -110,11 +107,12 @@ TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, in
             memcpy(out + CHANNELS * i, &upper, CHANNELS);
             memcpy(out + out_stride + CHANNELS * i, &lower, CHANNELS);
         }
-    narrow_rows(in, stride, rows - row, of, width, out);
+    narrow_rows(in, stride, rows - row, step, of, width, out);
 }
 #endif
-CHOOSE(narrow_rows, (const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width, uint8_t *out),
-       (in, stride, rows, of, width, out))
+CHOOSE(narrow_rows,
+       (const uint8_t *in, size_t stride, int32_t rows, int step, const tfpipe_taps *of, int32_t width, uint8_t *out),
+       (in, stride, rows, step, of, width, out))
 
 /* Adds up rows of `count` values with their weights. */
 INLINE void sum_rows(const uint8_t *in, size_t count, const int32_t *weights, int32_t rows, uint8_t *out) {
@@ -135,21 +133,42 @@ INLINE void sum_rows(const uint8_t *in, size_t count, const int32_t *weights, in
 DEFINE(sum_rows, (const uint8_t *in, size_t count, const int32_t *weights, int32_t rows, uint8_t *out),
        (in, count, weights, rows, out))
 
+void tfpipe_close_resizing(tfpipe_resizing *self) {
+    free_taps(&self->across);
+    free_taps(&self->down);
+    free(self->narrow);
+}
+
+int tfpipe_open_resizing(tfpipe_resizing *to, tfpipe_part from, int is_bicubic, uint8_t *out, int32_t out_height,
+                         int32_t out_width) {
+    *to = (tfpipe_resizing){.out = out, .out_height = out_height, .out_width = out_width};
+    to->narrow = malloc((size_t)from.height * (size_t)out_width * CHANNELS);
+    const int is_ready = to->narrow != NULL &&
+                         make_taps(&to->across, from.width, from.part_width, out_width, is_bicubic) == 0 &&
+                         make_taps(&to->down, from.height, from.part_height, out_height, is_bicubic) == 0;
+    if (!is_ready) tfpipe_close_resizing(to);
+    return is_ready ? 0 : -1;
+}
+
+void tfpipe_put_rows(tfpipe_resizing *to, const uint8_t *in, size_t stride, int32_t rows, int step) {
+    const size_t out_stride = (size_t)to->out_width * CHANNELS;
+    tfpipe_narrow_rows(in, stride, rows, step, &to->across, to->out_width, to->narrow + (size_t)to->rows * out_stride);
+    to->rows += rows;
+    for (; to->done < to->out_height; to->done++) {
+        const int32_t first = to->down.firsts[to->done], count = to->down.counts[to->done];
+        if (first + count > to->rows) break;
+        tfpipe_sum_rows(to->narrow + (size_t)first * out_stride, out_stride,
+                        to->down.weights + (size_t)to->done * (size_t)to->down.room, count,
+                        to->out + (size_t)to->done * out_stride);
+    }
+}
+
 int tfpipe_resize_antialiased(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width,
                               int is_bicubic, uint8_t *out, int32_t out_height, int32_t out_width) {
-    const size_t stride = (size_t)width * CHANNELS, out_stride = (size_t)out_width * CHANNELS;
-    taps across = {NULL, NULL, NULL, 0}, down = across;
-    uint8_t *narrow = malloc((size_t)height * out_stride);
-    const int is_ready = narrow != NULL && make_taps(&across, width, part_width, out_width, is_bicubic) == 0 &&
-                         make_taps(&down, height, part_height, out_height, is_bicubic) == 0;
-    if (is_ready) {
-        tfpipe_narrow_rows(in, stride, height, &across, out_width, narrow);
-        for (int32_t i = 0; i < out_height; i++)
-            tfpipe_sum_rows(narrow + (size_t)down.firsts[i] * out_stride, out_stride, down.weights + (size_t)i * (size_t)down.room,
-                              down.counts[i], out + (size_t)i * out_stride);
-    }
-    free_taps(&across);
-    free_taps(&down);
-    free(narrow);
-    return is_ready ? TFPIPE_OK : TFPIPE_NO_MEMORY;
+    const tfpipe_part from = {height, width, part_height, part_width};
+    tfpipe_resizing resizing;
+    if (tfpipe_open_resizing(&resizing, from, is_bicubic, out, out_height, out_width) != 0) return TFPIPE_NO_MEMORY;
+    tfpipe_put_rows(&resizing, in, (size_t)width * CHANNELS, height, CHANNELS);
+    tfpipe_close_resizing(&resizing);
+    return TFPIPE_OK;
 }

@@ -79,11 +79,16 @@ static size_t count_line_bytes(const tfpipe_plane *plane) {
     return (plane->stride + 2 * TFPIPE_ROW_MARGIN) * (size_t)plane->h_times;
 }
 
-int tfpipe_open_planes(tfpipe_planes *self, const tfpipe_jpeg *jpeg, int ratio, tfpipe_box box) {
+int tfpipe_open_planes(tfpipe_planes *self, const tfpipe_jpeg *jpeg, int ratio, int is_accurate, tfpipe_box box) {
     const size_t pixel_bytes = ((size_t)box.width + 2 * TFPIPE_ROW_MARGIN) * TFPIPE_PIXEL_BYTES;
-    size_t bytes = pixel_bytes;
-    *self = (tfpipe_planes){
-        .jpeg = jpeg, .ratio = ratio, .box = box, .first_mcu = INT32_MAX, .first_mcu_row = INT32_MAX};
+    size_t bytes = 2 * pixel_bytes;
+    *self = (tfpipe_planes){.jpeg = jpeg,
+                            .ratio = ratio,
+                            .is_accurate = is_accurate,
+                            .box = box,
+                            .first_mcu = INT32_MAX,
+                            .first_mcu_row = INT32_MAX,
+                            .pixel_stride = pixel_bytes};
     for (int i = 0; i < jpeg->num_components; i++) {
         measure(self, i);
         bytes += self->planes[i].stride * (size_t)self->planes[i].rows + 2 * TFPIPE_ROW_MARGIN +
@@ -92,10 +97,10 @@ int tfpipe_open_planes(tfpipe_planes *self, const tfpipe_jpeg *jpeg, int ratio, 
     uint8_t *at = self->memory = malloc(bytes);
     if (at == NULL) return -1;
     self->pixels = at;
-    at += pixel_bytes;
+    at += 2 * pixel_bytes;
     for (int i = 0; i < jpeg->num_components; i++) {
         tfpipe_plane *plane = &self->planes[i];
-        tfpipe_make_factors(jpeg->components[i].quant, plane->side, plane->factors);
+        tfpipe_make_factors(jpeg->components[i].quant, plane->side, is_accurate, plane->factors);
         plane->samples = at + LEFT_MARGIN;
         at += plane->stride * (size_t)plane->rows + 2 * TFPIPE_ROW_MARGIN;
         plane->line = at;
@@ -172,7 +177,8 @@ static const uint8_t *enlarge(const tfpipe_planes *self, const tfpipe_plane *pla
 
 const uint8_t *tfpipe_make_row(tfpipe_planes *self, int32_t y) {
     const uint8_t *rows[TFPIPE_MAX_COMPONENTS] = {NULL};
+    uint8_t *const pixels = self->pixels + (size_t)(y & 1) * self->pixel_stride;
     for (int i = 0; i < self->jpeg->num_components; i++) rows[i] = enlarge(self, &self->planes[i], y);
-    tfpipe_make_pixels(self->jpeg->color, rows, self->jpeg->has_adobe, (size_t)self->box.width, self->pixels);
-    return self->pixels;
+    tfpipe_make_pixels(self->jpeg->color, rows, self->jpeg->has_adobe, (size_t)self->box.width, pixels);
+    return pixels;
 }

@@ -51,21 +51,24 @@ typedef struct {
 
 /* The planes of an image.
 
+   is_accurate        whether blocks of full size get the accurate transform, not the fast one
    box                the pixels that are wanted, of the reduced image
    first_mcu, end_mcu the columns of MCUs that are needed
    first_mcu_row, end_mcu_row
-   pixels             a row of the box */
+   pixels             two rows of the box, in turns
+   pixel_stride       the bytes from one to the other */
 typedef struct {
     const tfpipe_jpeg *jpeg;
-    int ratio;
+    int ratio, is_accurate;
     tfpipe_box box;
     int32_t first_mcu, end_mcu, first_mcu_row, end_mcu_row;
     tfpipe_plane planes[TFPIPE_MAX_COMPONENTS];
     uint8_t *memory, *pixels;
+    size_t pixel_stride;
 } tfpipe_planes;
 
 /* Makes the planes for a box of the reduced image that is not empty. Returns 0, or -1 if there is no memory. */
-int tfpipe_open_planes(tfpipe_planes *self, const tfpipe_jpeg *jpeg, int ratio, tfpipe_box box);
+int tfpipe_open_planes(tfpipe_planes *self, const tfpipe_jpeg *jpeg, int ratio, int is_accurate, tfpipe_box box);
 
 void tfpipe_close_planes(tfpipe_planes *self);
 
@@ -75,7 +78,7 @@ void tfpipe_end_mcu_row(tfpipe_planes *self, int32_t mcu_row);
 /* Returns whether a row of pixels can be made when the row of MCUs has been. */
 int tfpipe_has_row(const tfpipe_planes *self, int32_t y, int32_t mcu_row);
 
-/* Makes a row of pixels of the reduced image. Returns those of the box. */
+/* Makes a row of pixels of the reduced image. Returns those of the box. With an odd `y` the row before lies in front. */
 const uint8_t *tfpipe_make_row(tfpipe_planes *self, int32_t y);
 
 /* Returns where the samples of a block go. */

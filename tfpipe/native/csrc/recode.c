@@ -314,16 +314,6 @@ static int choose_copy_row(recoder *self, tfpipe_bits *in, channel *channels, in
     return copy_row(self, in, channels, row, left, number);
 }
 
-/* Ends a scan that was read to its last block. Returns TFPIPE_OK if nothing follows but the end of the image. */
-static int end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message) {
-    const char *wrong = tfpipe_end_interval(jpeg, in);
-    if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
-    jpeg->at = (size_t)(in->next - jpeg->data);
-    const int result = tfpipe_next_scan(jpeg, message);
-    if (result == TFPIPE_OK) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has a scan more than its components");
-    return result == TFPIPE_ENDS ? TFPIPE_OK : result;
-}
-
 /* Makes the tokens of a JPEG of one scan. */
 static int list_symbols(recoder *self, char *message) {
     tfpipe_jpeg *jpeg = &self->jpeg;
@@ -351,7 +341,7 @@ static int list_symbols(recoder *self, char *message) {
     for (int32_t row = 0; result == TFPIPE_OK && row < jpeg->mcu_rows; row++)
         result = choose_copy_row(self, &in, channels, row, &left, &number);
     if (result == TFPIPE_DAMAGED) return tfpipe_complain(message, result, "its image data is damaged");
-    return result == TFPIPE_OK ? end_scan(jpeg, &in, message) : result;
+    return result == TFPIPE_OK ? tfpipe_end_scan(jpeg, &in, message) : result;
 }
 
 static void put_bytes(writer *out, const void *bytes, size_t count) {
@@ -664,7 +654,7 @@ static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
             result = tfpipe_complain(message, TFPIPE_DAMAGED, "its image data is damaged");
     }
     tfpipe_release_tables(&tables);
-    return result == TFPIPE_OK ? end_scan(jpeg, &in, message) : result;
+    return result == TFPIPE_OK ? tfpipe_end_scan(jpeg, &in, message) : result;
 }
 
 /* Checks a JPEG, and copies it without padding, unless `copy` is NULL. */

@@ -38,6 +38,15 @@ const char *tfpipe_pass_restart(const tfpipe_jpeg *jpeg, tfpipe_bits *in, int nu
     return NULL;
 }
 
+int tfpipe_end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message) {
+    const char *wrong = tfpipe_end_interval(jpeg, in);
+    if (wrong != NULL) return tfpipe_complain(message, TFPIPE_DAMAGED, wrong);
+    jpeg->at = (size_t)(in->next - jpeg->data);
+    const int result = tfpipe_next_scan(jpeg, message);
+    if (result == TFPIPE_OK) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has a scan more than its components");
+    return result == TFPIPE_ENDS ? TFPIPE_OK : result;
+}
+
 /* Finds where intervals begin, up to the one behind the last that is needed. Returns 0, or -1 if the markers are not
    those that they must be. */
 static int find_intervals(const uint8_t *data, const uint8_t *begin, const uint8_t *end, size_t *offsets, int64_t count) {
@@ -99,6 +108,7 @@ static void open_channel(tfpipe_sequence *self, int index) {
                                              .factors = plane->factors,
                                              .stride = plane->stride,
                                              .side = plane->side,
+                                             .is_accurate = self->planes->is_accurate,
                                              .h = component->h,
                                              .v = component->v,
                                              .first = plane->first_block,
@@ -202,7 +212,7 @@ typedef struct {
 /* Makes the samples of a block that has no partner. */
 INLINE void end_pair(const pair *of) {
     const tfpipe_target *to = &of->targets[0];
-    if (of->count == 1) transform_8(of->blocks, to->factors, to->out, to->stride);
+    if (of->count == 1) transform_8(of->blocks, to->factors, to->is_accurate, to->out, to->stride);
 }
 
 /* Reads a block of full size. Its samples are made with those of the next. Returns 0 or TFPIPE_BAD_BLOCK. */
@@ -210,10 +220,14 @@ INLINE int read_full(tfpipe_bits *in, tfpipe_channel *from, pair *with, uint8_t 
     int16_t *block = with->blocks + TFPIPE_PAIR_STEP * with->count;
     const int count = read_block(in, from, block);
     if (count <= 1) {
-        fill_8(block[0], from->factors, out, from->stride);
+        fill_8(block[0], from->factors, from->is_accurate, out, from->stride);
         return count < 0 ? TFPIPE_BAD_BLOCK : 0;
     }
-    with->targets[with->count++] = (tfpipe_target){from->factors, out, from->stride};
+    if (from->is_accurate && TFPIPE_UNLIKELY(has_first_row_alone(block, 0))) {
+        transform_8(block, from->factors, 1, out, from->stride);
+        return 0;
+    }
+    with->targets[with->count++] = (tfpipe_target){from->factors, from->is_accurate, out, from->stride};
     if (with->count == 2) {
         tfpipe_transform_pair(with->blocks, with->targets);
         with->count = 0;

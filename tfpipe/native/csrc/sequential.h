@@ -9,6 +9,7 @@
 
 /* A component of the scan while a row of MCUs is read.
 
+   is_accurate which transform makes samples of full size
    leaps       NULL if so few blocks are passed over that the table would not be worth its making
    last_dc     the first coefficient of the block before
    first, end  the columns of blocks whose samples are needed
@@ -19,6 +20,7 @@ typedef struct {
     const tfpipe_leap_table *leaps;
     const int16_t *factors;
     size_t stride;
+    int is_accurate;
     int32_t side, h, v, last_dc, first, end;
     uint8_t *rows[4];
 } tfpipe_channel;
@@ -64,5 +66,8 @@ const char *tfpipe_end_interval(const tfpipe_jpeg *jpeg, tfpipe_bits *in);
 /* Ends an interval, and goes behind the restart marker that must come next, the one with this number modulo 8. Returns as
    tfpipe_end_interval. */
 const char *tfpipe_pass_restart(const tfpipe_jpeg *jpeg, tfpipe_bits *in, int number);
+
+/* Ends a scan that was read to its last block. Returns TFPIPE_OK if nothing follows but the end of the image. */
+int tfpipe_end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message);
 
 #endif

@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 13 };
+enum { TFPIPE_INTERFACE = 14 };
 
 /* What a function returns. */
 enum {
@@ -152,6 +152,14 @@ TFPIPE_EXPORT void tfpipe_free(void *memory);
 TFPIPE_EXPORT int tfpipe_resize_antialiased(const uint8_t *in, int32_t height, int32_t width, float part_height,
                                             float part_width, int is_bicubic, uint8_t *out, int32_t out_height,
                                             int32_t out_width);
+
+/* Decodes a whole JPEG of three components, checks it as tfpipe_check does, and resizes it as tfpipe_resize_antialiased
+   does with the bicubic filter. Pixels are those of libjpeg.
+
+   ratio  1, 2, 4 or 8: the image is decoded at this fraction of its size
+   out    RGB pixels; not all are written if the function does not return TFPIPE_OK */
+TFPIPE_EXPORT int tfpipe_decode_resized(const uint8_t *data, size_t size, int64_t max_pixels, int32_t ratio, uint8_t *out,
+                                        int32_t out_height, int32_t out_width, char *message);
 
 /* Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
 

@@ -17,27 +17,43 @@ static const uint16_t FAST_SCALES[64] = {
 
 enum { FAST_FRACTION = 12, FRACTION = 13, FIRST_PASS = 2 };
 
-void tfpipe_make_factors(const uint16_t quant[64], int side, int16_t factors[64]) {
+void tfpipe_make_factors(const uint16_t quant[64], int side, int is_accurate, int16_t factors[64]) {
     for (int i = 0; i < 64; i++) {
         const uint32_t scaled = ((uint32_t)quant[i] * FAST_SCALES[i] + (1u << (FAST_FRACTION - 1))) >> FAST_FRACTION;
-        factors[i] = side == 8 ? (int16_t)(uint16_t)scaled : (int16_t)quant[i];
+        factors[i] = side == 8 && !is_accurate ? (int16_t)(uint16_t)scaled : (int16_t)quant[i];
     }
 }
 
 INLINE void transform_pair(const int16_t *blocks, const tfpipe_target targets[2]) {
     for (int i = 0; i < 2; i++)
-        transform_8(blocks + TFPIPE_PAIR_STEP * i, targets[i].factors, targets[i].out, targets[i].stride);
+        transform_8(blocks + TFPIPE_PAIR_STEP * i, targets[i].factors, targets[i].is_accurate, targets[i].out,
+                    targets[i].stride);
 }
 
 #if defined(TFPIPE_AVX2)
 typedef int16_t shorts_16 __attribute__((vector_size(32)));
 typedef uint16_t unsigned_shorts_16 __attribute__((vector_size(32)));
+typedef int32_t ints_8 __attribute__((vector_size(32)));
+typedef uint32_t unsigned_ints_8 __attribute__((vector_size(32)));
 
 #define VECTOR shorts_16
 #define UNSIGNED unsigned_shorts_16
 #define MULTIPLY_HIGH(a, b) ((shorts_16)_mm256_mulhi_epi16((__m256i)(a), _mm256_set1_epi16(b)))
 #define TRANSFORM_COLUMNS TFPIPE_AVX2 INLINE void transform_columns_16
 #include "transform_columns.h"
+
+#define VECTOR shorts_16
+#define UNSIGNED unsigned_shorts_16
+#define INTS ints_8
+#define UNSIGNED_INTS unsigned_ints_8
+#define MIX_LOW(a, b) ((shorts_16)_mm256_unpacklo_epi16((__m256i)(a), (__m256i)(b)))
+#define MIX_HIGH(a, b) ((shorts_16)_mm256_unpackhi_epi16((__m256i)(a), (__m256i)(b)))
+#define MULTIPLY_PAIRS(a, x, y) \
+    ((ints_8)_mm256_madd_epi16((__m256i)(a), _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)(y) << 16 | (uint16_t)(x)))))
+#define TO_SHORTS(a, b) ((shorts_16)_mm256_packs_epi32((__m256i)(a), (__m256i)(b)))
+#define BEGIN TFPIPE_AVX2 INLINE
+#define NAME(name) accurate_##name##_16
+#include "accurate_columns.h"
 
 #define MIX_16(how, a, b) ((shorts_16)_mm256_unpack##how((__m256i)(a), (__m256i)(b)))
 
@@ -66,20 +82,23 @@ TFPIPE_AVX2 INLINE __m256i load_halves(const int16_t *low, const int16_t *high) 
                             _mm_loadu_si128((const __m128i *)(const void *)low));
 }
 
-/* Takes one block in the lower halves of vectors, and the other in the upper ones. */
+/* Takes one block in the lower halves of vectors, and the other in the upper ones; both in the same way. */
 TFPIPE_AVX2 static void transform_pair_by_avx2(const int16_t *blocks, const tfpipe_target targets[2]) {
+    const int is_accurate = targets[0].is_accurate, shift = is_accurate ? 0 : FAST_SHIFT;
     shorts_16 v[8];
     for (int i = 0; i < 8; i++)
         v[i] = (shorts_16)_mm256_mullo_epi16(
             load_halves(blocks + 8 * i, blocks + TFPIPE_PAIR_STEP + 8 * i),
             load_halves(targets[0].factors + 8 * i, targets[1].factors + 8 * i));
-    transform_columns_16(v);
+    if (is_accurate) accurate_columns_16(v, ACCURATE_FIRST);
+    else transform_columns_16(v);
     transpose_16(v);
-    transform_columns_16(v);
+    if (is_accurate) accurate_columns_16(v, ACCURATE_SECOND);
+    else transform_columns_16(v);
     transpose_16(v);
     uint8_t *low = targets[0].out, *high = targets[1].out;
     for (int i = 0; i < 8; i += 2) {
-        const __m256i packed = _mm256_packs_epi16((__m256i)(v[i] >> FAST_SHIFT), (__m256i)(v[i + 1] >> FAST_SHIFT));
+        const __m256i packed = _mm256_packs_epi16((__m256i)(v[i] >> shift), (__m256i)(v[i + 1] >> shift));
         const __m256i samples = _mm256_xor_si256(packed, _mm256_set1_epi8(-128));
         const __m128i left = _mm256_castsi256_si128(samples), right = _mm256_extracti128_si256(samples, 1);
         _mm_storel_epi64((__m128i *)(void *)low, left);
@@ -143,21 +162,11 @@ TFPIPE_INLINE void reduce_to_4(shorts even, const shorts odd[2], shorts tilting,
     out[3] = descale_ints(subtract_ints(outer, wide), bits);
 }
 
-/* Returns whether the rows below the first have no coefficient but in the fifth row, which has no part. */
-static int has_first_row_alone(const int16_t *block) {
-    shorts any = {0};
-    for (int i = 1; i < 8; i++)
-        if (i != 4) any |= load_shorts(block + 8 * i);
-    uint64_t words[2];
-    memcpy(words, &any, sizeof words);
-    return (words[0] | words[1]) == 0;
-}
-
 void tfpipe_transform_4(const int16_t *block, const int16_t *factors, uint8_t *out, size_t stride) {
     const shorts none = {0};
     shorts in[8], v[8] = {{0}};
     for (int i = 0; i < 8; i++) in[i] = multiply(load_shorts(block + 8 * i), load_shorts(factors + 8 * i));
-    if (has_first_row_alone(block)) {
+    if (has_first_row_alone(block, 4) /* which has no part */) {
         for (int i = 0; i < 4; i++) v[i] = shift_left(in[0], FIRST_PASS);
     } else {
         const shorts low[2] = {mix_low(in[1], in[3]), mix_low(in[5], in[7])};
