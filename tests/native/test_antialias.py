@@ -1,11 +1,16 @@
-"""Pixels are resized to the very bytes that Pillow's filters give."""
+"""Pixels are resized to the very bytes that Pillow's filters give, and JPEGs decoded to the pixels of Pillow for it."""
 
+import contextlib
 import random
 
 import pytest
 from PIL import Image
 
+from tests.native.jpeg_writer import draw_jpeg
+from tfpipe.images import jpeg
+from tfpipe.images.errors import BadImage
 from tfpipe.native import antialias
+from tfpipe.native import jpeg as native_jpeg
 
 FILTERS = {True: Image.Resampling.BICUBIC, False: Image.Resampling.BILINEAR}
 
@@ -28,3 +33,56 @@ def test_any_size_gives_the_bytes_of_pillow(rng: random.Random, is_bicubic: bool
 def test_arguments_that_do_not_fit(size: tuple[int, int], new_size: tuple[int, int], part: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match=r"^The pixels must be RGB of "):
         antialias.resize(bytes(12), size, new_size, part)
+
+
+def decode_by_pillow(data: bytes, size: tuple[int, int], ratio: int) -> Image.Image | None:
+    """Decodes at a fraction of the size and resizes; None where Pillow does not decode at this fraction."""
+    header = jpeg.read_header(data, 1 << 24)
+    image = jpeg.open_jpeg(header)
+    if ratio > 1:
+        image.draft(None, (max(header.width // ratio, 1), max(header.height // ratio, 1)))
+    if ratio != (image.decoderconfig[0] if image.decoderconfig else 1):
+        return None
+    return image.resize(size, Image.Resampling.BICUBIC, box=(0.0, 0.0, header.width / ratio, header.height / ratio))
+
+
+@pytest.mark.parametrize("ratio", native_jpeg.RATIOS)
+def test_jpegs_of_every_kind_are_decoded_and_resized_as_by_pillow(rng: random.Random, ratio: int) -> None:
+    compared = 0
+    for _ in range(150):
+        data, size = draw_jpeg(rng.randrange(2**31)).data, (rng.randint(1, 60), rng.randint(1, 60))
+        with contextlib.suppress(native_jpeg.BadJpeg, BadImage):
+            got = native_jpeg.decode_resized(data, size, ratio)
+            expected = decode_by_pillow(data, size, ratio)
+            if expected is not None:
+                compared += 1
+                assert got == expected.tobytes()
+    assert compared > 15
+
+
+def test_what_the_check_refuses_is_not_resized(rng: random.Random) -> None:
+    refused = taken = 0
+    for _ in range(300):
+        data = bytearray(draw_jpeg(rng.randrange(2**31)).data)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        try:
+            native_jpeg.decode_resized(bytes(data), (7, 5))
+        except native_jpeg.UnsupportedJpeg:
+            continue
+        except native_jpeg.BadJpeg:
+            refused += 1
+            with pytest.raises(native_jpeg.BadJpeg):
+                native_jpeg.check(bytes(data))
+        else:
+            taken += 1
+            native_jpeg.check(bytes(data))
+    assert refused > 10
+    assert taken > 5
+
+
+@pytest.mark.parametrize(("size", "ratio"), [((0, 4), 1), ((4, 4), 3)])
+def test_a_size_or_ratio_that_is_impossible(size: tuple[int, int], ratio: int) -> None:
+    with pytest.raises(ValueError, match=r"^(The result must have at least one pixel|`ratio` must be 1, 2, 4 or 8), got "):
+        native_jpeg.decode_resized(b"", size, ratio)

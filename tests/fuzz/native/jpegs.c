@@ -258,6 +258,32 @@ static void rewrite(bytes image, int32_t height, int32_t width, int same_pixels)
     tfpipe_free(again.data);
 }
 
+/* Decodes and resizes the whole image. What check refuses is refused, and nothing else but what is never taken. */
+static void decode_resized(bytes image, int code) {
+    const int32_t ratio = 1 << draw(4), height = 1 + (int32_t)draw(MAX_OUTPUT), width = 1 + (int32_t)draw(MAX_OUTPUT);
+    const size_t size = (size_t)height * (size_t)width * 3;
+    bytes results[2] = {{malloc(size), size}, {malloc(size), size}};
+    int codes[2];
+    if (results[0].data == NULL || results[1].data == NULL) exit(2);
+    failed = 0;
+    for (int i = 0; i < 2; i++) {
+        memset(results[i].data, i ? 0xA5 : 0x00, size);
+        fail_after = i && draw(4) == 0 ? (int)draw(12) : -1;
+        codes[i] = tfpipe_decode_resized(image.data, image.size, MAX_PIXELS, ratio, results[i].data, height, width, message);
+        fail_after = -1;
+    }
+    decoded += codes[0] == TFPIPE_OK;
+    if (codes[0] == TFPIPE_OK) demand(code == TFPIPE_OK, "What check refuses is decoded and resized.");
+    if (code == TFPIPE_OK)
+        demand(codes[0] == TFPIPE_OK || codes[0] == TFPIPE_UNSUPPORTED, "What check accepts is not decoded and resized.");
+    demand(codes[1] == codes[0] || (failed && (codes[1] == TFPIPE_NO_MEMORY || codes[0] != TFPIPE_OK)),
+           "Another answer of decode_resized.");
+    if (codes[0] == TFPIPE_OK && codes[1] == TFPIPE_OK)
+        demand(is_same(results[0], results[1]), "decode_resized leaves bytes out.");
+    free(results[0].data);
+    free(results[1].data);
+}
+
 /* Drops padding: what is left is sound, and it is the same file if that was. */
 static void drop_padding(bytes image, int code) {
     bytes less = copy(image);
@@ -306,6 +332,7 @@ static void run_case(void) {
                "Another answer of check when memory runs out.");
     }
     drop_padding(image, code);
+    decode_resized(image, code);
     rewrite(image, height, width, !progressive || !(changed || from->incomplete));
     fed.data = NULL;
     free(image.data);

@@ -1,14 +1,13 @@
 /* What is done for all images of a batch in one call. */
 
-#include "crops.h"
 #include "decode.h"
 #include "parallel.h"
 #include "tfpipe_native.h"
 
-/* A batch that is decoded. Results are those of tfpipe_decode. */
+/* A batch of JPEGs, or of pixels if `sizes` is not NULL. */
 typedef struct {
-    const tfpipe_bytes *encoded;
-    const int32_t *boxes;
+    const tfpipe_bytes *inputs;
+    const int32_t *sizes, *boxes;
     const uint8_t *flips;
     const tfpipe_request *request;
     int32_t max_ratio;
@@ -31,8 +30,9 @@ static int32_t choose_ratio(const tfpipe_request *request, int32_t max_ratio) {
     return ratio;
 }
 
-static void decode_item(void *context, size_t item) {
+static void make_item(void *context, size_t item) {
     const batch *all = context;
+    const tfpipe_bytes *input = all->inputs + item;
     const int32_t *box = all->boxes + 4 * item;
     tfpipe_request request = *all->request;
     char message[TFPIPE_MESSAGE_BYTES];
@@ -42,36 +42,45 @@ static void decode_item(void *context, size_t item) {
     request.width = box[3];
     request.flip = all->flips[item];
     request.ratio = choose_ratio(&request, all->max_ratio);
-    const size_t row = all->rows == NULL ? item : (size_t)all->rows[item];
-    all->results[item] = tfpipe_decode_one_of_many(all->encoded[item].data, all->encoded[item].size, &request, all->streams,
-                                                   all->images + row * all->image_bytes, message);
+    uint8_t *const out = all->images + (all->rows == NULL ? item : (size_t)all->rows[item]) * all->image_bytes;
+    all->results[item] =
+        all->sizes != NULL ? tfpipe_resize_pixels(input, all->sizes + 2 * item, &request, all->streams, out)
+                           : tfpipe_decode_one_of_many(input->data, input->size, &request, all->streams, out, message);
+}
+
+static void make_items(batch *all, size_t count, int32_t threads) {
+    const tfpipe_request *request = all->request;
+    const size_t value_bytes = request->dtype == TFPIPE_UINT8 ? 1 : request->dtype == TFPIPE_FLOAT32 ? 4 : 2;
+    all->image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes;
+    all->streams = count * all->image_bytes > CACHED_BYTES;
+    tfpipe_run_parallel(&tfpipe_computing, make_item, all, count, threads);
 }
 
 void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips, size_t count,
                          const tfpipe_request *request, int32_t max_ratio, int32_t threads, const int64_t *rows,
                          void *images, int32_t *results) {
-    const size_t value_bytes = request->dtype == TFPIPE_UINT8 ? 1 : request->dtype == TFPIPE_FLOAT32 ? 4 : 2;
-    batch all = {.encoded = encoded,
+    batch all = {.inputs = encoded,
                  .boxes = boxes,
                  .flips = flips,
                  .request = request,
                  .max_ratio = max_ratio,
                  .rows = rows,
                  .images = images,
-                 .image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes,
                  .results = results};
-    all.streams = count * all.image_bytes > CACHED_BYTES;
-    tfpipe_run_parallel(&tfpipe_computing, decode_item, &all, count, threads);
+    make_items(&all, count, threads);
 }
 
-int tfpipe_draw_crops(const int32_t *seeds, const int32_t *sizes, size_t count, const tfpipe_crops *crops,
-                      int32_t *boxes, uint8_t *flips) {
-    for (size_t k = 0; k < count; k++) {
-        const int32_t *seed = seeds + 2 * k, *size = sizes + 2 * k;
-        if (size[0] < 1 || size[1] < 1) return TFPIPE_BAD_REQUEST;
-        tfpipe_draw_crop(seed, size[0], size[1], crops, boxes + 4 * k);
-        if (crops->stored[0] > 0) tfpipe_squeeze_box(boxes + 4 * k, size, crops->stored);
-        flips[k] = (uint8_t)tfpipe_draw_flip(seed);
-    }
-    return TFPIPE_OK;
+void tfpipe_resize_batch(const tfpipe_bytes *pixels, const int32_t *sizes, const int32_t *boxes, const uint8_t *flips,
+                         size_t count, const tfpipe_request *request, int32_t threads, const int64_t *rows,
+                         void *images, int32_t *results) {
+    batch all = {.inputs = pixels,
+                 .sizes = sizes,
+                 .boxes = boxes,
+                 .flips = flips,
+                 .request = request,
+                 .max_ratio = 1,
+                 .rows = rows,
+                 .images = images,
+                 .results = results};
+    make_items(&all, count, threads);
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "crops.h"
+#include "tfpipe_native.h"
 
 enum { ATTEMPTS = 10, ROUNDS = 10 };
 
@@ -84,7 +84,8 @@ static int draw_extent(generator *from, int32_t height, int32_t width, float min
     return min_area <= area && area <= max_area && 0 < wide && wide <= width && 0 < high && high <= height;
 }
 
-void tfpipe_draw_crop(const int32_t seed[2], int32_t height, int32_t width, const tfpipe_crops *crops, int32_t box[4]) {
+/* Draws a crop of an image of this size, which must have a pixel. The box is y, x, height, width. */
+static void draw_crop(const int32_t seed[2], int32_t height, int32_t width, const tfpipe_crops *crops, int32_t box[4]) {
     generator from = seed_generator((uint32_t)seed[0], (uint32_t)seed[1]);
     const float min_area = crops->min_area * (float)width * (float)height;
     const float max_area = crops->max_area * (float)width * (float)height;
@@ -105,7 +106,8 @@ void tfpipe_draw_crop(const int32_t seed[2], int32_t height, int32_t width, cons
     box[3] = width;
 }
 
-void tfpipe_squeeze_box(int32_t box[4], const int32_t original[2], const int32_t stored[2]) {
+/* Converts a box to pixels of an image that was squeezed to another size: its corners keep their shares. */
+static void squeeze_box(int32_t box[4], const int32_t original[2], const int32_t stored[2]) {
     if (original[0] == stored[0] && original[1] == stored[1]) return;
     for (int axis = 0; axis < 2; axis++) {
         const float size = (float)original[axis], extent = (float)stored[axis];
@@ -118,7 +120,19 @@ void tfpipe_squeeze_box(int32_t box[4], const int32_t original[2], const int32_t
     }
 }
 
-int tfpipe_draw_flip(const int32_t seed[2]) {
+static int draw_flip(const int32_t seed[2]) {
     generator from = seed_generator((uint32_t)seed[0] ^ FLIP_KEY[0], (uint32_t)seed[1] ^ FLIP_KEY[1]);
     return (int)(draw(&from) & 1);
+}
+
+int tfpipe_draw_crops(const int32_t *seeds, const int32_t *sizes, size_t count, const tfpipe_crops *crops,
+                      int32_t *boxes, uint8_t *flips) {
+    for (size_t k = 0; k < count; k++) {
+        const int32_t *seed = seeds + 2 * k, *size = sizes + 2 * k;
+        if (size[0] < 1 || size[1] < 1) return TFPIPE_BAD_REQUEST;
+        draw_crop(seed, size[0], size[1], crops, boxes + 4 * k);
+        if (crops->stored[0] > 0) squeeze_box(boxes + 4 * k, size, crops->stored);
+        flips[k] = (uint8_t)draw_flip(seed);
+    }
+    return TFPIPE_OK;
 }

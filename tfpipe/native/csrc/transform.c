@@ -36,26 +36,21 @@ typedef uint16_t unsigned_shorts_16 __attribute__((vector_size(32)));
 typedef int32_t ints_8 __attribute__((vector_size(32)));
 typedef uint32_t unsigned_ints_8 __attribute__((vector_size(32)));
 
-#define VECTOR shorts_16
-#define UNSIGNED unsigned_shorts_16
-#define MULTIPLY_HIGH(a, b) ((shorts_16)_mm256_mulhi_epi16((__m256i)(a), _mm256_set1_epi16(b)))
-#define TRANSFORM_COLUMNS TFPIPE_AVX2 INLINE void transform_columns_16
-#include "transform_columns.h"
+#define MIX_16(how, a, b) ((shorts_16)_mm256_unpack##how((__m256i)(a), (__m256i)(b)))
 
 #define VECTOR shorts_16
-#define UNSIGNED unsigned_shorts_16
+#define UNSIGNED_VECTOR unsigned_shorts_16
 #define INTS ints_8
 #define UNSIGNED_INTS unsigned_ints_8
-#define MIX_LOW(a, b) ((shorts_16)_mm256_unpacklo_epi16((__m256i)(a), (__m256i)(b)))
-#define MIX_HIGH(a, b) ((shorts_16)_mm256_unpackhi_epi16((__m256i)(a), (__m256i)(b)))
+#define MULTIPLY_HIGH(a, b) ((shorts_16)_mm256_mulhi_epi16((__m256i)(a), _mm256_set1_epi16(b)))
 #define MULTIPLY_PAIRS(a, x, y) \
     ((ints_8)_mm256_madd_epi16((__m256i)(a), _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)(y) << 16 | (uint16_t)(x)))))
+#define MIX_LOW(a, b) MIX_16(lo_epi16, a, b)
+#define MIX_HIGH(a, b) MIX_16(hi_epi16, a, b)
 #define TO_SHORTS(a, b) ((shorts_16)_mm256_packs_epi32((__m256i)(a), (__m256i)(b)))
 #define BEGIN TFPIPE_AVX2 INLINE
-#define NAME(name) accurate_##name##_16
-#include "accurate_columns.h"
-
-#define MIX_16(how, a, b) ((shorts_16)_mm256_unpack##how((__m256i)(a), (__m256i)(b)))
+#define NAME(name) name##_columns_16
+#include "transform_columns.h"
 
 /* Transposes the eight rows of both halves. */
 TFPIPE_AVX2 INLINE void transpose_16(shorts_16 rows[8]) {
@@ -91,10 +86,10 @@ TFPIPE_AVX2 static void transform_pair_by_avx2(const int16_t *blocks, const tfpi
             load_halves(blocks + 8 * i, blocks + TFPIPE_PAIR_STEP + 8 * i),
             load_halves(targets[0].factors + 8 * i, targets[1].factors + 8 * i));
     if (is_accurate) accurate_columns_16(v, ACCURATE_FIRST);
-    else transform_columns_16(v);
+    else fast_columns_16(v);
     transpose_16(v);
     if (is_accurate) accurate_columns_16(v, ACCURATE_SECOND);
-    else transform_columns_16(v);
+    else fast_columns_16(v);
     transpose_16(v);
     uint8_t *low = targets[0].out, *high = targets[1].out;
     for (int i = 0; i < 8; i += 2) {

@@ -18,22 +18,17 @@ enum {
 };
 
 #define VECTOR shorts
-#define UNSIGNED unsigned_shorts
-#define MULTIPLY_HIGH multiply_high
-#define TRANSFORM_COLUMNS TFPIPE_INLINE void transform_columns
-#include "transform_columns.h"
-
-#define VECTOR shorts
-#define UNSIGNED unsigned_shorts
+#define UNSIGNED_VECTOR unsigned_shorts
 #define INTS ints
 #define UNSIGNED_INTS unsigned_ints
+#define MULTIPLY_HIGH multiply_high
+#define MULTIPLY_PAIRS multiply_pairs
 #define MIX_LOW mix_low
 #define MIX_HIGH mix_high
-#define MULTIPLY_PAIRS multiply_pairs
 #define TO_SHORTS to_shorts
 #define BEGIN TFPIPE_INLINE
-#define NAME(name) accurate_##name
-#include "accurate_columns.h"
+#define NAME(name) name##_columns
+#include "transform_columns.h"
 
 TFPIPE_INLINE void store_rows(const shorts rows[8], int shift, uint8_t *out, size_t stride) {
     for (int i = 0; i < 8; i += 2) {
@@ -60,10 +55,10 @@ TFPIPE_INLINE void transform_8(const int16_t *block, const int16_t *factors, int
     if (is_accurate && has_first_row_alone(block, 0)) /* then what is too large for 16 bits wraps around */
         for (int i = 7; i >= 0; i--) v[i] = shift_left(v[0], 2);
     else if (is_accurate) accurate_columns(v, ACCURATE_FIRST);
-    else transform_columns(v);
+    else fast_columns(v);
     transpose(v);
     if (is_accurate) accurate_columns(v, ACCURATE_SECOND);
-    else transform_columns(v);
+    else fast_columns(v);
     transpose(v);
     store_rows(v, is_accurate ? 0 : FAST_SHIFT, out, stride);
 }
