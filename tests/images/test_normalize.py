@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images import jpeg
+from tfpipe.images import jpeg, transcode
 from tfpipe.images.decode import decode_pixels
 from tfpipe.images.jpeg import read_header
 from tfpipe.images.normalize import BadImage, check_stored, get_codec_versions, judge, prepare_image
@@ -456,6 +456,17 @@ def test_progressive_files_are_reencoded_where_asked(make: Any, tf_jpeg: Any) ->
     assert (got.changed, got.noticed) == (("progressive_reencoded",), ())
     assert b"\xff\xc2" not in got.encoded
     assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
+
+
+def test_a_jpeg_is_resized_to_the_bytes_of_pillow_in_every_direction(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = [ImageForm(resize_short=24), ImageForm(square=33), ImageForm(resize_short=20, seekable=True)]
+    images = [make.jpeg(200, 90, exif=make.exif(turn)) for turn in range(1, 9)]
+    images += [make.jpeg(61, 400, progressive=True), make.jpeg(90, 90, subsampling=0)]
+    natively = [prepare_image(data, form) for data in images for form in forms]
+    monkeypatch.setattr(transcode, "resize_jpeg", lambda header, size: None)
+    assert natively == [prepare_image(data, form) for data in images for form in forms]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])

@@ -84,5 +84,7 @@ def test_what_the_check_refuses_is_not_resized(rng: random.Random) -> None:
 
 @pytest.mark.parametrize(("size", "ratio"), [((0, 4), 1), ((4, 4), 3)])
 def test_a_size_or_ratio_that_is_impossible(size: tuple[int, int], ratio: int) -> None:
-    with pytest.raises(ValueError, match=r"^(The result must have at least one pixel|`ratio` must be 1, 2, 4 or 8), got "):
+    with pytest.raises(
+        ValueError, match=r"^(The result must have at least one pixel|`ratio` must be 1, 2, 4 or 8), got "
+    ):
         native_jpeg.decode_resized(b"", size, ratio)

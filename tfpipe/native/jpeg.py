@@ -88,8 +88,8 @@ def decode(
 def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:
     """Decodes a whole JPEG of three components, checks it as `check` does, and resizes it: RGB pixels, row by row.
 
-    They are those that Pillow decodes and its bicubic filter makes. Sizes are width and height; `ratio` is 1, 2, 4 or 8,
-    the reduction while decoding.
+    They are those that Pillow decodes and its bicubic filter makes. `new_size` is width and height; `ratio` is 1, 2, 4
+    or 8, the reduction while decoding.
     """
     width, height = new_size
     check_result(height, width, ratio, "ratio")
