@@ -78,12 +78,22 @@ static void decode(const char *what, size_t index, const uint8_t *data, size_t s
     free(result);
 }
 
-/* Checks a JPEG, makes it seekable, and decodes parts of the original and of what was made. */
+static void decode_resized(const uint8_t *data, size_t size) {
+    uint8_t result[40 * 30 * 3];
+    for (int32_t ratio = 1; ratio <= 8; ratio *= 2) {
+        memset(result, 0xA5, sizeof result);
+        const int code = tfpipe_decode_resized(data, size, MAX_PIXELS, ratio, result, 30, 40, message);
+        print_result("decode_resized", (size_t)ratio, code, result, code == TFPIPE_OK ? sizeof result : 0);
+    }
+}
+
+/* Checks a JPEG, resizes it, makes it seekable, and decodes parts of the original and of what was made. */
 static void run_jpeg(size_t size, size_t count) {
     uint8_t *data = take(size), *made = NULL;
     tfpipe_request *requests = take(count * sizeof *requests);
     size_t made_bytes = 0;
     print_result("check", 0, tfpipe_check(data, size, MAX_PIXELS, message), "", 0);
+    decode_resized(data, size);
     const int code = tfpipe_make_seekable(data, size, MAX_PIXELS, &made, &made_bytes, message);
     print_result("make_seekable", 0, code, made, made_bytes);
     for (size_t i = 0; i < count; i++) {
