@@ -40,6 +40,7 @@ from tfpipe.engine.columns.values import (
     number_classes,
     rename_classes,
 )
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, join_columns, parse_columns
@@ -84,6 +85,15 @@ def leave_out_masked(batch: Batch) -> Batch:
         name: [values[row] for row in rows] if isinstance(values, list) else values[rows]
         for name, values in batch.items()
     }
+
+
+def form_batch(batch: Batch, config: PipelineConfig) -> Any:
+    """Returns a batch as the trainer gets it: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
+    if not config.as_supervised:
+        return batch
+    inputs = {name: batch[name] for name in ("image", "crop", "flip", *config.extra_features) if name in batch}
+    first = inputs if len(inputs) > 1 else inputs["image"]
+    return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,7 @@ class BatchMaker(Maker):
         self.decoding = Decoding(
             form=self.form,
             raw_size=(self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None,
-            size=plan.decoded_size if config.augment == "device" else config.size,
+            size=plan.image_size,
             dtype=config.image_dtype,
             options=config.augment_options,
             reduces=config.augment_options.dct_scaling is not False,

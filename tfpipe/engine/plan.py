@@ -36,6 +36,11 @@ class BatchPlan:
         return len(self.rows)
 
     @property
+    def parts(self) -> tuple[BatchPlan, ...]:
+        """The plan itself: the only dataset of its batches."""
+        return (self,)
+
+    @property
     def replica_batch_size(self) -> int:
         """The number of rows of a batch of one replica."""
         return split_batch(self.config.batch_size, self.host.num_replicas)
@@ -88,6 +93,11 @@ class BatchPlan:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(None if stored is None else stored[0])
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """The height and width of the images of a batch."""
+        return self.decoded_size if self.config.augment == "device" else self.config.size
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of these rows in a step, counted through all shards, or those of the view: int64 [n].

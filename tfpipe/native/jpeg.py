@@ -157,11 +157,8 @@ def check_result(height: int, width: int, ratio: int, name: str) -> None:
 
 @functools.cache
 def _declare() -> ctypes.CDLL:
-    return declare(library.load())
-
-
-def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
-    """Sets the types of the functions of a library that this module calls, and returns it."""
+    """Returns the library with the types of the functions that this module calls."""
+    loaded = library.load()
     text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
     loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
     loaded.tfpipe_find_intervals.argtypes = (text, size)

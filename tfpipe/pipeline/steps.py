@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
-from tfpipe.engine.batch import Maker, leave_out_masked
+from tfpipe.engine.batch import Maker, form_batch, leave_out_masked
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
@@ -265,7 +265,6 @@ class _Steps:
 
     def _form(self, arrays: Sequence[tf.Tensor]) -> Any:
         """Makes the trainer's structure out of the arrays of a batch."""
-        config = self._plan.config
         parts: dict[str, Any] = {}
         lengths: dict[str, list[tf.Tensor]] = {}
         for output, array in zip(self._outputs, arrays, strict=True):
@@ -275,12 +274,7 @@ class _Steps:
                 parts[output.name] = array
         for name, of_axes in lengths.items():
             parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], of_axes)
-        if not config.as_supervised:
-            return parts
-        names = ("image", "crop", "flip", *config.extra_features)
-        inputs = {name: parts[name] for name in names if name in parts}
-        first = inputs if len(inputs) > 1 else inputs["image"]
-        return (first, parts["label"], parts["mask"]) if "mask" in parts else (first, parts["label"])
+        return form_batch(parts, self._plan.config)
 
 
 @dataclass(frozen=True)
@@ -316,11 +310,8 @@ def _list_outputs(plan: BatchPlan) -> list[_Output]:
     per_record = () if plan.num_images is None else (plan.num_images,)
     outputs = []
     if source.has_images:
-        on_device = config.augment == "device"
-        size = plan.decoded_size if on_device else config.size
-        dtype = "uint8" if on_device else config.image_dtype
-        outputs.append(_Output("image", getattr(tf, dtype), (rows, *per_record, *size, 3)))
-        if on_device:
+        outputs.append(_Output("image", getattr(tf, config.image_dtype), (rows, *per_record, *plan.image_size, 3)))
+        if config.augment == "device":
             outputs.append(_Output("crop", tf.float32, (rows, *per_record, 4)))
             outputs.append(_Output("flip", tf.uint8, (rows, *per_record)))
     if source.label_key is not None:
@@ -337,8 +328,7 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
     """Lists the arrays of a feature: the values, and the stored sizes of what is padded or ragged."""
     name, spec, rows = feature.name, feature.spec, None if is_true_size(plan) else plan.replica_batch_size
     if name in plan.masks:
-        on_device = plan.config.augment == "device"
-        return [_Output(name, tf.int32, (rows, *(plan.decoded_size if on_device else plan.config.size)))]
+        return [_Output(name, tf.int32, (rows, *plan.image_size))]
     if spec.tensor is not None:
         dtype = tf.dtypes.as_dtype(spec.tensor.dtype)
         if feature.is_ragged:

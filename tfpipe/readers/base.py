@@ -15,7 +15,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
-from tfpipe.engine.plan import AnyPlan, MixedPlan, check_start_step, plan_batches
+from tfpipe.engine.plan import AnyPlan, check_start_step, plan_batches
 from tfpipe.engine.position import Position, Split, check_layers, get_layer, number_data, read_state
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -151,8 +151,7 @@ def locate(maker: Maker, start_step: int) -> Position:
 
 def list_splits(plan: AnyPlan) -> list[Split]:
     """Lists the splits that a plan reads: one, or one of each dataset of a mixture."""
-    parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
-    read = [(part.source.manifest, part.source.split) for part in parts]
+    read = [(part.source.manifest, part.source.split) for part in plan.parts]
     return [(manifest, split) for manifest, split in read if manifest and split]
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import Batch, Maker, Transform, leave_out_masked
+from tfpipe.engine.batch import Batch, Maker, Transform, form_batch, leave_out_masked
 from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
 from tfpipe.system.arguments import check_function
@@ -57,12 +57,7 @@ class Finish:
         batch = self._convert(batch)
         if has_true_size(config, plan.batch_size) and not self._fills_up:
             batch = leave_out_masked(batch)
-        batch = self._place(self._change(batch))
-        if not config.as_supervised:
-            return batch
-        inputs = {name: batch[name] for name in ("image", *config.extra_features)}
-        first = inputs if config.extra_features else inputs["image"]
-        return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
+        return form_batch(self._place(self._change(batch)), config)
 
     def _convert(self, batch: Batch) -> Batch:
         """Turns arrays into those of a framework."""

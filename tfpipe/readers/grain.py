@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.order import ORDER_VERSION
-from tfpipe.engine.plan import MixedPlan
 from tfpipe.engine.record_reader import Numbers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
@@ -243,15 +242,14 @@ class GrainBatches:
 
     def __repr__(self) -> str:
         plan = self._batches.plan
-        parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
         records = [
             f"{part.config.batch_size} of {part.source.manifest.splits[self._split].fingerprint[:16]}"
-            for part in parts
+            for part in plan.parts
             if part.source.manifest is not None
         ]
         order = "evaluation"
         if self._batches.config.training:
-            blocks = " and ".join(str(part.order.block_records) for part in parts)
+            blocks = " and ".join(str(part.order.block_records) for part in plan.parts)
             order = f"seed {self._batches.config.seed}, blocks of {blocks}, order {ORDER_VERSION}"
         return f"<batches of {self._split!r}: {', '.join(records)}; {order}>"
 

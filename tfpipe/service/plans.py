@@ -47,7 +47,7 @@ _PLAN = {
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
     """Returns the plan by which a worker makes the batches of all rows."""
-    parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
+    parts = plan.parts
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     options = asdict(plan.config)
     return {
@@ -114,7 +114,7 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
     classes = masks = record_bytes = 0
     if plan is not None:
         images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
-        size, record_bytes = plan.decoded_size if config.augment == "device" else size, int(plan.source.record_bytes)
+        size, record_bytes = plan.image_size, int(plan.source.record_bytes)
     padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
     pixel_bytes = 3 * int(np.dtype(DTYPES[config.image_dtype]).itemsize) + masks
     row_bytes = prod(size) * images * pixel_bytes + 8 * padded + record_bytes

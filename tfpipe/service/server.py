@@ -20,7 +20,6 @@ from typing import Any
 from pyarrow import flight
 
 from tfpipe.engine.batch import Batch, Maker
-from tfpipe.engine.plan import MixedPlan
 from tfpipe.errors import TfpipeError, first_line
 from tfpipe.service.arrays import SCHEMA, send
 from tfpipe.service.plans import MOST_BYTES, RELEASE, Ticket, count_bytes, open_ticket, read_ticket
@@ -184,7 +183,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def _make(self, turn: Turn, ticket: Ticket) -> Batch:
         whole = self._open(turn, ticket)
-        for plan in whole.plan.parts if isinstance(whole.plan, MixedPlan) else (whole.plan,):
+        for plan in whole.plan.parts:
             count_bytes(len(ticket.rows), plan.config, plan)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         stored = maker.read(ticket.epoch, ticket.step)

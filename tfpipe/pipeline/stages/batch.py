@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.batch import form_batch
 from tfpipe.engine.plan import BatchPlan, has_true_size
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages.parse import Features
@@ -93,14 +94,9 @@ def _format_batch(plan: BatchPlan, batch: Features) -> Any:
         result["label"] = tf.cast(result["label"], tf.int32)
         if config.one_hot:
             result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
-    if not config.as_supervised:
-        return result
-    input_names = ("image", *config.extra_features)  # of records with images
-    inputs = {name: result[name] for name in input_names if name in result}
-    first = inputs if len(inputs) > 1 else inputs["image"]
-    if "mask" in result:
-        return first, result["label"], tf.cast(result["mask"], tf.float32)
-    return first, result["label"]
+    if config.as_supervised and "mask" in result:
+        result["mask"] = tf.cast(result["mask"], tf.float32)
+    return form_batch(result, config)
 
 
 def prefetch_batches(plan: BatchPlan) -> Stage:

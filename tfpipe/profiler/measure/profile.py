@@ -337,7 +337,7 @@ def _describe(
 
 def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[StageTiming, ...]:
     config = plan.config
-    height, width = plan.decoded_size if config.augment == "device" else config.size
+    height, width = plan.image_size
     value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
     image_bytes = height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes
     reads, threads = count_batches_read(plan), config.max_threads
