@@ -60,8 +60,8 @@ def inspect(
     from tfpipe.dataset.load import load_manifest
 
     manifest = load_manifest(dataset)
-    if split is not None and split not in manifest.splits:
-        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    if split is not None:
+        manifest.get_split(split)
     if record is not None:
         from tfpipe.cli.inspect_records import show_record
 

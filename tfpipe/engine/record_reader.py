@@ -100,8 +100,7 @@ class RecordReader:
 
     def __init__(self, directory: str, manifest: Manifest, split: str) -> None:
         check_readable(directory)
-        if split not in manifest.splits:
-            raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+        info = manifest.get_split(split)
         if not manifest.random_access:
             raise ConfigError(
                 f"The shards of {directory} are {manifest.compression} compressed: their records can be read from the "
@@ -110,15 +109,14 @@ class RecordReader:
         self.directory, self.manifest, self.split = directory, manifest, split
         self._root = manifest.shard_directory(directory)
         check_readable(self._root)
-        self._shards = manifest.splits[split].shards
+        self._shards = info.shards
         remote = [self._shard_path(shard) for shard in self._shards] if is_url(self._root) else []
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
         self._num_bytes = round(sum(each.splits[split].memory_bytes for each in (manifest, *manifest.columns)))
         self._unframe = unframe if not manifest.compression else _unpack_or_none
-        chosen = manifest.splits[split].chosen
-        self._chosen = None if chosen is None else chosen.numbers
+        self._chosen = None if info.chosen is None else info.chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
         self._lock = ForkLock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()

@@ -14,7 +14,7 @@ from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
+from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
@@ -58,16 +58,15 @@ class Source:
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> Source:
         """Makes the source of a split of a dataset that `load_manifest` opened."""
-        info = _get_split(manifest, split)
-        directory = manifest.directory
-        if not directory:
+        info = manifest.get_split(split)
+        if not manifest.directory:
             raise ConfigError(
                 "The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie."
             )
         if not info.records:
             raise DataError(f"{split!r} of {manifest.address} has no records.")
         random_access = manifest.random_access
-        root, records = manifest.shard_directory(directory), info.records_per_shard
+        root, records = manifest.shard_directory(manifest.directory), info.records_per_shard
         return cls(
             name=f"{split!r} of {manifest.address}",
             files=tuple(file_io.join_names(root, (shard.file for shard in info.shards))),
@@ -205,12 +204,6 @@ def get_source(data: Manifest | Source, split: str | None) -> Source:
     if split is None:
         raise ConfigError(f"Say which split to read: {', '.join(data.splits)}.")
     return Source.from_manifest(data, split)
-
-
-def _get_split(manifest: Manifest, split: str) -> SplitInfo:
-    if split not in manifest.splits:
-        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
-    return manifest.splits[split]
 
 
 def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.errors import ConfigError
 from tfpipe.format import file_names
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
@@ -241,6 +242,12 @@ class Manifest:
     def address(self) -> str:
         """The text that opens the same data again: the directory, and behind an `@` the view."""
         return f"{self.directory}@{self.view}" if self.view else self.directory
+
+    def get_split(self, split: str) -> SplitInfo:
+        """Returns the facts of a split; raises a ConfigError if there is no such split."""
+        if split not in self.splits:
+            raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(self.splits)}.")
+        return self.splits[split]
 
     @property
     def image_key(self) -> str | None:

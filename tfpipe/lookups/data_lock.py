@@ -74,9 +74,7 @@ class DataLock:
         """
         check_version(self.order, f"The lock of {self.data}")
         manifest = load_manifest(self.data)
-        if self.split not in manifest.splits:
-            raise ConfigError(f"The dataset has no split {self.split!r}; it has {', '.join(manifest.splits)}.")
-        found = manifest.splits[self.split].fingerprint
+        found = manifest.get_split(self.split).fingerprint
         if found != self.fingerprint and (held := find_held(self.data, self._fits)) is not None:
             _logger.warning("%s", held.note)
             manifest = held.begun
@@ -107,8 +105,7 @@ def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLoc
             f"{manifest.directory} is compressed, so its records have no exact order. Write it anew by `tfpipe reshard "
             "--opaque`."
         )
-    if split not in manifest.splits:
-        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    manifest.get_split(split)
     plan = plan_batches(Source.from_manifest(manifest, split), config)
     exact = replace(config, block_records=plan.order.block_records)
     columns = _list_columns(plan, manifest, split)
