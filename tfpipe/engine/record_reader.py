@@ -185,12 +185,8 @@ class RecordReader:
     def announce(self, numbers: NDArray[np.int64], soon: NDArray[np.int64] | None = None) -> None:
         """Asks storage for records that are read soon, all at once, if the system has a call for that.
 
-        Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it.
-
-        Args:
-            numbers: The numbers of the records, from 0.
-            soon: The numbers of records that are read after those. An object store is asked at once for all that lie
-                behind each other.
+        Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it. An object store is
+        asked at once for all records that lie behind each other, also among those that are read `soon` after.
         """
         for column in self._columns:
             column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
@@ -277,19 +273,10 @@ class RecordReader:
         }
 
     def read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads records into one block of memory, in any order and with repetitions.
+        """Reads records, each from 0, into one block of memory, in any order and with repetitions; all are whole.
 
-        Args:
-            numbers: The numbers of the records, each from 0: int64 [records].
-            memory: The memory to read into. None, or if it is too small: new memory.
-
-        Returns:
-            The records in the order of `numbers`, all of them whole.
-
-        Raises:
-            FormatError: A file is missing, has another size than the manifest says, or is damaged. The message is that
-                of `reader[index]` for the first damaged record.
-            DataError: A file cannot be read.
+        `memory` that is too small is replaced by new memory. Errors are those of `reader[index]` for the first record
+        that is damaged or cannot be read.
         """
         try:
             block = self._try_to_read_block(numbers, memory)
@@ -300,12 +287,9 @@ class RecordReader:
         return join_block([self.read_payload(int(number)) for number in numbers], memory)
 
     def read_what_is_whole(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads records as `read_block` does, but a record that is damaged or cannot be read is no error.
+        """Reads records as `read_block` does, but the block says which ones are damaged or cannot be read.
 
-        The block says which records are whole.
-
-        Raises:
-            DataError: This process may not open another file, which says nothing about any record.
+        Only that this process may not open another file is an error, since it says nothing about any record.
         """
         with suppress(FormatError, DataError, OSError):
             return self._try_to_read_block(numbers, memory)

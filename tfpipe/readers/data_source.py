@@ -139,11 +139,7 @@ class DataSource:
             indices: The numbers, each from 0 or, below 0, counted from the end; in any order and with repetitions.
 
         Raises:
-            ConfigError: The numbers are not whole ones in one list or array.
-            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
-            FormatError: A file is missing, has another size than the manifest says, or is damaged; or a record has no
-                image.
-            DataError: A file cannot be read.
+            ConfigError: The numbers are not whole ones in one list or array. Other errors are those of `source[index]`.
         """
         numbers = self._choose(indices)
         return list(map(self._make_record, numbers.tolist(), self._reader.read_examples(numbers)))
@@ -168,10 +164,8 @@ class DataSource:
             By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
 
         Raises:
-            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form.
-            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
-            FormatError: A file is missing, has another size than the manifest says, or is damaged.
-            DataError: A file cannot be read.
+            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form. Other
+                errors are those of `source[index]`.
         """
         return self._reader.read_columns(self._choose(indices), names, memory)
 
