@@ -134,6 +134,10 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
         FormatError: An input file holds no TFRecords, or a damaged one.
     """
     started = time.monotonic()
+    if file_io.is_url(config.output):
+        raise ConfigError(
+            f"`opaque` writes to a disk of this machine, got {config.output}. Write to a local folder, and copy it."
+        )
     files = _find_files(config.input)
     split = file_names.check_split_name(config.split or "train")
     key = key_of(config.seed) if config.shuffle else None

@@ -252,6 +252,8 @@ def test_refusals(inputs: Path, expected: Path, tmp_path: Path) -> None:
         run(tmp_path, "none", tmp_path / "out")
     with pytest.raises(ConfigError, match="reads files of this machine, got gs://"):
         run_job(ShardConfig("gs://bucket/files", str(tmp_path / "out")))
+    with pytest.raises(ConfigError, match="writes to a disk of this machine, got s3://"):
+        run_job(ShardConfig(str(inputs), "s3://bucket/out"))
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(DataError, match=r"The 1 files of .* have no record"):
         run_job(ShardConfig(str(tmp_path / "empty"), str(tmp_path / "out"), workers=1))

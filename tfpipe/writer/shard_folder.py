@@ -6,6 +6,7 @@ A shard appears under its name when it is complete, then its index, and the row 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import IO, Any
@@ -18,7 +19,7 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.working_folder import WorkingFolder
-from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
+from tfpipe.writer.written_shard import WrittenShard
 
 CountRecord = Callable[[ShardStats, Mapping[str, Any]], None]
 """A function that counts a record by its features, as `count_record` does once it knows their schema."""
@@ -31,13 +32,13 @@ class ShardWriter(RecordWriter):
         super().__init__(file)
         self.stats = ShardStats()
         self.left_out: list[dict[str, Any]] = []
-        self._count, self._facts = count, facts
+        self._count, self.facts = count, facts
 
     def count(self, features: Mapping[str, Any]) -> None:
         """Counts a record, which is written by itself; errors are those of the function that counts."""
         self._count(self.stats, features)
-        if self._facts is not None:
-            self._facts.add(features)
+        if self.facts is not None:
+            self.facts.add(features)
 
     def add(self, features: Mapping[str, Any], payload: bytes) -> None:
         """Counts and writes a record. If it cannot be counted, it is not written either."""
@@ -47,10 +48,6 @@ class ShardWriter(RecordWriter):
     def describe_shard(self, name: str) -> WrittenShard:
         """Returns the description of the shard under a name."""
         return WrittenShard(self.describe(name), self.stats, self.left_out, len(self.left_out))
-
-    def encode_facts(self) -> bytes | None:
-        """Returns the content of the file with the facts about the records; None where nobody keeps them."""
-        return None if self._facts is None else self._facts.encode(self.describe("").sha256)
 
 
 class ShardFolder(WorkingFolder):
@@ -102,16 +99,20 @@ class ShardFolder(WorkingFolder):
     def save_beside(self, file: str, writer: ShardWriter) -> None:
         """Saves the index of a shard, and the facts about its records."""
         file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
-        if (facts := writer.encode_facts()) is not None:
+        if writer.facts is not None:
+            facts = writer.facts.encode(writer.describe(file).sha256)
             file_io.write_file(self.facts_path(file), facts, self.temporary(file), makes_folders=True)
 
     def save_written(self, shard: WrittenShard) -> None:
         """Saves the row that says that a shard is finished."""
-        file_io.write_file(self.row_path(shard.info.file), encode_row(shard), makes_folders=True)
+        file_io.write_file(self.row_path(shard.info.file), json.dumps(shard.to_json()).encode(), makes_folders=True)
 
     def find_written(self, file: str) -> WrittenShard | None:
-        """Returns a shard that some run finished; None if there is no reliable row about it."""
-        return read_row(self.row_path(file))
+        """Returns a shard that some run finished; None if its row is missing or was cut off."""
+        try:
+            return WrittenShard.from_json(json.loads(file_io.read_regular(self.row_path(file)) or b""))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     def find_finished(self, file: str) -> WrittenShard | None:
         """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""

@@ -14,7 +14,6 @@ from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
-from tfpipe.storage.file_io import read_regular
 from tfpipe.writer.record_form import RecordForm
 
 
@@ -57,19 +56,6 @@ def make_split_info(split: str, shards: Sequence[WrittenShard], num_classes: int
     """Returns the manifest's entry for a split with these shards, in order. Without labels it has 0 classes."""
     stats = merge_stats(shard.stats for shard in shards)
     return stats.to_split_info(split, [shard.info for shard in shards], num_classes)
-
-
-def encode_row(shard: WrittenShard) -> bytes:
-    """Returns the content of the row about a shard."""
-    return json.dumps(shard.to_json()).encode()
-
-
-def read_row(path: str) -> WrittenShard | None:
-    """Reads the row about a shard; returns None if it is missing or was cut off, so that the shard is written again."""
-    try:
-        return WrittenShard.from_json(json.loads(read_regular(path) or b""))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def make_manifest(name: str, form: RecordForm, splits: Mapping[str, SplitInfo]) -> Manifest:
