@@ -185,8 +185,8 @@ def _find_finished(output: str, job: str) -> OpaqueResult | None:
 def _find_files(pattern: str) -> list[str]:
     if file_io.is_url(pattern):
         raise ConfigError(f"`opaque` reads files of this machine, got {pattern}. Copy them to a local disk.")
-    files = find_files(pattern)
-    return list(map(files.path, files.names))
+    root, names = find_files(pattern)
+    return [file_io.join(root, name) for name in names]
 
 
 def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], workers: int) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tfpipe.dataset.find_files import (
-    ForeignFiles,
     describe_missing_files,
     find_files,
     group_by_split,
@@ -37,16 +36,16 @@ def test_the_split_is_in_the_name(name: str, split: str) -> None:
 
 
 def test_splits_keep_the_order_of_names() -> None:
-    files = ForeignFiles("/data", ("b-test-0", "extra", "a-train-1", "a-val-0", "z"))
-    assert group_by_split(files, {"extra": "unsupervised"}, None) == {
+    files = ("/data", ("b-test-0", "extra", "a-train-1", "a-val-0", "z"))
+    assert group_by_split(*files, {"extra": "unsupervised"}, None) == {
         "train": ("a-train-1", "z"),
         "validation": ("a-val-0",),
         "test": ("b-test-0",),
         "unsupervised": ("extra",),
     }
-    assert group_by_split(files, {"extra": "unsupervised"}, "all") == {"all": files.names}
+    assert group_by_split(*files, {"extra": "unsupervised"}, "all") == {"all": files[1]}
     with pytest.raises(ConfigError, match="A split's name must be letters"):
-        group_by_split(files, {}, "../x")
+        group_by_split(*files, {}, "../x")
 
 
 def test_missing_files_are_said() -> None:
@@ -70,21 +69,21 @@ def test_a_directory_gives_what_is_named_like_records(tmp_path: Path) -> None:
         ".x.tfrecord",
         "sub/c.tfrecord",
     )
-    assert find_files(str(tmp_path)) == ForeignFiles(str(tmp_path), ("b.tfrecord", "train-00000-of-00002"))
+    assert find_files(str(tmp_path)) == (str(tmp_path), ("b.tfrecord", "train-00000-of-00002"))
 
 
 def test_folders_count_where_the_directory_has_none(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.tfrec", "val/1.tfrec", "index/1.tfrec.idx", "readme.md")
     files = find_files(str(tmp_path))
-    assert files == ForeignFiles(str(tmp_path), ("train/1.tfrec", "val/1.tfrec"))
-    assert list(group_by_split(files, {}, None)) == ["train", "validation"]
+    assert files == (str(tmp_path), ("train/1.tfrec", "val/1.tfrec"))
+    assert list(group_by_split(*files, {}, None)) == ["train", "validation"]
 
 
 def test_a_pattern_takes_all_that_fits(tmp_path: Path) -> None:
     touch(tmp_path, "a/x.bin", "b/y.bin", "b/y.txt")
-    assert find_files(f"{tmp_path}/*/*.bin") == ForeignFiles(str(tmp_path), ("a/x.bin", "b/y.bin"))
-    assert find_files(f"{tmp_path}/b/*") == ForeignFiles(str(tmp_path / "b"), ("y.bin", "y.txt"))
-    assert find_files(str(tmp_path / "a" / "x.bin")) == ForeignFiles(str(tmp_path / "a"), ("x.bin",))
+    assert find_files(f"{tmp_path}/*/*.bin") == (str(tmp_path), ("a/x.bin", "b/y.bin"))
+    assert find_files(f"{tmp_path}/b/*") == (str(tmp_path / "b"), ("y.bin", "y.txt"))
+    assert find_files(str(tmp_path / "a" / "x.bin")) == (str(tmp_path / "a"), ("x.bin",))
 
 
 def test_names_that_no_manifest_holds_and_nothing_at_all(tmp_path: Path) -> None:

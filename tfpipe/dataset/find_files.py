@@ -4,7 +4,6 @@ import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
@@ -19,20 +18,11 @@ _NO_RECORDS = re.compile(r"\.(idx|index|json|jsonl|txt|md|csv|tmp|lock|incomplet
 _TFDS = re.compile(r"[a-z]\w*-(\w+)\.tfrecord-\d+-of-\d+", re.ASCII)
 
 
-@dataclass(frozen=True)
-class ForeignFiles:
-    """The files below one directory."""
+def find_files(target: str) -> tuple[str, tuple[str, ...]]:
+    """Finds the files that match a pattern, one file, or those of a directory that are named like TFRecords.
 
-    root: str  # an absolute path or a URL
-    names: tuple[str, ...]  # relative to `root`, sorted
-
-    def path(self, name: str) -> str:
-        """Returns the path of one of the files."""
-        return file_io.join(self.root, name)
-
-
-def find_files(target: str) -> ForeignFiles:
-    """Finds the files that match a pattern, one file, or the files of a directory that are named like TFRecords."""
+    Returns the directory of all, an absolute path or a URL, and their names in it, sorted.
+    """
     if file_io.is_folder(target):
         root = file_io.make_absolute(target)
         paths = _below(root)
@@ -55,17 +45,19 @@ def find_files(target: str) -> ForeignFiles:
         except FormatError as error:
             raise FormatError(f"{root}: {error} Rename the file.") from None
     _check_indexes(names)
-    return ForeignFiles(root, names)
+    return root, names
 
 
-def group_by_split(files: ForeignFiles, listed_splits: dict[str, str], split: str | None) -> dict[str, tuple[str, ...]]:
+def group_by_split(
+    root: str, names: Sequence[str], listed_splits: dict[str, str], split: str | None
+) -> dict[str, tuple[str, ...]]:
     """Returns the files of each split: the one given, else the listed one, else that of its name; train first."""
     if split is not None:
         file_names.check_split_name(split)
     files_by_split: dict[str, list[str]] = {}
-    for name in files.names:
+    for name in names:
         base_name = os.path.basename(name)
-        file_split = split or listed_splits.get(base_name) or infer_split(f"{os.path.basename(files.root)}/{name}")
+        file_split = split or listed_splits.get(base_name) or infer_split(f"{os.path.basename(root)}/{name}")
         files_by_split.setdefault(file_split, []).append(name)
     usual = list(dict.fromkeys(file_names.SPLITS.values()))
     ordered = sorted(files_by_split, key=lambda name: (usual.index(name) if name in usual else len(usual), name))

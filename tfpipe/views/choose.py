@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
 _AT_ONCE = 2**20  # records whose sizes are looked up
 
 _ROWS_AT_ONCE = 256
+
+_Rows: TypeAlias = dict[str, NDArray[Any]]
+"""Chosen records of a split: their `numbers`, ascending; their `labels`, -1 for none; and `weights` from a column."""
 
 
 def make_view(manifest: Manifest, config: ViewConfig) -> View:
@@ -72,20 +75,6 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
         change.write(entry.path, data)
         change.commit([entry])
         return file_io.join(manifest.directory, entry.path)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The chosen records of a split."""
-
-    numbers: IntArray  # ascending: int64 [records]
-    labels: NDArray[np.int32] | None  # -1 for none; None without labels
-    weights: NDArray[np.float64] | None  # from a column: [records]
-
-    def keep(self, rows: IntArray) -> _Rows:
-        """Returns some of the records."""
-        labels = None if self.labels is None else self.labels[rows]
-        return _Rows(self.numbers[rows], labels, None if self.weights is None else self.weights[rows])
 
 
 class FactsTable:
@@ -161,7 +150,7 @@ class FactsTable:
         if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # threads read the files
             order = np.argsort(arrays["numbers"], kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
-        return _Rows(arrays["numbers"], arrays.get("labels"), arrays.get("weights"))
+        return arrays
 
     def list_unknown(self, names: tuple[str, ...], among: str = "numbered") -> list[str]:
         """Lists the names that no record has, among those that are chosen or, in `stored`, all."""
@@ -220,21 +209,23 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
 
 def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
     """Returns the requested share of the records, by a hash of the seed and their numbers."""
-    count = round(config.sample * len(rows.numbers))
-    if count == len(rows.numbers):
+    numbers = rows["numbers"]
+    count = round(config.sample * len(numbers))
+    if count == len(numbers):
         return rows
     key = key_of(SAMPLE, config.seed, *split.encode())
-    hashes = hash_numbers(key, rows.numbers)
+    hashes = hash_numbers(key, numbers)
     largest = np.partition(hashes, count - 1)[count - 1] if count else -1  # below every hash
     below = np.flatnonzero(hashes < largest)
-    return rows.keep(np.union1d(below, np.flatnonzero(hashes == largest)[: count - len(below)]))
+    kept = np.union1d(below, np.flatnonzero(hashes == largest)[: count - len(below)])
+    return {name: array[kept] for name, array in rows.items()}
 
 
 def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig) -> ViewSplit:
-    units = None if rows.weights is None else _to_units(rows.weights, split)
-    if config.weights == CLASS_BALANCED and rows.labels is not None and len(rows.numbers):
-        units = _balance(rows.labels, split)
-    return make_view_split(manifest, split, rows.numbers, rows.labels, units)
+    units = _to_units(rows["weights"], split) if "weights" in rows else None
+    if config.weights == CLASS_BALANCED and len(rows["numbers"]):
+        units = _balance(rows["labels"], split)
+    return make_view_split(manifest, split, rows["numbers"], rows.get("labels"), units)
 
 
 def make_view_split(

@@ -100,14 +100,14 @@ class IndexReport:
 def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport:
     """Describes foreign TFRecords by indexes and a manifest, which are written if all files can be described."""
     file_io.check_stores([options.target, options.output or options.target])
-    files = find_files(options.target)
-    metadata = read_metadata(files.root)
-    splits = group_by_split(files, metadata.file_splits, options.split)
-    metadata.notes += describe_missing_files(files.names)
-    directory = options.output or files.root
+    root, names = find_files(options.target)
+    metadata = read_metadata(root)
+    splits = group_by_split(root, names, metadata.file_splits, options.split)
+    metadata.notes += describe_missing_files(names)
+    directory = options.output or root
     with _open_output(directory) as old:
-        starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
-        heads = {files.path(name): head for name, head in zip(files.names, starts, strict=True)}
+        paths = [file_io.join(root, name) for name in names]
+        heads = dict(zip(paths, file_io.read_starts(paths, HEADER_BYTES), strict=True))
         compression = _find_compression(heads)
         if options.export and compression:
             raise ConfigError(
@@ -115,20 +115,20 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
                 "compressed. Leave it out."
             )
         first, widths = _read_first(heads, compression, options.tensors)
-        sizes_file = options.sizes or file_io.join(files.root, infer_schema.SIZES_FILE)
+        sizes_file = options.sizes or file_io.join(root, infer_schema.SIZES_FILE)
         tensors = infer_schema.find_tensors(options.tensors, first, widths, sizes_file)
         images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
         keys = infer_schema.choose_keys(first, Keys(images, options.label_key, tensors=tensors), metadata)
         jobs = [
-            FileJob(files.path(name), name, split, compression=compression)
-            for split, names in splits.items()
-            for name in names
+            FileJob(file_io.join(root, name), name, split, compression=compression)
+            for split, of_split in splits.items()
+            for name in of_split
         ]
         sizes = file_io.get_sizes([job.path for job in jobs])
         workers = 0 if min(usable_cpus(), len(jobs)) < 2 or sum(sizes) < _ALONE_BYTES else None
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
-        manifest = replace(_describe(options, files.root, metadata, keys, scans), directory=directory)
+        manifest = replace(_describe(options, root, metadata, keys, scans), directory=directory)
         _commit(old, manifest, scans if manifest.random_access else [], options.export)
     return IndexReport(directory, manifest, tuple(metadata.notes))
 
