@@ -61,7 +61,6 @@ def test_a_checkout_finds_the_library_of_the_tfpipe_that_is_installed(tmp_path: 
 
 
 def test_modules_load_without_the_library() -> None:
-    jpeg._declare.cache_clear()
     with pytest.raises(MissingDependencyError):
         jpeg.check(b"")
     assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 
 from tfpipe.native import library
 
@@ -23,17 +22,6 @@ def resize(
         raise ValueError(f"The pixels must be RGB of {size}, and the part of them in it, got {len(data)} and {part}.")
     out = (ctypes.c_char * (3 * new_size[0] * new_size[1]))()
     arguments = data, height, width, part[1], part[0], is_bicubic, out, new_size[1], new_size[0]
-    if _declare().tfpipe_resize_antialiased(*arguments):
+    if library.load().tfpipe_resize_antialiased(*arguments):
         raise MemoryError("The native library got no memory for an image.")
     return out.raw
-
-
-@functools.cache
-def _declare() -> ctypes.CDLL:
-    loaded = library.load()
-    pixels, count, share = ctypes.c_char_p, ctypes.c_int32, ctypes.c_float
-    loaded.tfpipe_resize_antialiased.argtypes = (
-        *(pixels, count, count, share, share, ctypes.c_int),
-        *(pixels, count, count),
-    )
-    return loaded

@@ -6,7 +6,6 @@ Tables are buffers in C order, such as NumPy's arrays.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,25 +21,6 @@ class _Crops(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("min_area", "max_area", "min_aspect", "max_aspect")),
         ("stored", ctypes.c_int32 * 2),
     )
-
-
-@functools.cache
-def _declare() -> ctypes.CDLL:
-    """Returns the library with the types of the functions that this module calls."""
-    loaded = library.load()
-    pointer, size, int32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
-    loaded.tfpipe_decode_batch.argtypes = (
-        *(pointer, pointer, pointer, size),
-        *(ctypes.POINTER(Request), int32, int32, pointer, pointer, pointer),
-    )
-    loaded.tfpipe_decode_batch.restype = None
-    loaded.tfpipe_resize_batch.argtypes = (
-        *(pointer, pointer, pointer, pointer, size),
-        *(ctypes.POINTER(Request), int32, pointer, pointer, pointer),
-    )
-    loaded.tfpipe_resize_batch.restype = None
-    loaded.tfpipe_draw_crops.argtypes = (pointer, pointer, size, ctypes.POINTER(_Crops), pointer, pointer)
-    return loaded
 
 
 def decode(
@@ -79,10 +59,10 @@ def decode(
         _get_memory(results, "results", (count,), 4),
     ]
     if sizes is None:
-        _declare().tfpipe_decode_batch(*tables, count, request, max_ratio, threads, *outputs)
+        library.load().tfpipe_decode_batch(*tables, count, ctypes.byref(request), max_ratio, threads, *outputs)
     else:
         tables.insert(1, _get_memory(sizes, "sizes", (count, 2), 4))
-        _declare().tfpipe_resize_batch(*tables, count, request, threads, *outputs)
+        library.load().tfpipe_resize_batch(*tables, count, ctypes.byref(request), threads, *outputs)
     return results
 
 
@@ -126,11 +106,11 @@ def draw_crops(
     `scale` has the least and the largest share of the area, `ratio` those of width to height.
     """
     count = len(memoryview(seeds))
-    result = _declare().tfpipe_draw_crops(
+    result = library.load().tfpipe_draw_crops(
         _get_memory(seeds, "seeds", (count, 2), 4),
         _get_memory(sizes, "sizes", (count, 2), 4),
         count,
-        _Crops(*scale, *ratio, (*stored,)),
+        ctypes.byref(_Crops(*scale, *ratio, (*stored,))),
         _get_memory(boxes, "boxes", (count, 4), 4),
         _get_memory(flips, "flips", (count,), 1),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +81,7 @@ def decode(
     )
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-    _check(_declare().tfpipe_decode(data, len(data), request, memory, message), message)
+    _check(library.load().tfpipe_decode(data, len(data), ctypes.byref(request), memory, message), message)
 
 
 def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -95,7 +94,7 @@ def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_p
     check_result(height, width, ratio, "ratio")
     message, out = ctypes.create_string_buffer(library.MESSAGE_BYTES), ctypes.create_string_buffer(3 * width * height)
     arguments = data, len(data), max_pixels, ratio, out, height, width, message
-    _check(_declare().tfpipe_decode_resized(*arguments), message)
+    _check(library.load().tfpipe_decode_resized(*arguments), message)
     return out.raw
 
 
@@ -107,30 +106,32 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
-    _check(_declare().tfpipe_make_seekable(data, len(data), max_pixels, result, size, message), message)
+    arguments = data, len(data), max_pixels, ctypes.byref(result), ctypes.byref(size), message
+    _check(library.load().tfpipe_make_seekable(*arguments), message)
     try:
         return ctypes.string_at(result, size.value)
     finally:
-        _declare().tfpipe_free(result)
+        library.load().tfpipe_free(result)
 
 
 def find_intervals(data: bytes) -> int:
     """Returns 2 for a JPEG with the restart markers of `make_seekable`, 1 with others of the kind, else 0."""
-    found: int = _declare().tfpipe_find_intervals(data, len(data))
+    found: int = library.load().tfpipe_find_intervals(data, len(data))
     return found
 
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed."""
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
-    _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
+    _check(library.load().tfpipe_check(data, len(data), max_pixels, message), message)
 
 
 def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """Returns a JPEG without the zeros between blocks and a marker; a `SurplusJpeg` if other bytes stand there."""
     message, out, size = ctypes.create_string_buffer(library.MESSAGE_BYTES), bytearray(len(data)), ctypes.c_size_t()
     memory = (ctypes.c_char * len(data)).from_buffer(out)
-    _check(_declare().tfpipe_drop_padding(data, len(data), max_pixels, memory, size, message), message)
+    arguments = data, len(data), max_pixels, memory, ctypes.byref(size), message
+    _check(library.load().tfpipe_drop_padding(*arguments), message)
     return ctypes.string_at(memory, size.value)
 
 
@@ -153,28 +154,6 @@ def check_result(height: int, width: int, ratio: int, name: str) -> None:
         raise ValueError(f"The result must have at least one pixel, got {height} x {width}.")
     if ratio not in RATIOS:
         raise ValueError(f"`{name}` must be 1, 2, 4 or 8, got {ratio}.")
-
-
-@functools.cache
-def _declare() -> ctypes.CDLL:
-    """Returns the library with the types of the functions that this module calls."""
-    loaded = library.load()
-    text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
-    loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
-    loaded.tfpipe_find_intervals.argtypes = (text, size)
-    loaded.tfpipe_decode_resized.argtypes = (
-        *(text, size, pixels, ctypes.c_int32),
-        *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, text),
-    )
-    loaded.tfpipe_check.argtypes = (text, size, pixels, text)
-    loaded.tfpipe_drop_padding.argtypes = (text, size, pixels, ctypes.c_void_p, ctypes.POINTER(size), text)
-    loaded.tfpipe_make_seekable.argtypes = (
-        *(text, size, pixels),
-        *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),
-    )
-    loaded.tfpipe_free.argtypes = (ctypes.c_void_p,)
-    loaded.tfpipe_free.restype = None
-    return loaded
 
 
 def reduce_box(box: Sequence[int], ratio: int) -> tuple[int, int]:

@@ -18,6 +18,33 @@ NO_MEMORY, UNSUPPORTED = 4, 5
 """The results of the library's functions where there is no memory, and for a kind of JPEG that they do not take."""
 
 _NAME = "libtfpipe_native.so"
+_MEMORY, _TEXT, _SIZE, _INT, _LONG, _SHARE = (
+    *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
+    *(ctypes.c_int32, ctypes.c_int64, ctypes.c_float),
+)
+_RESULTS = {  # of other types than `int`
+    **{"tfpipe_helped_ns": _LONG, "tfpipe_masked_crc32c": ctypes.c_uint32},
+    **dict.fromkeys(("tfpipe_decode_batch", "tfpipe_resize_batch", "tfpipe_free", "tfpipe_free_examples"), None),
+}
+_ARGUMENTS = {
+    "tfpipe_decode": (_TEXT, _SIZE, _MEMORY, _MEMORY, _TEXT),
+    "tfpipe_decode_resized": (_TEXT, _SIZE, _LONG, _INT, _MEMORY, _INT, _INT, _TEXT),
+    "tfpipe_find_intervals": (_TEXT, _SIZE),
+    "tfpipe_check": (_TEXT, _SIZE, _LONG, _TEXT),
+    "tfpipe_drop_padding": (_TEXT, _SIZE, _LONG, _MEMORY, _MEMORY, _TEXT),
+    "tfpipe_make_seekable": (_TEXT, _SIZE, _LONG, _MEMORY, _MEMORY, _TEXT),
+    "tfpipe_free": (_MEMORY,),
+    "tfpipe_decode_batch": (*[_MEMORY] * 3, _SIZE, _MEMORY, _INT, _INT, *[_MEMORY] * 3),
+    "tfpipe_resize_batch": (*[_MEMORY] * 4, _SIZE, _MEMORY, _INT, *[_MEMORY] * 3),
+    "tfpipe_draw_crops": (_MEMORY, _MEMORY, _SIZE, _MEMORY, _MEMORY, _MEMORY),
+    "tfpipe_resize_antialiased": (_TEXT, _INT, _INT, _SHARE, _SHARE, _INT, _MEMORY, _INT, _INT),
+    "tfpipe_masked_crc32c": (_MEMORY, _SIZE, _INT),
+    "tfpipe_read_records": (*[_MEMORY, _SIZE] * 3, _MEMORY),
+    "tfpipe_parse_examples": (*[_MEMORY, _SIZE] * 2, _MEMORY, _MEMORY),
+    "tfpipe_free_examples": (_MEMORY,),
+    "tfpipe_hash_texts": (_MEMORY, _MEMORY, _LONG, _TEXT, _SIZE, _MEMORY),
+    "tfpipe_read_sizes": (_INT, _TEXT, _LONG, _MEMORY),
+}
 
 
 def _find() -> Path:
@@ -45,7 +72,10 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(_PATH))
         interface = library.tfpipe_interface()
-        library.tfpipe_helped_ns.restype = ctypes.c_int64
+        for name, types in _ARGUMENTS.items():
+            getattr(library, name).argtypes = types
+        for name, kind in _RESULTS.items():
+            getattr(library, name).restype = kind
     except (OSError, AttributeError) as error:
         raise MissingDependencyError(
             f"tfpipe's native library cannot be loaded: {str(error).rstrip('.')}. Install tfpipe again."

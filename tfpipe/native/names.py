@@ -1,6 +1,5 @@
 """Hashes of millions of names, and sizes of files by their names, in calls that do not hold Python's lock."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +19,8 @@ def hash_texts(texts: Any, offsets: NDArray[np.int64], key: bytes) -> NDArray[np
     """
     data = np.frombuffer(texts, np.uint8) if texts is not None and len(texts) else np.empty(0, np.uint8)
     hashes = np.empty(len(offsets) - 1, np.uint64)
-    arrays = [ctypes.c_void_p(array.ctypes.data) for array in (data, offsets, hashes)]
-    library.load().tfpipe_hash_texts(
-        *arrays[:2], ctypes.c_int64(len(hashes)), key, ctypes.c_size_t(len(key)), arrays[2]
-    )
+    places = data.ctypes.data, offsets.ctypes.data
+    library.load().tfpipe_hash_texts(*places, len(hashes), key, len(key), hashes.ctypes.data)
     return hashes
 
 
@@ -31,5 +28,5 @@ def read_sizes(folder: int, paths: Sequence[str]) -> NDArray[np.int64]:
     """Returns the size of each file, `NO_FILE` or `NOT_REGULAR`; `folder` is the descriptor that paths begin in."""
     sizes = np.empty(len(paths), np.int64)
     names = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
-    library.load().tfpipe_read_sizes(folder, names, ctypes.c_int64(len(paths)), ctypes.c_void_p(sizes.ctypes.data))
+    library.load().tfpipe_read_sizes(folder, names, len(paths), sizes.ctypes.data)
     return sizes

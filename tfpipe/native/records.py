@@ -6,7 +6,6 @@ Tables are arrays of int64 in C order.
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,24 +33,10 @@ class _Examples(ctypes.Structure):
     )
 
 
-@functools.cache
-def _declare() -> ctypes.CDLL:
-    """Returns the library with the types of the functions that this module calls."""
-    loaded = library.load()
-    size, memory = ctypes.c_size_t, ctypes.c_void_p
-    loaded.tfpipe_masked_crc32c.argtypes = (memory, size, ctypes.c_int)
-    loaded.tfpipe_masked_crc32c.restype = ctypes.c_uint32
-    loaded.tfpipe_read_records.argtypes = (memory, size, memory, size, memory, size, memory)
-    loaded.tfpipe_parse_examples.argtypes = (memory, size, memory, size, ctypes.POINTER(_Examples), memory)
-    loaded.tfpipe_free_examples.argtypes = (ctypes.POINTER(_Examples),)
-    loaded.tfpipe_free_examples.restype = None
-    return loaded
-
-
 def masked_crc32c(data: Any, by_tables: bool = False) -> int:
     """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant."""
     view = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
-    result: int = _declare().tfpipe_masked_crc32c(view.ctypes.data, len(view), by_tables)
+    result: int = library.load().tfpipe_masked_crc32c(view.ctypes.data, len(view), by_tables)
     return result
 
 
@@ -65,7 +50,7 @@ def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
     whole = np.zeros(frame_rows, np.bool_)
     tables = (span_memory, span_rows, frame_memory, frame_rows)
-    _check(_declare().tfpipe_read_records(*tables, *_get_block(block), _get_memory(whole.data)))
+    _check(library.load().tfpipe_read_records(*tables, *_get_block(block), _get_memory(whole.data)))
     return whole
 
 
@@ -78,7 +63,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     rows, memory = _get_table(payloads, 2)
     num_features, out = np.empty(rows, np.int64), _Examples()
     counts = _get_memory(num_features.data)
-    _check(_declare().tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
+    _check(library.load().tfpipe_parse_examples(*_get_block(block), memory, rows, ctypes.byref(out), counts))
     try:
         return Examples(
             num_features=num_features,
@@ -91,7 +76,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
             },
         )
     finally:
-        _declare().tfpipe_free_examples(out)
+        library.load().tfpipe_free_examples(ctypes.byref(out))
 
 
 def _get_table(table: Any, columns: int) -> tuple[int, Any]:
