@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
@@ -12,10 +13,6 @@ from tfpipe.images import jpeg, other_formats, transcode
 from tfpipe.images.errors import BadImage
 from tfpipe.images.sniff import sniff_format
 from tfpipe.native import jpeg as native_jpeg
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
@@ -25,8 +22,6 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
     upright, and boxes that another program wrote are for the pixels as stored. Gray becomes three equal channels, 16
     bits become 8, CMYK becomes RGB, and alpha is composited on white.
     """
-    import numpy as np
-
     if form.encoding == "raw":
         side = form.square or 0
         pixels: NDArray[np.uint8] = view_raw_pixels(np.frombuffer(data, np.uint8), (side, side)).copy()
@@ -42,8 +37,6 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
     The native library decodes JPEG, and Pillow what that does not take. `ratio` is 1, 2, 4 or 8; the box is then
     rounded to pixels of the reduced image.
     """
-    import numpy as np
-
     y, x, height, width = crop_box
     box = x, y, x + width, y + height
     kind = sniff_format(data)
