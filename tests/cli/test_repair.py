@@ -1,13 +1,6 @@
-"""`tfpipe repair` as a user runs it, killed at any moment too."""
+"""`tfpipe repair` as a user runs it."""
 
 import json
-import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +13,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names
 from tfpipe.integrity.verify import VerifyConfig, verify
 
-ROOT = Path(__file__).resolve().parents[2]
 SHARD = "train-00000-of-00003.tfrecord"
-
-
-def command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "tfpipe", "repair", *map(str, args)]
 
 
 @pytest.fixture
@@ -152,39 +140,6 @@ def test_nothing_left(tmp_path: Path, repair) -> None:
     code, _, errors = repair(tmp_path / "empty", tmp_path / "out")
     assert code == 1
     assert errors.startswith(f"Error: {tmp_path}/empty cannot be repaired: {tmp_path}/empty holds no manifest.json")
-
-
-def kill_until_done(source: Path, out: Path, expected: dict[str, bytes], kills: int, rng: random.Random) -> None:
-    """Kills the command and all of its processes after random times, then lets it end."""
-    for _ in range(kills):
-        child = subprocess.Popen(command(source, out), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(rng.uniform(0.2, 1.2))
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        assert not out.exists() or read_tree(out) == expected
-    subprocess.run(command(source, out), cwd=ROOT, check=True, capture_output=True, timeout=60)
-    assert read_tree(out) == expected
-    assert not Path(f"{out}.tfpipe-repair").exists()
-
-
-@pytest.fixture
-def larger(tmp_path: Path) -> Path:
-    """24 shards, so that there is something to interrupt; one is cut, one is gone."""
-    rng = random.Random(1)
-    pool = [payload(n) for n in range(40)]
-    source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=150) for k in range(24)})
-    for k, action in ((3, lambda path: os.truncate(path, 5000)), (8, os.remove)):
-        action(source / file_names.shard_name("train", k, 24))
-    return source
-
-
-@pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_killed_at_any_moment(rng: random.Random, larger: Path, tmp_path: Path, kills: int, repair) -> None:
-    assert repair(larger, tmp_path / "reference")[0] == 0
-    expected = read_tree(tmp_path / "reference")
-    assert file_names.MANIFEST in expected
-    kill_until_done(larger, tmp_path / "out", expected, kills, rng)
-    shutil.rmtree(larger)
 
 
 def test_foreign_files_are_written_as_a_dataset_instead(foreign, tmp_path: Path, tfpipe) -> None:

@@ -1,18 +1,11 @@
 """An export appears whole or not at all, goes on where it was stopped, and refuses in one sentence."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.beam_jobs.datasets import read_tree
-from tests.conftest import ROOT
 from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.observers import Recorder
@@ -140,21 +133,3 @@ def test_damage_ends_the_export(tmp_path: Path) -> None:
     assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} must have 3 records, got 0. {advice}"
     shard.unlink()
     assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} is missing. {advice}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", FORMATS)
-def test_killed_at_any_moment(rng: random.Random, tmp_path: Path, to: Format) -> None:
-    pool = [payload(n, filename=f"{n}.png") for n in range(40)]
-    source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=300) for k in range(24)})
-    write(source, tmp_path / "expected", to)
-    expected, out = read_tree(tmp_path / "expected"), tmp_path / "out"
-    command = [sys.executable, "-m", "tfpipe", "export", str(source), str(out), "--to", to, "--workers", "2"]
-    for _ in range(10):
-        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(rng.uniform(0.2, 1.5))
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        assert not out.exists() or read_tree(out) == expected
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    assert read_tree(out) == expected

@@ -117,15 +117,6 @@ def test_hosts_share_the_batches_and_resume_with_another_number(grown: str, addr
             np.testing.assert_array_equal(np.concatenate(together), image)
 
 
-def test_jax_resumes_in_the_middle(grown: str) -> None:
-    """Its hosts are processes of JAX, which take the rows of the same plan as those above."""
-    delete_records(grown, [list_names(grown)[1]])
-    batches = NumpyBatches(grown, "train", CONFIG)
-    start = len(batches) - 1
-    resumed = next(iter(JaxBatches(grown, "train", CONFIG, start_step=start)))
-    np.testing.assert_array_equal(np.asarray(resumed["image"]), batches.read(start)["image"])
-
-
 def load_with_torch(*args: Any) -> Any:
     return data_loader(TorchBatches(*args))
 
@@ -465,25 +456,6 @@ def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, 
 
 def append_here(images: Path, dataset: Path) -> None:
     append(dataset, images)
-
-
-def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Path) -> None:
-    images = draw_more(tmp_path / "more")
-    straight = shutil.copytree(small_dataset, tmp_path / "straight")
-    append_here(images, straight)
-    expected = read_parts(straight)
-    seen = set()
-    for moment in range(0, 200, 8):
-        dataset = shutil.copytree(small_dataset, tmp_path / str(moment) / "out")
-        if write_and_vanish(append_here, images, dataset, moment):
-            break
-        seen.add(library.load_manifest(str(dataset)).layer)
-        assert len(list_names(dataset)) in (12, 17)
-        append_here(images, dataset) if library.load_manifest(str(dataset)).layer == 1 else None
-        assert list_names(dataset) == list_names(straight)
-        assert read_parts(dataset) == expected, moment
-    assert 8 < moment < 195
-    assert 1 in seen
 
 
 def test_other_images_take_the_place_of_an_unfinished_layer(pets: str, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tests.columns.values import get_index
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.refusals import refusal
-from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.dataset import history
@@ -103,23 +102,6 @@ def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe
     library.add_column(lacking, "captions", get_index, library.fields.Values("int64"), replace=True)
     records = list_records(lacking)
     assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]  # type: ignore[index]
-
-
-def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Path) -> None:
-    def add(inputs: Path, output: Path) -> None:
-        library.add_column(str(output), "captions", get_index, library.fields.Values("int64"), replace=True)
-
-    library.add_column(lacking, "captions", lambda record: -1, library.fields.Values("int64"), replace=True)
-    seen, wanted = set(), [record.index for record in list_records(lacking)]
-    for moment in range(0, 200, 11):
-        output = shutil.copytree(lacking, tmp_path / str(moment) / "out")
-        done = write_and_vanish(add, Path(), output, moment)
-        if library.load_manifest(str(output)).columns:
-            seen.add(tuple(int(record.features["captions"][0]) for record in list_records(str(output))))  # type: ignore[index]
-        if done:
-            break
-    assert moment > 10
-    assert seen == {(-1,) * len(wanted), tuple(wanted)}
 
 
 def test_lists_of_any_length_stay_so_where_new_ones_have_one_length(pets: str, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -196,26 +194,6 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
         assert refusal(TfpipeError, delete_records, dataset, given).startswith(message)
     assert not Path(pets, "catalog").exists()
     assert sorted(os.listdir(tmp_path)) == ["pets"]
-
-
-KILLED = """
-import os, sys
-os.replace = os.rename = lambda *_: os._exit(9)
-from tfpipe.cli.main import tfpipe
-tfpipe(sys.argv[1:])
-"""
-
-
-def test_a_kill_before_the_entry_has_its_name_changes_nothing(pets: str, names: list[str], tmp_path, tfpipe):
-    (tmp_path / "names.txt").write_text(names[0])
-    before = read_tree(Path(pets))
-    killed = subprocess.run([sys.executable, "-c", KILLED, "delete", pets, tmp_path / "names.txt"], check=False)
-    assert killed.returncode == 9
-    assert read_tree(Path(pets)).items() >= before.items()
-    assert library.load_manifest(pets).layer == 1
-    assert tfpipe("delete", pets, tmp_path / "names.txt").code == 0
-    assert library.load_manifest(pets).layer == 2
-    assert not [path for path in Path(pets).parent.iterdir() if path.name.startswith("pets.")]
 
 
 def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_path: Path) -> None:

@@ -25,10 +25,7 @@ from tfpipe.format.view import View
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import data_source
-from tfpipe.readers.grain import GrainBatches
-from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import TorchBatches
 from tfpipe.views.choose import _to_units, find_facts, make_view, write_view
 from tfpipe.views.config import ViewConfig
 from tfpipe.writer.record_facts import RecordFacts, list_columns
@@ -332,21 +329,6 @@ def test_caches_give_the_same_batches(pets: str, tmp_path: Path, options: dict[s
     for _ in range(2):
         cached = make(address, decoded_size=16, augment="none", **options)
         assert [cached.read(step)["label"].tolist() for step in range(6)] == plain
-
-
-def test_frameworks_read_the_same(pets: str) -> None:
-    address = add(pets, "label <> 'dog'", weights="class_balanced")
-    config = replace(CONFIG, extra_features=())
-    expected = [batch["image"] for batch in NumpyBatches(address, "train", config)]
-    faces = {
-        "tensorflow": [batch["image"].numpy() for batch in tfpipe.build_dataset(address, "train", config, epochs=1)],
-        "torch": [batch["image"].permute(0, 2, 3, 1).numpy() for batch in TorchBatches(address, "train", config)],
-        "jax": [np.asarray(batch["image"]) for batch in JaxBatches(address, "train", config)],
-        "grain": [batch["image"] for batch in GrainBatches(address, "train", config, num_epochs=1)],
-    }
-    for name, images in faces.items():
-        assert len(images) == len(expected) == 2, name
-        np.testing.assert_array_equal(np.stack(images), np.stack(expected), name)
 
 
 def test_an_evaluation_reads_each_record_once(pets: str) -> None:

@@ -3,9 +3,7 @@ refuses."""
 
 import hashlib
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -392,32 +390,3 @@ def test_names_that_share_an_index_are_refused(foreign, tmp_path: Path) -> None:
         foreign.write(tmp_path / name, foreign.records(0, 1))
     with pytest.raises(ConfigError, match="would share one index"):
         run(tmp_path)
-
-
-KILLED = """
-import sys
-from tfpipe.integrity.foreign.index import IndexConfig, index
-print("go", flush=True)
-index(IndexConfig(sys.argv[1], sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_there_is_all_or_nothing(copy: Path, tmp_path: Path, kills: int) -> None:
-    seed = random.randrange(2**32)
-    draw, out = random.Random(seed), tmp_path / "out"
-    print("seed", seed)
-    expected = run(copy).manifest
-    for _ in range(kills):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, copy, out], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(draw.uniform(0, 0.12))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        if (out / "manifest.json").exists():
-            assert load_manifest(str(out)).splits == expected.splits
-            assert len(list((out / "index").iterdir())) == 5
-    run(copy, output=str(out))
-    assert load_manifest(str(out)).splits == expected.splits
-    assert sorted(path.name for path in out.iterdir()) == ["index", "manifest.json"]
