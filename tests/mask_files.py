@@ -1,12 +1,13 @@
 """Masks, and the PNG files that hold them, with more kinds than tfpipe writes."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from tests.beam_jobs.images import save_image
 
 Classes = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -17,13 +18,7 @@ def make_classes(seed: int, size: tuple[int, int] = (24, 16), num_classes: int =
 
 
 def make_mask(seed: int, size: tuple[int, int] = (24, 16), num_classes: int = 5) -> bytes:
-    return save(Image.fromarray(make_classes(seed, size, num_classes)))
-
-
-def save(image: Image.Image, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", **options)
-    return buffer.getvalue()
+    return save_image(Image.fromarray(make_classes(seed, size, num_classes)))
 
 
 def make_gray(classes: NDArray[np.uint8], bits: int) -> bytes:
@@ -40,7 +35,7 @@ def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:
     """Returns a PNG whose palette indices are the classes, and whose colors are others."""
     image = Image.fromarray(classes).copy()
     image.putpalette([(37 * k) % 256 for k in range(3 * 2**bits)])
-    return save(image, bits=bits)
+    return save_image(image, bits=bits)
 
 
 def make_chunk(name: bytes, body: bytes) -> bytes:

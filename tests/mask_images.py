@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.mask_files import save
+from tests.beam_jobs.images import save_image
 
 MASK_NAME = "image/mask"
 
@@ -24,5 +24,5 @@ def make_masked_images(count: int, kind: str = "PNG", *, as_classes: bool = Fals
         pixels = np.stack([classes * 40, 255 - classes, classes], axis=-1)
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, kind)
-        files |= {f"{name}.{ending}": buffer.getvalue(), f"{name}.mask.png": save(Image.fromarray(classes))}
+        files |= {f"{name}.{ending}": buffer.getvalue(), f"{name}.mask.png": save_image(Image.fromarray(classes))}
     return files

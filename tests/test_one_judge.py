@@ -1,6 +1,5 @@
 """What `shard` stores and `verify` calls intact, TensorFlow, NumPy, JAX and PyTorch read."""
 
-import io
 import json
 import os
 import random
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_records
-from tests.beam_jobs.images import write_files
+from tests.beam_jobs.images import save_image, write_files
 from tests.mask_files import make_chunk
 from tests.native.jpeg_writer import Image as Coefficients
 from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
@@ -92,12 +91,6 @@ def draw(height: int, width: int, seed: int = 0, mode: str = "RGB") -> Image.Ima
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8), mode)
 
 
-def save(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def draw_sampled(factors: tuple[tuple[int, int], ...], options: Options | None = None) -> bytes:
     height, width, table = 48, 64, np.arange(2, 66)
     image = Coefficients(height, width, [], {0: table})
@@ -117,7 +110,7 @@ def decode_by_tensorflow(data: bytes) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("tries", [60, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_marker_among_the_image_data(tries: int, tmp_path: Path) -> None:
     photos = [draw(96, 128, seed) for seed in range(4)]
-    encoded = [save(photo) for photo in photos]
+    encoded = [save_image(photo, "JPEG") for photo in photos]
     rng, images = random.Random(8), {}
     for k in range(tries):
         data = bytearray(encoded[k % 4])
@@ -139,10 +132,10 @@ def test_a_marker_among_the_image_data(tries: int, tmp_path: Path) -> None:
     "form", [ImageForm(resize_short=32), ImageForm("raw", square=32), ImageForm(reencode_progressive=True)]
 )
 def test_damage_is_found_where_an_image_is_encoded_anew(form: ImageForm, tmp_path: Path) -> None:
-    data = bytearray(save(draw(96, 128), progressive=True))
+    data = bytearray(save_image(draw(96, 128), "JPEG", progressive=True))
     middle = (data.rindex(b"\xff\xda") + len(data)) // 2
     data[middle : middle + 2] = b"\xff\x02"
-    whole = save(draw(96, 128))
+    whole = save_image(draw(96, 128), "JPEG")
     images = {"damaged.jpg": bytes(data), "surplus.jpg": whole[:-2] + b"\x12" * 30 + whole[-2:], "a.jpg": whole}
     got = shard_and_read(tmp_path, images, form)
     assert ("a" in got.stored, "damaged" in got.reasons) == (True, True)
@@ -183,7 +176,7 @@ def test_a_component_that_is_named_twice(tmp_path: Path) -> None:
 
 
 def test_sums_in_headers_have_limits(tmp_path: Path) -> None:
-    jpeg, png = save(draw(16, 16)), save(draw(16, 16), "PNG")
+    jpeg, png = save_image(draw(16, 16), "JPEG"), save_image(draw(16, 16))
     text = make_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_001), 9))
     junk = {"fill": b"\xff" * 1_000_000, "restarts": b"\xff\xd0" * 500_000}
     segments = {"comments": b"\xff\xfe\0\2" * 250_000, "applications": b"\xff\xe0\0\2" * 250_000}
@@ -223,7 +216,7 @@ def test_rare_files_of_other_formats(tmp_path: Path) -> None:
     images = {
         "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
         "planar.tif": _write_planar_tiff(np.arange(3 * 64, dtype=np.uint16).reshape(3, 8, 8) * 257),
-        "32.tif": save(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
+        "32.tif": save_image(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
     }
     got = shard_and_read(tmp_path, images)
     assert got.reasons == {}

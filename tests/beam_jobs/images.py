@@ -15,8 +15,12 @@ Files = Mapping[str, bytes]
 
 def make_image(seed: int, size: tuple[int, int], image_format: str, **options: Any) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return save_image(Image.fromarray(pixels), image_format, **options)
+
+
+def save_image(image: Image.Image, image_format: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, image_format, **options)
+    image.save(buffer, image_format, **options)
     return buffer.getvalue()
 
 

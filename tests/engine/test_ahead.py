@@ -3,8 +3,6 @@
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 import tfpipe
+from tests.beam_jobs.commands import wait_for
 from tests.engine.test_batch import make_maker
 from tfpipe.engine import ahead
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
@@ -31,13 +30,6 @@ def list_threads() -> set[threading.Thread]:
     """Lists the threads that make batches, of other tests too."""
     names = ("tfpipe-read", "tfpipe-decode")
     return {thread for thread in threading.enumerate() if thread.name.startswith(names)}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_so()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -82,7 +74,7 @@ def test_storage_is_asked_for_the_records_of_later_steps(maker: BatchMaker, monk
     steps = ((0, 0), (0, 1), (0, 2), (1, 0))  # one that is taken, two that are made, one that is announced
     places = [[records.locate(int(number)) for number in sorted(maker.plan.list_numbers(*step))] for step in steps]
     expected = sorted((place.offset, place.size, os.POSIX_FADV_WILLNEED) for step in places for place in step)
-    wait_until(lambda: sorted(asked) == expected)
+    wait_for(lambda: sorted(asked) == expected)
     batches.close()
 
 
@@ -93,7 +85,7 @@ def test_who_leaves_early_leaves_no_thread(maker: BatchMaker) -> None:
     started = list_threads() - before
     assert started
     batches.close()
-    wait_until(lambda: not started & list_threads())
+    wait_for(lambda: not started & list_threads())
 
 
 def test_an_error_names_the_record_that_was_read_ahead(maker: BatchMaker, monkeypatch) -> None:

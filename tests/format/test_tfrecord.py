@@ -3,6 +3,8 @@
 import io
 import os
 
+from tests.integrity.damaged import framed
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
@@ -15,10 +17,6 @@ from tfpipe.errors import FormatError
 from tfpipe.format import tfrecord
 
 PAYLOADS = st.lists(st.binary(max_size=300), max_size=8)
-
-
-def framed(payloads):
-    return b"".join(tfrecord.record_header(len(p)) + p + tfrecord.record_footer(p) for p in payloads)
 
 
 def test_sizes_and_a_known_checksum():

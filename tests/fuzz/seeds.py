@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.integrity.damaged import framed
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.catalog import Catalog, Entry
 from tfpipe.format.example import encode_example
@@ -15,7 +16,7 @@ from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.format.view import Hidden, View, ViewSplit
 
 SHA256 = "0123456789abcdef" * 4
@@ -30,10 +31,6 @@ EXAMPLES = [
     b"\x4b\x4b\x10\x01\x4c\x4c\n\x00\x92\x06\x03abc\x81\x06abcdefgh",
 ]
 PAYLOADS = [b"", b"one", bytes(40), *EXAMPLES[1:3]]
-
-
-def framed(payloads: list[bytes]) -> bytes:
-    return b"".join(record_header(len(one)) + one + record_footer(one) for one in payloads)
 
 
 def sizes(payloads: list[bytes]) -> list[int]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tests.fuzz.jpeg.files import File, draw_file
 from tfpipe.native import jpeg as native
 
-CASES = 20_000
+QUICK_CASES, CASES = 1200, 20_000
 """The crops of all files."""
 MAX_PIXELS = 1 << 20
 CROPS_OF_A_FILE, MOST_IN_VAIN = 12, 2
@@ -31,10 +31,10 @@ Whole = dict[tuple[bytes, int], NDArray[np.uint8] | None]
 """What TensorFlow decodes of a file at a ratio."""
 
 
-@pytest.mark.slow
-def test_the_native_decoder_is_tensorflows(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [QUICK_CASES, pytest.param(CASES, marks=pytest.mark.slow)])
+def test_the_native_decoder_is_tensorflows(seed: int, tmp_path: Path, cases: int) -> None:
     number, counts = seed, Counter[str]()
-    while counts["crops"] < int(os.environ.get("TFPIPE_FUZZ_CASES") or CASES):
+    while counts["crops"] < int(os.environ.get("TFPIPE_FUZZ_CASES") or cases):
         (tmp_path / "number").write_text(f"{number}\n")
         file = draw_file(number)
         try:

@@ -1,6 +1,5 @@
 """Fixtures: images drawn by code, and TensorFlow's decoders, which judge the stored images."""
 
-import io
 import os
 import struct
 import zlib
@@ -13,6 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+
+from tests.beam_jobs.images import save_image
+from tests.mask_files import make_chunk
 
 Pixels = NDArray[np.uint8]
 
@@ -31,16 +33,10 @@ class Maker:
     def image(self, width: int = 40, height: int = 24, mode: str = "RGB", seed: int = 0) -> Image.Image:
         return Image.fromarray(self.pixels(width, height, seed)).convert(mode)
 
-    def save(self, image: Image.Image, kind: str, **options: Any) -> bytes:
-        buffer = io.BytesIO()
-        image.save(buffer, kind, **options)
-        return buffer.getvalue()
+    save, chunk = staticmethod(save_image), staticmethod(make_chunk)
 
     def jpeg(self, width: int = 40, height: int = 24, mode: str = "RGB", **options: Any) -> bytes:
         return self.save(self.image(width, height, mode), "JPEG", **{"quality": 90, **options})
-
-    def chunk(self, name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
     def png(self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
         """Returns a PNG written by hand, with `chunks` before the image data."""

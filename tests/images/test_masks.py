@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.mask_files import make_classes, make_gray, make_mask, make_palette, save
+from tests.beam_jobs.images import save_image
+from tests.mask_files import make_classes, make_gray, make_mask, make_palette
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_MASK, MASK, Schema
 from tfpipe.format.shard_stats import ShardStats
@@ -29,7 +30,10 @@ def make_file(size: tuple[int, int], kind: str = "PNG", orientation: int = 1) ->
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_gray_values_and_palette_indices_are_the_classes(bits: int) -> None:
     classes = make_classes(bits, (7, 5), 2**bits)
-    files = [make_palette(classes, bits), make_gray(classes, bits) if bits < 8 else save(Image.fromarray(classes))]
+    files = [
+        make_palette(classes, bits),
+        make_gray(classes, bits) if bits < 8 else save_image(Image.fromarray(classes)),
+    ]
     for data in files:
         read = read_mask(data, MAX)
         assert read.dtype == np.uint8
@@ -49,7 +53,7 @@ def test_sixteen_bits_hold_all_classes() -> None:
         (b"", "it is not a PNG"),
         (make_file((4, 4), "JPEG"), "it is not a PNG"),
         (make_file((4, 4)), "a mask must have one channel, and this PNG has red, green and blue"),
-        (save(Image.new("LA", (4, 4))), "a mask must have one channel, and this PNG has gray and alpha"),
+        (save_image(Image.new("LA", (4, 4))), "a mask must have one channel, and this PNG has gray and alpha"),
         (make_mask(0)[:-20], "truncated PNG"),
         (make_mask(0, (200, 100)), "200 x 100 pixels, more than `max_pixels` 10000 allows"),
     ],
@@ -78,7 +82,9 @@ def test_a_mask_turns_with_its_image(orientation: int) -> None:
     pixels = np.stack([classes] * 3, axis=-1)  # the image shows its classes
     exif = Image.Exif()
     exif[0x0112] = orientation
-    prepared = prepare_image(save(Image.fromarray(pixels), exif=exif), ImageForm(), mask=save(Image.fromarray(classes)))
+    prepared = prepare_image(
+        save_image(Image.fromarray(pixels), exif=exif), ImageForm(), mask=save_image(Image.fromarray(classes))
+    )
     assert prepared.mask is not None
     upright = np.asarray(Image.open(io.BytesIO(prepared.encoded)))[..., 0]
     np.testing.assert_array_equal(read_mask(prepared.mask, MAX), upright)

@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfpipe.format.tfrecord import record_footer, record_header
-
 Draw = Callable[..., bytes]
 
 RELABELED = {"4:4:0": ((2, 1), (1, 2)), "4:1:1": ((2, 2), (4, 1)), "1 x 4": ((2, 2), (1, 4))}
 """Sampling that Pillow does not write: the factors of an image with MCUs of as many blocks, and those of this one."""
-
-
-def frame(payload: bytes) -> bytes:
-    return record_header(len(payload)) + payload + record_footer(payload)
 
 
 def relabel(data: bytes, height: int, width: int, luma: tuple[int, int]) -> bytes:

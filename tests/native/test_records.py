@@ -7,7 +7,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from tests.native.conftest import frame
+from tests.integrity.damaged import framed
 from tfpipe.engine.parse import parse_records
 from tfpipe.engine.record_block import RecordBlock, frame_block, plan_spans
 from tfpipe.errors import FormatError
@@ -30,7 +30,7 @@ def test_checksums_are_those_of_another_library(by_tables: bool) -> None:
 def write_frames(path: Path, count: int) -> tuple[bytes, np.ndarray]:
     """Writes records of many sizes; returns the file's bytes, and the begin and size of each."""
     rng = np.random.default_rng(2)
-    frames = [frame(rng.bytes(int(size))) for size in rng.choice(SIZES, count)]
+    frames = [framed([rng.bytes(int(size))]) for size in rng.choice(SIZES, count)]
     path.write_bytes(b"".join(frames))
     sizes = np.array([len(one) for one in frames], np.int64)
     return path.read_bytes(), np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_zeros_and_not_whole(tmp_path: Path) -> None:
 
 
 def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
-    whole = frame(b"payload")
+    whole = framed([b"payload"])
     copies = bytearray(whole * (len(whole) + 1))
     for at in range(len(whole)):
         copies[at * len(whole) + at] ^= 1

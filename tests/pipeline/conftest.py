@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.integrity.damaged import framed
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
-from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
 """The records of each shard of `many`: 257 in all, which no batch divides."""
@@ -59,10 +60,6 @@ def values_of(number: int) -> dict[str, Any]:
     }
 
 
-def frame(payload: bytes) -> bytes:
-    return record_header(len(payload)) + payload + record_footer(payload)
-
-
 def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema: Schema = SCHEMA) -> SplitInfo:
     (folder / file_names.INDEX_DIR).mkdir(parents=True, exist_ok=True)
     shards, number = [], 0
@@ -70,7 +67,7 @@ def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema
         name = file_names.shard_name(split, index, len(shard_records))
         payloads = [encode_example(schema.check(values_of(number + i))) for i in range(records)]
         number += records
-        data = b"".join(map(frame, payloads))
+        data = framed(payloads)
         (folder / name).write_bytes(data)
         (folder / file_names.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
         shards.append(ShardInfo(name, records, len(data), hashlib.sha256(data).hexdigest()))
@@ -155,7 +152,7 @@ def foreign(tmp_path_factory) -> Path:
             kinds["flat"].append(encode_example(flat.check({"image": image, "label": label})))
             number += 1
         for kind, payloads in kinds.items():
-            (folder / f"{kind}-{shard:05d}-of-00002").write_bytes(b"".join(map(frame, payloads)))
+            (folder / f"{kind}-{shard:05d}-of-00002").write_bytes(framed(payloads))
     return folder
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tfpipe
+from tests.beam_jobs.commands import wait_for
 from tests.conftest import Foreign
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
@@ -55,13 +56,6 @@ def check_all_same(given: list[dict[str, Any]], expected: list[dict[str, Any]]) 
     assert len(given) == len(expected) > 0
     for one, other in zip(given, expected, strict=True):
         check_same(one, other)
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_so()
 
 
 def count_batches(maker: RemoteMaker) -> list[int]:
@@ -147,7 +141,7 @@ def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch
     made_here = [threading.Thread(target=maker.make, args=(0, step)) for step in range(4)]
     for thread in made_here:
         thread.start()
-    wait_until(lambda: count_reads(maker) == 2)
+    wait_for(lambda: count_reads(maker) == 2)
     free.set()
     for thread in made_here:
         thread.join()
@@ -199,11 +193,11 @@ def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, mo
     given += list(itertools.islice(iterator, 20))
     maker = batches._maker
     assert isinstance(maker, RemoteMaker)
-    wait_until(lambda: f"The worker {service.addresses[0]} of the service is lost" in caplog.text)
+    wait_for(lambda: f"The worker {service.addresses[0]} of the service is lost" in caplog.text)
     stop = threading.Event()
     watch = threading.Thread(target=service.run_until, args=(stop.is_set,))
     watch.start()
-    wait_until(lambda: f"The worker {service.addresses[0]} of the service answers again." in caplog.text, 30)
+    wait_for(lambda: f"The worker {service.addresses[0]} of the service answers again." in caplog.text, 30)
     before = count_batches(maker)[0]
     given += list(itertools.islice(iterator, 10))
     stop.set()

@@ -7,8 +7,7 @@ import random
 import shutil
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
+from tests.beam_jobs.commands import wait_for
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.service.test_arrays import check_same
@@ -64,13 +64,6 @@ def make_ticket(plan: Any, **changes: Any) -> dict[str, Any]:
 
 def as_ticket(plan: dict[str, Any]) -> flight.Ticket:
     return flight.Ticket(json.dumps(make_ticket(plan)).encode())
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_so()
 
 
 def check_serves(worker: Server, plan: dict[str, Any], made: Path) -> None:
@@ -338,9 +331,9 @@ def test_heavy_plans_delay_another_client_little(made: Path, plan: dict[str, Any
     with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         heavy = [client.do_get(as_ticket(change(plan, seed=100 + number % 16))) for number in range(160)]
-        wait_until(lambda: len(worker._places.turns) == 160)
+        wait_for(lambda: len(worker._places.turns) == 160)
         stream = client.do_get(as_ticket(plan))
-        wait_until(lambda: len(worker._places.turns) == 161)
+        wait_for(lambda: len(worker._places.turns) == 161)
         free.set()
         check_same(receive(stream)[1], NumpyBatches(made, "train", CONFIG).read(0))
         for stream in heavy:
@@ -360,7 +353,7 @@ def test_clients_that_take_nothing_end_the_worker_when_others_wait(
     with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         left = [client.do_get(large) for _ in range(2)]
-        wait_until(lambda: sum(turn.granted.is_set() for turn in worker._places.turns) == 2)
+        wait_for(lambda: sum(turn.granted.is_set() for turn in worker._places.turns) == 2)
         waiting = client.do_get(as_ticket(plan))
         assert ended.wait(60)
         for stream in (*left, waiting):
@@ -376,7 +369,7 @@ def test_a_client_that_leaves_gives_its_place_back(made: Path, plan: dict[str, A
             with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") as client:
                 client.do_get(large).cancel()
         check_serves(worker, plan, made)
-        wait_until(lambda: not worker._places.turns)
+        wait_for(lambda: not worker._places.turns)
 
 
 def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypatch) -> None:
@@ -387,7 +380,7 @@ def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypat
     with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         streams = [client.do_get(as_ticket(plan)) for _ in range(3)]
-        wait_until(lambda: len(worker._places.turns) == 3)
+        wait_for(lambda: len(worker._places.turns) == 3)
         with pytest.raises(flight.FlightUnavailableError, match="it has too many requests"):
             receive(client.do_get(as_ticket(plan)))
         free.set()

@@ -11,7 +11,7 @@ import pytest
 import tfpipe as library
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
-from tests.layers.growth import find_part
+from tests.layers.growth import find_part, list_names
 from tests.service.workers import open_as_worker
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.engine.source import Source
@@ -39,10 +39,6 @@ def owls_once(small_dataset: Path, tmp_path_factory) -> Path:
 def owls(owls_once: Path, tmp_path: Path) -> str:
     """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
     return f"{shutil.copytree(owls_once, tmp_path / 'pets')}@owls"
-
-
-def list_names(dataset: str, split: str = "train") -> list[str]:
-    return [record.name for record in data_source(dataset, split)]
 
 
 def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import tfpipe
 from tests.flipped_bit import flip_bit
+from tests.layers.growth import list_names
 from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -40,10 +41,6 @@ def choose(dataset: str, where: str = "", **options: Any) -> View:
 def add(dataset: str, where: str = "", **options: Any) -> str:
     write_view(tfpipe.load_manifest(dataset), choose(dataset, where, **options), overwrite=True)
     return f"{dataset}@v"
-
-
-def list_names(dataset: str, split: str = "train") -> list[str]:
-    return [record.name for record in data_source(dataset, split)]
 
 
 @pytest.mark.parametrize(

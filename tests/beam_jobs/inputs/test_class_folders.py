@@ -65,12 +65,6 @@ def test_split_folders(make_tree: MakeTree, folder: str, split: str) -> None:
     assert get_meanings(list_source(make_tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
 
 
-def test_a_class_may_be_called_train(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("train/1.jpg", "bus/2.jpg", "test/3.jpg"))
-    assert listing.label_names == ("bus", "test", "train")
-    assert {ref.split for ref in listing.images} == {""}
-
-
 def test_splits_beside_classes(make_tree: MakeTree) -> None:
     source = make_tree("train/cat/1.jpg", "val/cat/2.jpg", "dog/3.jpg")
     assert refused(DataError, source) == (
@@ -211,6 +205,8 @@ def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
         (["train/1.jpg", "val/2.jpg"], [("train", None), ("validation", None)]),
         (["cat/1.jpg", "cat/2.jpg"], [("", "cat"), ("", "cat")]),
         (["1.jpg", "2.jpg"], [("", None), ("", None)]),
+        (["train/1.jpg", "bus/2.jpg", "test/3.jpg"], [("", "train"), ("", "bus"), ("", "test")]),
+        (["images/1.jpg", "sketches/2.jpg"], [("", "images"), ("", "sketches")]),
     ],
 )
 def test_layouts_of_an_archive_and_of_a_folder(tmp_path: Path, names: list[str], meanings: list[Any]) -> None:
@@ -315,7 +311,3 @@ def test_boxes_of_yolo_are_refused(make_tree: MakeTree, names: tuple[str, ...]) 
         "read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder `images` as "
         "the input for the images without boxes."
     )
-
-
-def test_a_class_may_be_called_images(make_tree: MakeTree) -> None:
-    assert list_source(make_tree("images/1.jpg", "sketches/2.jpg", "read.txt")).label_names == ("images", "sketches")

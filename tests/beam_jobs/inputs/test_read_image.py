@@ -27,13 +27,6 @@ def unreadable(root: Path, ref: ImageRef) -> str:
 FILES = {"a.jpg": b"a" * 5000, "empty.jpg": b"", "b.jpg": bytes(range(256))}
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"abc")
-    assert read_image(str(tmp_path), ImageRef("a.jpg", 3)) == b"abc"
-    assert read_image("/nowhere", ImageRef(str(tmp_path / "a.jpg"), 3)) == b"abc"
-    assert read_image(str(tmp_path / "x"), ImageRef("1.jpg", 3, ImageLocation(str(tmp_path / "a.jpg")))) == b"abc"
-
-
 @pytest.mark.parametrize("kind", ["tar", "stored", "deflated"])
 def test_members_of_archives_are_read(tmp_path: Path, kind: str) -> None:
     if kind == "tar":
@@ -60,12 +53,6 @@ def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert unreadable(tmp_path, ImageRef("loop")) == "cannot be read: Too many levels of symbolic links"
     assert unreadable(tmp_path, ImageRef("a" * 300)) == "cannot be read: File name too long"
-
-
-def test_a_file_that_is_not_regular_is_unreadable(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", ".", "/dev/zero", "/dev/null"):
-        assert unreadable(tmp_path, ImageRef(name)) == "is not a regular file"
 
 
 def test_a_member_that_is_cut_off_is_unreadable(tmp_path: Path) -> None:

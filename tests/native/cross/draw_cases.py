@@ -10,7 +10,7 @@ import numpy as np
 from tests.conftest import ROOT
 from tests.fuzz.jpeg import mutate
 from tests.fuzz.jpeg.files import draw_file
-from tests.native.conftest import frame
+from tests.integrity.damaged import framed
 from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.example import encode_example
 from tfpipe.native.jpeg import RATIOS, Request
@@ -113,10 +113,10 @@ def _draw_records(rng: random.Random) -> bytes:
             floats = numbers.normal(size=rng.randrange(9)).astype(np.float32)
             ints = numbers.integers(-(2**63), 2**63 - 1, rng.randrange(9)) >> rng.randrange(64)
             payload = encode_example({"image": [payload], "floats": floats, f"ints{k % 5}": ints})
-        framed = bytearray(frame(payload))
+        one = bytearray(framed([payload]))
         if k % 3 == 2 and rng.random() < 0.5:
-            framed[rng.randrange(len(framed))] ^= 1 << rng.randrange(8)
-        frames.append(bytes(framed))
+            one[rng.randrange(len(one))] ^= 1 << rng.randrange(8)
+        frames.append(bytes(one))
     sizes = np.array([len(one) for one in frames], np.int64)
     places = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
     return struct.pack("<3q", RECORDS, len(frames), int(sizes.sum())) + places.tobytes() + b"".join(frames)

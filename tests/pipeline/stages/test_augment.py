@@ -1,6 +1,5 @@
 """Augmentation by TensorFlow's operations: each mode, and that its pixels agree with those of the device."""
 
-import io
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -36,9 +36,7 @@ def draw(height: int, width: int) -> np.ndarray:
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=95, subsampling=0)
-    return file.getvalue()
+    return save_image(Image.fromarray(pixels), "JPEG", quality=95, subsampling=0)
 
 
 def record(encoded: bytes, height: int, width: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tests.refusals import refusal
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
@@ -28,13 +29,11 @@ def draw(height: int, width: int) -> np.ndarray:
 
 
 def save(pixels: np.ndarray, kind: str = "JPEG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
+    return save_image(Image.fromarray(pixels), kind, **options)
 
 
 def jpeg(pixels: np.ndarray, subsampling: int = 0) -> bytes:
-    return save(pixels, "JPEG", quality=95, subsampling=subsampling)
+    return save(pixels, quality=95, subsampling=subsampling)
 
 
 ENCODED, CROP_BOX = tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records
-from tests.beam_jobs.images import make_png, write_files
-from tests.mask_files import save
+from tests.beam_jobs.images import make_png, save_image, write_files
 from tfpipe.format.schema import IMAGE_MASK
 from tfpipe.images.exif import find_turn
 from tfpipe.images.masks import read_mask
@@ -37,7 +36,7 @@ Annotate = Callable[[Path, dict[int, tuple[Size, tuple[float, ...]]]], dict[str,
 
 def make_photo(orientation: int, size: tuple[int, int] = (30, 45)) -> bytes:
     """Returns a photo that shows a red object when it is upright."""
-    return save(turn(paint(size, "RGB", (255, 0, 0)), orientation), exif=make_exif(orientation))
+    return save_image(turn(paint(size, "RGB", (255, 0, 0)), orientation), exif=make_exif(orientation))
 
 
 def make_exif(orientation: int) -> Image.Exif:
@@ -153,7 +152,7 @@ def test_annotations_of_square_photos_are_those_of_the_upright_ones(tmp_path: Pa
 def test_masks_of_voc_are_those_of_the_upright_photos(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "in", {f"{k}.png": make_photo(k) for k in range(1, 9)})
     write_voc(folder, dict.fromkeys(range(1, 9), ((30, 45), _OBJECT)))
-    write_files(folder, {f"SegmentationClass/{k}.png": save(paint((30, 45), "L", 1)) for k in range(1, 9)})
+    write_files(folder, {f"SegmentationClass/{k}.png": save_image(paint((30, 45), "L", 1)) for k in range(1, 9)})
     make_dataset(folder, tmp_path / "out", max_bad=0)
     assert len(read_records(tmp_path / "out")) == 8
     check_masks(tmp_path / "out")
