@@ -19,14 +19,14 @@ from tfpipe.engine.config import toml_json
 from tfpipe.profiler.report import text_json
 from tfpipe.profiler.types import Fix, OptionValue, PipelineProfile, Report
 from tfpipe.system.options import get_names, get_value
-from tfpipe.system.units import human_bytes, human_rate, human_share
+from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 
 def render(report: Report) -> str:
     """Returns the page of a report; the same report gives the same text."""
     profile, step = report.profile, report.profile.step
     assert isinstance(profile, PipelineProfile)
-    rows, headline = _list_rows(profile), text_json.format_headline(report)
+    rows, headline = text_json.list_stage_rows(profile), text_json.format_headline(report)
     options = {name: get_value(profile.config, name) for name in get_names(profile.config)}
 
     def list_rates(fix: Fix) -> list[tuple[str, float, str]]:
@@ -77,36 +77,19 @@ def _list_key_figures(report: Report) -> list[tuple[str, str, str]]:
     """Returns names, numbers, and their units or what to compare them with."""
     profile, host = report.profile, report.profile.host
     cpu, storage = profile.cpu_limit, profile.storage_limit
-    cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
+    cores = human_count(host.cores, "core")
     memory = f"at most, of {human_bytes(host.memory_limit_bytes)}"
     figures = [
         *([("Required", human_rate(report.profile.step.required_rate), "images/s")] if profile.step.has_steps else []),
         ("This pipeline", human_rate(profile.images_per_second), "images/s"),
         ("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {cores}"),
-        ("Storage allows", "–", "not measured")
-        if storage is None
-        else ("Storage allows", human_rate(storage), "images/s"),
+        ("Storage allows", *(("–", "not measured") if storage is None else (human_rate(storage), "images/s"))),
         ("First batch", f"{profile.first_batch_s:.1f} s", "from the start"),
         ("Memory", human_bytes(host.peak_memory_bytes), memory),
     ]
     if report.price_per_day is not None:
         figures.append(("Price of idle time", f"{report.price_per_day:,.2f}", "a day"))
     return figures
-
-
-def _list_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
-    """Returns the rows of the table of stages; the last one, without a stage, has what no stage accounts for."""
-    cpu_s, stages = profile.demand.cpu_s, {stage.name: stage for stage in profile.stages}
-    total_s, names = sum(cpu_s.values()) or 1.0, [*stages, "other"] if stages else []
-    return [
-        {
-            "name": name if name in stages else text_json.HAND_OVER,
-            "us": cpu_s[name] * 1e6,
-            "share": cpu_s[name] / total_s,
-            "stage": stages.get(name),
-        }
-        for name in names
-    ]
 
 
 def _mark_code(text: str) -> Markup:

@@ -126,12 +126,6 @@ def name_bottleneck(stage: str) -> str:
     return _BOTTLENECK_NAMES.get(stage, stage)
 
 
-def format_out_per_in(stage: StageTiming) -> str:
-    """Returns the elements that a stage gives for each that it takes, or an empty text if it gives as many."""
-    text = f"{stage.elements_out_per_in:.3g}"
-    return "" if text == "1" else text
-
-
 def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages or processes, the bottleneck, the first fixes."""
     profile = report.profile
@@ -302,27 +296,35 @@ def explain_no_stages(profile: PipelineProfile) -> str:
     return "No stage was tried, since the accelerator does not wait."
 
 
+def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
+    """Returns the cells of each stage, and of what no stage accounts for; none if no stage was timed."""
+    demand, total_s = profile.demand, sum(profile.demand.cpu_s.values()) or 1.0
+    stages: dict[str, StageTiming | None] = {stage.name: stage for stage in profile.stages}
+    rows = []
+    for name, stage in [*stages.items(), ("other", None)] if stages else []:
+        row = {"name": HAND_OVER, "us": 1e6 * demand.cpu_s[name], "share": demand.cpu_s[name] / total_s, "stage": stage}
+        if stage is not None:
+            wait_us, out_per_in = 1e6 * demand.wait_s.get(name, 0.0), f"{stage.elements_out_per_in:.3g}"
+            row |= {
+                "name": name,
+                "waits": f"{wait_us:,.0f}" if wait_us >= 1 else "",
+                "at_once": f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock",
+                "out_kb": f"{stage.bytes_out_per_image / 1e3:,.0f}",
+                "out_per_in": "" if out_per_in == "1" else out_per_in,
+            }
+        rows.append(row)
+    return rows
+
+
 def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
     if not profile.stages:
         yield explain_no_stages(profile)
         return
-    cpu_s = profile.demand.cpu_s
-    total_us = 1e6 * sum(cpu_s.values()) or 1.0
+    names, widths = ("waits", "at_once", "out_kb", "out_per_in"), (11, 9, 9, 8)
     yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
-    for stage in profile.stages:
-        wait_us = 1e6 * profile.demand.wait_s.get(stage.name, 0.0)
-        yield (
-            f"{stage.name:<16}{1e6 * cpu_s[stage.name]:>10,.0f}{cpu_s[stage.name] * 1e6 / total_us:>8.0%}"
-            f"{f'{wait_us:,.0f}' if wait_us >= 1 else '':>11}{format_at_once(stage):>9}"
-            f"{stage.bytes_out_per_image / 1e3:>9,.0f}{format_out_per_in(stage):>8}"
-        )
-    other_us = 1e6 * cpu_s["other"]
-    yield f"{HAND_OVER:<16}{other_us:>10,.0f}{other_us / total_us:>8.0%}"
-
-
-def format_at_once(stage: StageTiming) -> str:
-    """Returns the calls of a stage that work at once, and that a lock lets through only one."""
-    return f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock"
+    for row in list_stage_rows(profile):
+        cells = "".join(f"{row.get(name, ''):>{width}}" for name, width in zip(names, widths, strict=True))
+        yield f"{row['name']:<16}{row['us']:>10,.0f}{row['share']:>8.0%}{cells}"
 
 
 def format_shortfall(report: Report) -> str:
