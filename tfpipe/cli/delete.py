@@ -1,16 +1,13 @@
 """`tfpipe delete`: records of a dataset, hidden by their names."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.errors import DataError
+from tfpipe.cli.shared.inputs import read_names
+from tfpipe.layers.delete import Deleted, delete_records
 from tfpipe.system.units import human_count
-
-if TYPE_CHECKING:
-    from tfpipe.layers.delete import Deleted
 
 
 @command(example="tfpipe delete flowers names.txt")
@@ -22,14 +19,12 @@ def delete(dataset: str, names: str, as_json: bool) -> None:
     No reader, view or command gives them from then on. The shards are not changed: tfpipe reshard DATASET OUTPUT
     writes a dataset without the bytes. A name that no record has is an error, and nothing is hidden.
     """
-    from tfpipe.layers.delete import delete_records
-
-    deleted = delete_records(dataset, _read_names(names))
+    deleted = delete_records(dataset, read_names(names))
     facts = {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
-    show(facts, _format_deleted(dataset, deleted), as_json)
+    show(facts, _format(dataset, deleted), as_json)
 
 
-def _format_deleted(dataset: str, deleted: "Deleted") -> Iterator[str]:
+def _format(dataset: str, deleted: Deleted) -> Iterator[str]:
     if deleted.before:
         was = "was" if deleted.before == 1 else "were"
         yield f"{human_count(deleted.before, 'record')} with these names {was} hidden before"
@@ -39,12 +34,3 @@ def _format_deleted(dataset: str, deleted: "Deleted") -> Iterator[str]:
         yield f"{dataset} is at layer {deleted.layer}; tfpipe reshard {dataset} OUTPUT writes it without the bytes"
     else:
         yield f"There is nothing to hide in {dataset}"
-
-
-def _read_names(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line.rstrip("\n") for line in file if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not a text in UTF-8" if isinstance(error, ValueError) else error.strerror
-        raise DataError(f"{path} cannot be read: {reason}.") from None

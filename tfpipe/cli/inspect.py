@@ -1,16 +1,31 @@
 """`tfpipe inspect`: what is in a dataset, one record of it, or many of its images on one sheet."""
 
+import contextlib
 import json
-from typing import TYPE_CHECKING
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
 
 import click
+import numpy as np
 
+from tfpipe.cli.inspect_summary import describe_range, make_document, print_facts, print_summary
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.console import echo
-from tfpipe.errors import ConfigError
+from tfpipe.cli.shared.console import clean_line, echo, new_console
+from tfpipe.cli.shared.outputs import write_file
+from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.example import Feature
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest, list_images
+from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.storage.file_io import check_files
 
-if TYPE_CHECKING:
-    from tfpipe.format.manifest import Manifest
+_MAX_VALUES_SHOWN = 8
+_MAX_TEXT_SHOWN = 300
 
 
 @command(example="tfpipe inspect flowers --show 12 sheet.png")
@@ -57,31 +72,23 @@ def inspect(
         raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
     if output is not None and record is None:
         raise ConfigError("--output needs a record. Name it with --record SPLIT:INDEX.")
-    from tfpipe.dataset.load import load_manifest
-
     manifest = load_manifest(dataset)
     if split is not None:
         manifest.get_split(split)
     if record is not None:
-        from tfpipe.cli.inspect_records import show_record
-
-        show_record(dataset, manifest, record, output, as_json)
+        _show_record(dataset, manifest, record, output, as_json)
     else:
         _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], show, page, as_json)
 
 
 def _inspect_dataset(
     dataset: str,
-    manifest: "Manifest",
+    manifest: Manifest,
     names: list[str],
     show: tuple[int, str] | None,
     page: tuple[int, str] | None,
     as_json: bool,
 ) -> None:
-    from tfpipe.cli.inspect_summary import make_document, print_summary
-    from tfpipe.engine.source import Source
-    from tfpipe.storage.file_io import check_files
-
     splits = {name: manifest.splits[name] for name in names}
     written = {}
     if show is not None or page is not None:
@@ -102,3 +109,101 @@ def _inspect_dataset(
         for stored in (manifest, *manifest.columns):
             source = Source.from_manifest(stored, name)
             check_files(source.files, source.file_bytes)
+
+
+def _show_record(dataset: str, manifest: Manifest, record: str, output: str | None, as_json: bool) -> None:
+    """Prints one record, such as train:0, and writes its image where that is asked for; -1 is the last one."""
+    match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
+    if not match:
+        raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
+    split, index = match[1], int(match[2])
+    with RecordReader(manifest.directory, manifest, split) as reader:
+        features, place, index = reader[index], reader.locate(index), index % len(reader)
+    written = None if output is None else _write_image(manifest, f"{split}:{index}", features, output)
+    files = {*manifest.image_keys, *(spec.name for spec in manifest.schema.masks)}
+    # People know the order of the schema; the bytes have keys in alphabetical order.
+    names = dict.fromkeys([*(name for name in manifest.full_schema.names if name in features), *features])
+    values = {
+        name: _describe_tensor(manifest, name, features) or _describe_feature(features[name], name in files)
+        for name in names
+    }
+    if as_json:
+        position = {"split": split, "index": index, "shard": place.shard.file, "offset": place.offset}
+        more = {} if written is None else {"written": written}
+        click.echo(json.dumps({"dataset": dataset, **position, "features": values, **more}))
+        return
+    console = new_console()
+    console.print(f"{split}:{index}  {place.shard.file}, {place.size:,} bytes from byte {place.offset:,}")
+    print_facts(console, {name: _format(value) for name, value in values.items()})
+    if written is not None:
+        echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
+
+
+def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
+    """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG."""
+    from tfpipe.images.contact_sheet import encode_png  # these load Pillow
+    from tfpipe.images.decode import decode_pixels, make_image
+    from tfpipe.images.errors import BadImage
+    from tfpipe.images.image_header import read_image_header
+
+    images = list_images(features, manifest.image_keys)
+    if not images:
+        raise FormatError(f"Record {place} has no image.")
+    data = images[0]
+    try:
+        if manifest.foreign is None and manifest.image.get("encoding") == "raw":
+            data = encode_png(make_image(decode_pixels(data, ImageForm.recorded(manifest.image))))
+        kind = read_image_header(data).format
+    except BadImage as error:
+        raise FormatError(f"Record {place}: {error.reason}.") from None
+    write_file(path, data)
+    return {"file": path, "format": kind, "bytes": len(data)}
+
+
+def _describe_tensor(manifest: Manifest, name: str, features: dict[str, Feature]) -> dict[str, Any] | None:
+    """Returns the type and the range of a tensor; None for anything else, and for damaged bytes."""
+    spec = next((spec for spec in manifest.full_schema.tensors if spec.name == name), None)
+    if spec is None or spec.tensor is None:
+        return None
+    with contextlib.suppress(FormatError):
+        bits, stats = spec.check_stored(features), TensorStats()
+        stats.add(spec.tensor, bits)
+        numbers = {key: getattr(stats, key) for key in ("low", "high", "nan", "infinite")}
+        return {"dtype": spec.tensor.dtype, "shape": list(bits.shape), **numbers}
+    return None
+
+
+def _describe_feature(feature: Feature, is_file: bool) -> Any:
+    """Returns the only value, or a list of all. Bytes are text if they are UTF-8, else their length, as of files."""
+    if feature is None:
+        return None
+    if isinstance(feature, list):
+        values = [_describe_bytes(value, is_file) for value in feature]
+    elif feature.dtype == np.int64:
+        values = feature.tolist()
+    else:  # through text, which is as short as float32 allows; JSON has no infinity
+        values = [float(str(value)) if math.isfinite(value) else str(value) for value in feature]
+    return values[0] if len(values) == 1 else values
+
+
+def _describe_bytes(value: bytes, is_file: bool) -> Any:
+    if not is_file:
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return {"bytes": len(value)}
+
+
+def _format(value: Any) -> str:
+    """Returns a value of the document as text."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, list):
+        more = len(value) - _MAX_VALUES_SHOWN
+        return ", ".join(map(_format, value[:_MAX_VALUES_SHOWN])) + (f" and {more:,} more" if more > 0 else "")
+    if isinstance(value, Mapping):
+        if "bytes" in value:
+            return f"{value['bytes']:,} bytes"
+        nan = f", {value['nan']:,} NaN" if value["nan"] else ""
+        return f"{value['dtype']} {value['shape']}, {describe_range(value)}{nan}"
+    text = clean_line(str(value))
+    return text if len(text) <= _MAX_TEXT_SHOWN else f"{text[:_MAX_TEXT_SHOWN]}…"

@@ -87,6 +87,16 @@ def refuse_records(command: str, path: str) -> None:
         raise DataError(f"`tfpipe {command}` takes images, and {path} holds TFRecords: `tfpipe index` describes them.")
 
 
+def read_names(path: str) -> list[str]:
+    """Reads the names of records, one in each line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not a text in UTF-8" if isinstance(error, ValueError) else error.strerror
+        raise DataError(f"{path} cannot be read: {reason}.") from None
+
+
 def load_stages(stages: str | None) -> "Customize | None":
     """Returns the function that --stages names; None without one.
 
