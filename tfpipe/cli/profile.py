@@ -9,7 +9,7 @@ import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import (
-    Percent,
+    PERCENT,
     batch_option,
     budget_option,
     build,
@@ -95,7 +95,7 @@ class ProfileOptions:
 @help_option(
     "--max-idle",
     group=_MEASURING,
-    type=Percent(),
+    type=PERCENT,
     metavar="PERCENT",
     help="Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%.",
 )

@@ -3,8 +3,8 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
@@ -12,23 +12,19 @@ from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import batch_option, config_file_option, config_option, split_option
 from tfpipe.cli.shared.inputs import read_config
 from tfpipe.cli.shared.outputs import write_file
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.open_maker import locate_split
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
+from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
+from tfpipe.lookups.steps import Seen, StepRow, find_number, find_steps, look_up_step
 from tfpipe.system.units import human_count
 
-if TYPE_CHECKING:
-    from tfpipe.engine.plan import BatchPlan
-    from tfpipe.lookups.data_lock import DataLock
-    from tfpipe.lookups.steps import Seen, StepRow
-
-_SHOWN_ROWS = 16
-_EPOCHS = 10
-_TILE_PX = 160
+_SHOWN_ROWS, _EPOCHS, _TILE_PX = 16, 10, 160
 
 
-@command(
-    example="tfpipe steps runs/flowers --step 340 --show step340.png",
-)
+@command(example="tfpipe steps runs/flowers --step 340 --show step340.png")
 @click.argument("target", metavar="RUN|DATASET")
 @click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
 @click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
@@ -56,8 +52,6 @@ def steps(target: str, step: int | None, record: str | None, epochs: int, as_jso
         raise ConfigError("Say what to look up: --step N or --record NAME.")
     if sheet is not None and (step is None or not sheet.lower().endswith(".png")):
         raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {sheet!r}.")
-    from tfpipe.lookups.steps import find_steps, look_up_step
-
     lock = _open_lock(target, options, step)
     plan = lock.open()
     result: dict[str, Any] = {"data": lock.data, "split": lock.split}
@@ -70,17 +64,15 @@ def steps(target: str, step: int | None, record: str | None, epochs: int, as_jso
             _draw(plan, step, rows, sheet)
             lines.append(f"Wrote {sheet}: {human_count(len(rows), 'image')}.")
     if record is not None:
-        number = _find_number(plan, record)
+        match = re.fullmatch(rf"{re.escape(plan.source.split or '')}:([0-9]{{1,18}})", record)
+        number = int(match[1]) if match else find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))
         result |= {"record": number, "seen": [asdict(place) for place in seen]}
         lines += _format_seen(lock, record, number, epochs, seen)
     show(result, lines, as_json)
 
 
-def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataLock":
-    from tfpipe.dataset.load import load_manifest
-    from tfpipe.lookups.data_lock import lock_data, read_lock
-
+def _open_lock(target: str, options: dict[str, Any], step: int | None) -> DataLock:
     run = os.path.join(target, "run.json")
     if os.path.isfile(run):
         given = [name for name, value in options.items() if value is not None]
@@ -93,14 +85,7 @@ def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataL
     return lock_data(manifest, split, config)
 
 
-def _find_number(plan: "BatchPlan", record: str) -> int:
-    from tfpipe.lookups.steps import find_number
-
-    match = re.fullmatch(rf"{re.escape(plan.source.split or '')}:([0-9]{{1,18}})", record)
-    return int(match[1]) if match else find_number(plan, record)
-
-
-def _format_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[StepRow]") -> Iterator[str]:
+def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]) -> Iterator[str]:
     epoch, place = plan.order.locate(step)
     place_in_run = f"epoch {epoch:,}, step {place + 1:,} of {plan.steps_per_epoch:,}"
     yield f"Step {step:,} of {lock.split!r} in {lock.data}: {place_in_run}, {human_count(len(rows), 'record')}"
@@ -114,18 +99,15 @@ def _format_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[Ste
         yield f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)"
 
 
-def _format_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "list[Seen]") -> Iterator[str]:
+def _format_seen(lock: DataLock, record: str, number: int, epochs: int, seen: list[Seen]) -> Iterator[str]:
     yield f"{record} is record {number:,} of {lock.split!r} in {lock.data}"
     for epoch in range(epochs):
         text = ", ".join(f"step {place.step:,} in row {place.row}" for place in seen if place.epoch == epoch)
         yield f"epoch {epoch}: {text or 'left out'}"
 
 
-def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> None:
+def _draw(plan: BatchPlan, step: int, rows: list[StepRow], path: str) -> None:
     """Draws the images of a step as the trainer gets them."""
-    from dataclasses import replace
-
-    from tfpipe.engine.open_maker import locate_split
     from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, encode_png
     from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches

@@ -19,8 +19,6 @@ from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_rate, human_share
 from tfpipe.training.config import TrainConfig, default_pipeline
 
-_TPU = "The name or address of a TPU, or local.  [default: the devices of this machine]"
-
 
 @command(
     example="tfpipe train flowers --model resnet50 --epochs 90",
@@ -35,7 +33,9 @@ _TPU = "The name or address of a TPU, or local.  [default: the devices of this m
 @config_options(TrainConfig, "Training")
 @config_option(TrainConfig, "output", default="runs/ and the name of DATASET")
 @config_options(TrainConfig, "Output", without=("output",))
-@click.option("--tpu", metavar="NAME", help=_TPU)
+@click.option(
+    "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
+)
 def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.config_option import CountOrShare, Shares, Size, config_option, config_options, describe_field
+from tfpipe.cli.shared.config_option import COUNT_OR_SHARE, SHARES, SIZE, config_option, config_options, describe_field
 from tfpipe.cli.shared.help_groups import HelpOption
 from tfpipe.columns.config import TableConfig
 from tfpipe.export.config import ExportConfig
@@ -131,12 +131,12 @@ def test_a_word_may_have_a_second_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (Size(), "128MiB", 128 * 2**20),
-        (CountOrShare(), "25", 25),
-        (CountOrShare(), "1%", 0.01),
-        (CountOrShare(), "0.25", 0.25),
-        (CountOrShare(), "0", 0),
-        (Shares(), "train=0.9, validation=0.1", {"train": 0.9, "validation": 0.1}),
+        (SIZE, "128MiB", 128 * 2**20),
+        (COUNT_OR_SHARE, "25", 25),
+        (COUNT_OR_SHARE, "1%", 0.01),
+        (COUNT_OR_SHARE, "0.25", 0.25),
+        (COUNT_OR_SHARE, "0", 0),
+        (SHARES, "train=0.9, validation=0.1", {"train": 0.9, "validation": 0.1}),
     ],
 )
 def test_value(kind: click.ParamType, text: str, value: Any) -> None:
@@ -148,10 +148,10 @@ def test_value(kind: click.ParamType, text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (Size(), "big", "must be a size such as 128MiB or 2GB, got 'big'."),
-        (CountOrShare(), "some", "must be a count such as 25 or a share such as 1%, got 'some'."),
-        (Shares(), "train", "must be like train=0.9,validation=0.1, got 'train'."),
-        (Shares(), "a=0.5,a=0.5", "must name each split once, got 'a' twice."),
+        (SIZE, "big", "must be a size such as 128MiB or 2GB, got 'big'."),
+        (COUNT_OR_SHARE, "some", "must be a count such as 25 or a share such as 1%, got 'some'."),
+        (SHARES, "train", "must be like train=0.9,validation=0.1, each split once, got 'train'."),
+        (SHARES, "a=0.5,a=0.5", "must be like train=0.9,validation=0.1, each split once, got 'a=0.5,a=0.5'."),
     ],
 )
 def test_wrong_value(kind: click.ParamType, text: str, message: str) -> None:

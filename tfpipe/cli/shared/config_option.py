@@ -3,7 +3,6 @@
 A command gets None for an option that the user does not give, so the default itself stays at the field.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
@@ -14,7 +13,6 @@ import click
 
 from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError
 from tfpipe.system import options
 from tfpipe.system.options import Amount, Choice, Count, Flag, Nested, Number, Option, Seed, Share, get_options
 from tfpipe.system.units import A_SIZE, parse_bytes
@@ -109,17 +107,48 @@ def _name_fields(config: Any) -> dict[str, str]:
     }
 
 
-class Size(click.ParamType):
-    """A size: `128MiB`, `2GB` or a number of bytes becomes bytes."""
+class Parsed(click.ParamType):
+    """A text that a function reads, which raises a ValueError unless the text is like some examples."""
 
-    name = "size"
+    def __init__(self, name: str, parse: Callable[[str], Any], examples: str) -> None:
+        self.name, self._parse, self._examples = name, parse, examples
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Converts the option's text; click calls it."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Converts the option's text; click calls it, also with what it has converted."""
         try:
-            return parse_bytes(value)
-        except ConfigError:
-            self.fail(f"must be {A_SIZE}, got {value!r}.", param, ctx)  # click names the option itself
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError:
+            self.fail(f"must be {self._examples}, got {value!r}.", param, ctx)  # click names the option itself
+
+
+def _parse_share(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def _parse_count_or_share(text: str) -> int | float:
+    return int(text) if text.isdecimal() else _parse_share(text)
+
+
+def _parse_percent(text: str) -> float:
+    share = float(text.removesuffix("%")) / 100
+    if not 0 <= share <= 1:
+        raise ValueError(text)
+    return share
+
+
+def _parse_shares(text: str) -> dict[str, float]:
+    parts = [part.partition("=") for part in text.split(",")]
+    shares = {name.strip(): float(share) for name, _, share in parts}
+    if len(shares) < len(parts):
+        raise ValueError(text)
+    return shares
+
+
+SIZE = Parsed("size", parse_bytes, A_SIZE)
+SHARE = Parsed("share", _parse_share, "a share such as 10% or 0.1")
+COUNT_OR_SHARE = Parsed("count or share", _parse_count_or_share, "a count such as 25 or a share such as 1%")
+PERCENT = Parsed("percent", _parse_percent, "from 0% to 100%")
+SHARES = Parsed("name=share,...", _parse_shares, "like train=0.9,validation=0.1, each split once")
 
 
 class _Words(click.Choice):
@@ -151,17 +180,17 @@ def _get_type(name: str, kind: options.Kind) -> Any:
         case Choice(words):
             return _Words(words)
         case Amount() | Count() if isinstance(kind, Amount) or name.endswith("_bytes"):
-            return Size()
+            return SIZE
         case Count() | Seed() | options.Size():
             return int
         case Number():
             return float
         case Share():
-            return ShareOfAll()
+            return SHARE
         case options.CountOrShare():
-            return CountOrShare()
+            return COUNT_OR_SHARE
         case options.Shares():
-            return Shares()
+            return SHARES
         case _:
             return str
 
@@ -172,62 +201,6 @@ def _describe(default: Any, name: str, flag: str) -> str:
     if isinstance(default, float):
         return f"{default:g}"
     return f"{default >> 20}MiB" if name.endswith("_bytes") and isinstance(default, int) else str(default)
-
-
-class CountOrShare(click.ParamType):
-    """A count or a share: `25` becomes 25, `1%` and `0.01` become 0.01."""
-
-    name, examples = "count or share", "a count such as 25 or a share such as 1%"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
-        """Converts the option's text; click calls it."""
-        try:
-            if value.endswith("%"):
-                return float(value[:-1]) / 100
-            return float(value) if "." in value or "e" in value else int(value)
-        except ValueError:
-            self.fail(f"must be {self.examples}, got {value!r}.", param, ctx)
-
-
-class ShareOfAll(CountOrShare):
-    """A share: `10%` and `0.1` become 0.1."""
-
-    name, examples = "share", "a share such as 10% or 0.1"
-
-
-class Percent(click.ParamType):
-    """A percentage with or without its sign, as a share: 0.05 for `5` and `5%`."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Converts the option's text; click calls it."""
-        with contextlib.suppress(ValueError):
-            share = value if isinstance(value, float) else float(value.removesuffix("%")) / 100
-            if 0 <= share <= 1:
-                return share
-        self.fail(f"must be from 0% to 100%, got {value!r}.", param, ctx)
-
-
-class Shares(click.ParamType):
-    """A share for each name, as in `train=0.9,validation=0.1`."""
-
-    name = "name=share,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """Converts the option's text; click calls it."""
-        if isinstance(value, dict):
-            return value
-        shares: dict[str, float] = {}
-        for part in value.split(","):
-            name, _, share = part.partition("=")
-            if name.strip() in shares:
-                self.fail(f"must name each split once, got {name.strip()!r} twice.", param, ctx)
-            try:
-                shares[name.strip()] = float(share)
-            except ValueError:
-                self.fail(f"must be like train=0.9,validation=0.1, got {value!r}.", param, ctx)
-        return shares
 
 
 BATCH_SIZE = 128
