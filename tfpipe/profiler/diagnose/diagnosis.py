@@ -101,12 +101,8 @@ def _check_slowest(profile: PipelineProfile) -> Bottleneck | None:
     """Checks for a stage that allows clearly less than the cores do, or a lock that is held nearly all the time."""
     demand = profile.demand
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
-    if profile.images_per_second < _PART * limit:
-        return None
     at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limit
-    if not at_lock and limit > REACHED * demand.cpu_limit:
-        return None
-    return _explain_lock(profile, name) if name in demand.lock_bound else _check_threads(profile, _PART)
+    return _check_threads(profile, _PART) if at_lock or limit <= REACHED * demand.cpu_limit else None
 
 
 def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
@@ -186,22 +182,17 @@ def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottle
 
 def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
     """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
-    demand = profile.demand
-    config = profile.config
-    limit = demand.get_stage_limit(demand.slowest)
+    demand, config = profile.demand, profile.config
     busy = f"The cores are {_describe_busy(profile.host)}"
-    if profile.hands_over_mostly:
-        return _explain_small_batches(profile, busy)
+    reached = profile.images_per_second / demand.get_stage_limit(demand.slowest)
+    name, why = demand.slowest, f"{demand.slowest} is nearest, {reached:.0%} of what it can give"
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not demand.threads:
         name, why = "prefetch", "no batch is made while the accelerator works"
-    else:
-        name = demand.slowest
-        why = f"{name} is nearest, {profile.images_per_second / limit:.0%} of what it can give"
-        if profile.images_per_second / limit < profile.host.cpu_fraction:  # the cores are nearer
-            if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
-                return _explain_small_batches(profile, busy)
-            name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
-            why = f"{name} takes most of them"
+    elif reached < profile.host.cpu_fraction:  # the cores are nearer
+        if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
+            return _explain_small_batches(profile, busy)
+        name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
+        why = f"{name} takes most of them"
     return Bottleneck(name, f"{busy}, and no stage is at its limit: {why}.", demand.limit)
 
 

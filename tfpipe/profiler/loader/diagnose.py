@@ -17,12 +17,12 @@ from tfpipe.system.units import human_bytes, human_count, human_share
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05  # slow: ten times the median and 50 ms, of at most 5 % of the records
 _SLOWER, _IDLE = 2.5, 0.3
 _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4, 0.2
-_ON_CORES, _DELAYED, _WAITS, _NARROW = 0.75, 0.25, 0.4, 0.5
+_ON_CORES, _DELAYED, _WAITS = 0.75, 0.25, 0.4
 _PLENTY, _NEARLY_FED = 2.0, 0.1
 _FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rather than narrow
 _MANY_THREADS = 0.2  # of the processor time, beside collating
 _WORDS = {"storage": "waiting for storage", "functions": "functions of yours", "other": "other code"}
-_MIN_GAIN, _ENOUGH, _CODE_WEIGHT = 1.03, 0.98, 0.7  # an option is changed in a moment, code is not
+_MIN_GAIN, _ENOUGH = 1.03, 0.98
 _MAX_WORKERS = 16
 _LARGE_SHARE, _SMALL_SHARE = 0.2, 0.1
 _FLOAT_BYTES = {"float64": 8, "float32": 4}
@@ -270,8 +270,7 @@ def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:
             "of their time, and each takes memory and time to start."
         )
         yield Bottleneck("too many workers", reason, where=where)
-    idle = sum(use.sum("idle") for use in makers) / sum(use.wall_s for use in makers)
-    if workers < cores and idle < _NARROW:
+    if workers < cores:
         reason = f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}"
         yield Bottleneck("too few workers", reason, where=where)
     used = profile.used_cores
@@ -317,7 +316,7 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
         ).predict(profile, now.demand)
         gain = fix.predicted_images_per_second / rate
         if gain >= _MIN_GAIN or is_due:
-            fixes.append((not is_due, (1 - gain) * (_CODE_WEIGHT if is_code else 1.0), fix))
+            fixes.append((not is_due, -gain, fix))
     return tuple(fix for _, _, fix in sorted(fixes, key=lambda one: one[:2]))
 
 
