@@ -127,7 +127,7 @@ HEAVY = {
     "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
-    "array_record": ("tfpipe.export.array_record",),
+    "array_record": ("tfpipe.export.run",),
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }

@@ -11,7 +11,7 @@ from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.cli.doctor_checks import TargetConfig
-from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig

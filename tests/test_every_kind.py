@@ -22,8 +22,7 @@ from tests.mask_images import MASK_NAME, make_masked_images
 from tests.several_images import write_several
 from tfpipe import fields
 from tfpipe.cli.main import tfpipe as command
-from tfpipe.export.config import ExportConfig, Format
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, Format, export
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import JaxBatches

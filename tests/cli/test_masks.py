@@ -15,8 +15,7 @@ from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.images.masks import read_mask
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify

@@ -16,8 +16,7 @@ from tests.conftest import Tfpipe
 from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImagesPerRecord

@@ -18,8 +18,7 @@ from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.export.datasets import write_foreign
 from tests.format.tensors.datasets import RECORDS, write_tensors
 from tfpipe.dataset.load import load_manifest
-from tfpipe.export.config import ExportConfig, Format
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, Format, export
 from tfpipe.export.samples import _get_value
 from tfpipe.export.webdataset import name_tensors
 from tfpipe.format.image_form import ImageForm

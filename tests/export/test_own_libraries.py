@@ -9,8 +9,7 @@ import pytest
 from tests.beam_jobs.datasets import read_payloads, read_records
 from tests.other_libraries import other_libraries as other_libraries
 from tests.other_libraries import run_script
-from tfpipe.export.config import ExportConfig, Format
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, Format, export
 
 SCRIPT = """
 import glob, hashlib, json, sys

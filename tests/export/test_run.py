@@ -11,8 +11,7 @@ from tests.integrity.made import payload, write_dataset
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
 from tfpipe.export import run
-from tfpipe.export.config import ExportConfig, Format
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, Format, export
 
 FORMATS: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord")
 

@@ -15,8 +15,7 @@ import tfpipe
 from tfpipe.cli.main import main
 from tfpipe.engine import source
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.file_names import MANIFEST
 from tfpipe.integrity.verify import VerifyConfig, verify
 

@@ -22,8 +22,7 @@ from tests.refusals import refusal
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.image_form import ImageForm
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data

@@ -15,8 +15,7 @@ from tests.integrity.made import payload, write_dataset
 from tests.object_stores.conftest import Cloud
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.export.config import ExportConfig, Format
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, Format, export
 from tfpipe.format import file_names
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.repair import repair

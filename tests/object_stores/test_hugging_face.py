@@ -11,8 +11,7 @@ from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files
 from tests.object_stores.hub_server import HubServer
 from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage import file_io, hugging_face, stores
 

@@ -29,8 +29,7 @@ from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.dataset.history import load_history
 from tfpipe.errors import DataError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.example import encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.repair import repair

@@ -15,8 +15,7 @@ from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format import manifest_json
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.schema import FeatureSpec

@@ -9,8 +9,7 @@ import click
 from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option, config_options
 from tfpipe.cli.shared.progress import ScanDisplay
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import ExportReport
+from tfpipe.export.run import ExportConfig, ExportReport
 from tfpipe.export.run import export as run
 from tfpipe.system.units import human_bytes, human_count
 

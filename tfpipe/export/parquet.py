@@ -16,8 +16,6 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.units import human_text
 
-ENDING = "parquet"
-
 # A reader unpacks a whole group for one row of it, so a group is small.
 _GROUP_ROWS = 100
 _GROUP_BYTES = 32 << 20

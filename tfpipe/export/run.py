@@ -2,28 +2,32 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import IO, Any, Literal, TypeAlias, get_args
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError
-from tfpipe.export import array_record, parquet, webdataset
-from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export import parquet, webdataset
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
-from tfpipe.format import file_names, manifest_json
+from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
+from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import WorkingFolder, check_output
 
+Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
+_ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
 REPORT = "export.json"  # what every export holds
 LABELS = "labels.txt"  # the names of the classes, one a line, in the order of their numbers
 
@@ -32,6 +36,33 @@ _WORKERS = Workers(
     death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
     "kept. `workers` 1 needs the least memory.",
 )
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """The options of `export`.
+
+    Attributes:
+        dataset: The directory of the dataset, or its URL in a bucket. Required.
+        output: The directory that appears when everything in it is complete, or a URL, where export.json appears then.
+            Required.
+        to: The format that is written. "webdataset", "parquet" or "arrayrecord". Required.
+        splits: A split to write. Empty: all. Default: ().
+        workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.
+            Default: None.
+
+    Raises:
+        ConfigError: A value cannot be used.
+    """
+
+    dataset: str
+    output: str
+    to: Format = option(Choice(get_args(Format)))
+    splits: tuple[str, ...] = option(Unchecked(), (), flag="--split", metavar="NAME")
+    workers: int | None = option(Count(0), None)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 class Workshop(WorkingFolder):
@@ -123,7 +154,7 @@ def _finish(
     files: dict[str, bytes] = {}
     whole = replace(manifest, schema=manifest.full_schema)
     if config.to == "arrayrecord":
-        files |= array_record.describe_for_tfds(whole, splits)
+        files |= _describe_for_tfds(whole, splits)
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)
@@ -188,14 +219,33 @@ def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: 
 
 def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:
     """Writes a shard, and returns the bytes of its file."""
-    shard = job.file.shard
-    assert shard is not None
-    endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
-    target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
+    target, temporary = workshop.result(f"{job.name}.{_ENDINGS[to]}"), workshop.path("parts", f"{job.name}.tmp")
     with file_io.create(target, temporary) as file:
         if to == "arrayrecord":
-            array_record.write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
+            _write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
         else:
             write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
             write(file, read_samples(job, manifest, progress), manifest)
         return file.tell()
+
+
+def _write_array_record(file: IO[bytes], payloads: Iterable[bytes]) -> None:
+    """Writes an ArrayRecord file in which each record can be read alone. Its library writes to a local path only."""
+    from array_record.python import array_record_module
+
+    with tempfile.NamedTemporaryFile() as made:
+        writer = array_record_module.ArrayRecordWriter(made.name, "group_size:1")
+        try:
+            for payload in payloads:
+                writer.write(payload)
+        finally:
+            writer.close()
+        shutil.copyfileobj(made, file)
+
+
+def _describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, bytes]:
+    """Returns the files with which TFDS opens the folder; none for foreign records and names that it cannot nest."""
+    if manifest.foreign is not None:
+        return {}
+    part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
+    return {name: text.encode() for name, text in tfds_metadata.make_files(part, _ENDINGS["arrayrecord"]).items()}

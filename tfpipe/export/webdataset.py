@@ -20,8 +20,6 @@ from tfpipe.export.samples import Sample, list_columns
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 
-ENDING = "tar"
-
 _CAPTION, _TEXT = "caption", "text"
 
 

@@ -18,8 +18,7 @@ from tests.export.datasets import describe_records
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.budget import Budget
 

@@ -19,8 +19,7 @@ from tests.export.datasets import describe_records, make_photo_dataset
 from tests.mask_files import make_mask
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.schema import FeatureSpec
 
 JPEGS = [make_jpeg(k) for k in range(5)]

@@ -25,8 +25,7 @@ from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.export.datasets import describe_records
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.export.config import ExportConfig
-from tfpipe.export.run import export
+from tfpipe.export.run import ExportConfig, export
 
 COUNT = 10
 FLOATS = pyarrow.list_(pyarrow.list_(pyarrow.float32()))

@@ -15,7 +15,7 @@ from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.config_option import COUNT_OR_SHARE, SHARES, SIZE, config_option, config_options, describe_field
 from tfpipe.cli.shared.help_groups import HelpOption
 from tfpipe.columns.config import TableConfig
-from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.options import Choice, Count, Flag, Names, Number, Text, get_options, option
 from tfpipe.training.config import TrainConfig
