@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.runners.base import Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
-from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.job import GatheredShards, Job, finish, stop_if_bad, write_one, write_shards
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -71,12 +71,43 @@ class _GatherFn(beam.CombineFn):
         return accumulator
 
 
+class _Metrics:
+    """The counters and distributions of the step that writes shards. Beam pickles them and sends them to the workers.
+
+    The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards.
+    """
+
+    def __init__(self) -> None:
+        counted = ("images", "bytes", "bad", "unreadable", "shards", "kept")
+        self._counters = {name: Metrics.counter("tfpipe", name) for name in counted}
+        self._image_bytes = Metrics.distribution("tfpipe", "image_bytes")
+        self._image_ms = Metrics.distribution("tfpipe", "image_ms")
+
+    def count_image(self, num_bytes: int, seconds: float, bad_kind: str | None) -> None:
+        """Counts one image when it is done; `bad_kind` is None for a good one."""
+        self._counters["images"].inc()
+        self._counters["bytes"].inc(num_bytes)
+        self._image_bytes.update(num_bytes)
+        self._image_ms.update(round(seconds * 1000))
+        if bad_kind is not None:
+            self._counters[bad_kind].inc()
+
+    def count_shard(self, shard: WrittenShard, *, by_image: bool) -> None:
+        """Counts one shard when it is done, and its images unless `count_image` got them."""
+        self._counters["shards"].inc()
+        self._counters["kept"].inc(int(shard.kept))
+        if shard.kept or not by_image:
+            self._counters["images"].inc(shard.info.records + shard.num_left_out)
+            for line in shard.left_out:
+                self._counters[line["kind"]].inc()
+
+
 class _WriteFn(beam.DoFn):
     """The work of a Beam worker: each shard in its own process, or all shards of a bundle in a pool of processes."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self._job, self._metrics = job, ShardMetrics()
+        self._job, self._metrics = job, _Metrics()
 
     def setup(self) -> None:
         self._job.configure()

@@ -6,8 +6,9 @@ from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from beam_jobs.shards.progress import read_progress
+from beam_jobs.shards.progress import LIST_EVERY_S, progress_folder, read_finished, read_progress
 from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
 from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress, poll_progress
@@ -140,8 +141,6 @@ class Runner:
 
     def make_progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
         """Makes the folder where workers that share a disk with this process leave their progress."""
-        from beam_jobs.shards.progress import progress_folder
-
         return progress_folder(work)
 
     def get_pool_workers(self, workers: int) -> int:
@@ -150,12 +149,9 @@ class Runner:
 
     def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
-        from beam_jobs.shards import progress
-        from tfpipe.storage import file_io
-
         if file_io.is_url(job.work.output):  # the workers may run on other machines, with other disks
-            return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
-        return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
+            return partial(read_finished, job.work, job.header), LIST_EVERY_S
+        return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
     def watch(self, job: "Job", observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
         """Tells the observer of the progress of a job that writes shards, during a block."""

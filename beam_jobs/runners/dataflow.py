@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -27,18 +27,12 @@ import beam_jobs
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import GraphWritten, Runner, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_reason
-from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.shards.job import Job
-from beam_jobs.shards.work_dir import WorkDir
 from tfpipe import errors
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
 from tfpipe.system.extras import importing
-from tfpipe.system.progress import Progress
 
 _logger = logging.getLogger(__name__)
-
-METRICS_EVERY_S = 5.0
-"""The seconds between two readings of the job's metrics. The service updates them about as often."""
 
 _MAX_JOB_NAME_LENGTH = 63
 _INVALID_OPTIONS = "Pipeline has validations errors:"
@@ -94,20 +88,6 @@ class DataflowRunner(Runner):
                 "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "
                 "Choose another OUTPUT."
             )
-
-    def make_progress_folder(self, work: WorkDir) -> contextlib.AbstractContextManager[str | None]:
-        """Makes no folder: no worker shares a disk with this process."""
-        return contextlib.nullcontext()
-
-    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
-        """Returns the reader of the job's metrics. They are unknown until the job is submitted."""
-        shards = job.header.shards
-        num_images = sum(shard.images for shard in shards)
-
-        def read() -> Progress | None:
-            return self._result and read_metrics(self._result, num_images, len(shards))
-
-        return read, METRICS_EVERY_S
 
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:

@@ -31,7 +31,6 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
-from tfpipe.images.seekable import is_seekable
 from tfpipe.storage import file_io
 from tfpipe.writer.record_form import make_image_features
 
@@ -48,37 +47,6 @@ class DatasetRecords:
 
     header: PlanHeader
     records: InputDatasets
-
-    @property
-    def advice(self) -> str:
-        """The advice about bad images, as a part of a sentence."""
-        if any(source.foreign is not None for source in self.records.sources.values()):
-            return "bring the files back as they were"
-        return "save the undamaged records with `tfpipe repair`"
-
-    @property
-    def image_form(self) -> Mapping[str, Any]:
-        """The requested form, or else the common form of the datasets."""
-        return self.records.image
-
-    @property
-    def changed(self) -> Mapping[str, int]:
-        """The counts of earlier changes, summed over the manifests."""
-        return self.records.changed
-
-    @property
-    def noticed(self) -> Mapping[str, int]:
-        """The counts of noticed properties that are still valid, summed over the manifests."""
-        return self.records.noticed
-
-    @property
-    def is_seekable(self) -> Callable[[bytes], bool] | None:
-        """The function that looks for restart markers, if the form asks for them or a dataset has some."""
-        return is_seekable if self.header.form.seekable or self.records.seekable else None
-
-    def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns what identifies the datasets, and how their labels and images change."""
-        return {"records": self.records.get_fingerprint_facts()}
 
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         """Yields each record's place with the function that reads it."""
@@ -129,9 +97,9 @@ def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
     """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1."""
     source, _, features = _read_features(datasets, planned, {})
     if source.foreign is not None:
-        return _identify_foreign(source, features)
-    label = _get_new_label(source, features) if source.labels else -1
-    return _get_digest(features), label
+        label = _get_foreign_label(features, source) if source.labels else NO_CLASS
+        return _hash_foreign(features, source.foreign), label
+    return _get_digest(features), _get_new_label(source, features) if source.labels else NO_CLASS
 
 
 def _read_features(
@@ -343,13 +311,6 @@ def _make_record(
     return Record(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
 
 
-def _identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple[bytes, int]:
-    """Returns the SHA-256 of a foreign record's image and the new label of its class, or -1."""
-    assert source.foreign is not None
-    digest = _hash_foreign(old, source.foreign)
-    return digest, _get_foreign_label(old, source) if source.labels else NO_CLASS
-
-
 def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int:
     """Returns the new label of a foreign record. A stored number below 0 stands for no class."""
     assert source.foreign is not None
@@ -384,17 +345,13 @@ def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> b
     return planned.path.encode("utf-8", "surrogateescape")
 
 
-def _decode_tensor(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
-    try:
-        return spec.decode(old)
-    except FormatError as error:
-        raise BadImage(str(error).rstrip(".")) from None
-
-
 def _get_values(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
     """Returns a feature's values for the encoder. A list that a record lacks is empty."""
     if spec.tensor is not None and spec.tensor.encoding != "proto":
-        return _decode_tensor(old, spec)
+        try:
+            return spec.decode(old)
+        except FormatError as error:
+            raise BadImage(str(error).rstrip(".")) from None
     value = old.get(spec.name)
     if value is None or not len(value):
         if spec.shape is not None:

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from beam_jobs.shards.write_shard import open_source
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.manifest import Duplicates, Manifest
+from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
@@ -31,9 +31,18 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard])
     raise DataError(
         f"At most {header.max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.result(file_names.QUARANTINE)}; "
-        f"{open_source(header).advice}, or allow more with `max_bad`.",
+        f"{_advise(header)}, or allow more with `max_bad`.",
         page="damaged-data#images-that-are-broken",
     )
+
+
+def _advise(header: PlanHeader) -> str:
+    """Returns the advice about bad images, as a part of a sentence."""
+    if header.records is None:
+        return "mend them and run again with `overwrite`"
+    if any(source.foreign is not None for source in header.records.sources.values()):
+        return "bring the files back as they were"
+    return "save the undamaged records with `tfpipe repair`"
 
 
 def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenShard]) -> None:
@@ -150,10 +159,13 @@ def _leave_out_empty(
 def _make_manifest(
     header: PlanHeader, splits: Mapping[str, Sequence[WrittenShard]], quarantined: int, duplicates: Duplicates
 ) -> Manifest:
-    source, num_classes = open_source(header), len(header.label_names)
+    records, num_classes = header.records, len(header.label_names)
+    image = header.form.to_json() if IMAGE_ENCODED in header.schema else {}
     stats = merge_stats(shard.stats for shards in splits.values() for shard in shards)
-    stats.changed.update(source.changed)
-    stats.noticed.update(source.noticed)
+    if records is not None:
+        image = records.image
+        stats.changed.update(records.changed)
+        stats.noticed.update(records.noticed)
     return Manifest(
         name=header.name,
         splits={split: make_split_info(split, shards, num_classes) for split, shards in splits.items()},
@@ -165,7 +177,7 @@ def _make_manifest(
         skipped=sort_counts(header.skipped),
         quarantined=quarantined,
         duplicates=duplicates,
-        image=source.image_form,
+        image=image,
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )

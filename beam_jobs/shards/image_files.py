@@ -5,12 +5,11 @@ The rows of a table without images come the same way.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,6 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 
-_NONE: Mapping[str, int] = MappingProxyType({})
 _BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
 _MAX_BLOCK_IMAGES = 10_000
 _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds
@@ -55,13 +53,6 @@ class ImageFiles:
 
     header: PlanHeader
     _copies: dict[str, CopiedRows] = field(default_factory=dict, repr=False, compare=False)
-    advice = "mend them and run again with `overwrite`"
-    changed = noticed = _NONE
-
-    @property
-    def image_form(self) -> Mapping[str, Any]:
-        """The requested form; empty for records without images."""
-        return self.header.form.to_json() if self._has_images else {}
 
     @property
     def _has_images(self) -> bool:
@@ -70,15 +61,6 @@ class ImageFiles:
     @property
     def _has_masks(self) -> bool:
         return keys.IMAGE_MASK in self.header.schema
-
-    @property
-    def is_seekable(self) -> Callable[[bytes], bool] | None:
-        """The function that takes each JPEG for a seekable one, if the form asks for them: all were made so."""
-        return (lambda data: True) if self.header.form.seekable else None
-
-    def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns nothing, because the lines of the plan and the header's fields identify the images."""
-        return {}
 
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         """Yields each image with the function that makes its record.

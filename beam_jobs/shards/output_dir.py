@@ -17,7 +17,6 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.job import get_versions
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from beam_jobs.shards.write_shard import open_source
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
@@ -82,7 +81,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             **({"box_names": header.box_names} if header.box_names else {}),
             **({"columns": header.columns.named} if header.columns.named else {}),
             **({"tensor_dtypes": header.tensor_dtypes} if header.tensor_dtypes else {}),
-            **open_source(header).get_fingerprint_facts(),
+            **({"records": header.records.get_fingerprint_facts()} if header.records is not None else {}),
         },
         sort_keys=True,
     )

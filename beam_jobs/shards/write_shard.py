@@ -21,6 +21,7 @@ from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
 from tfpipe.images.errors import BadImage
+from tfpipe.images.seekable import is_seekable
 from tfpipe.images.sniff import is_image
 from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
@@ -58,6 +59,13 @@ def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> 
     return written
 
 
+def _find_seekable(header: PlanHeader) -> Callable[[bytes], bool] | None:
+    """Returns the function that looks for restart markers in a JPEG; None if no JPEG can have some."""
+    if header.records is None:
+        return (lambda data: True) if header.form.seekable else None  # all were made so
+    return is_seekable if header.form.seekable or header.records.seekable else None
+
+
 @dataclass(frozen=True)
 class _ImageShard:
     """The writing of one shard; the fields are as in `write_shard`."""
@@ -76,7 +84,7 @@ class _ImageShard:
             count_record,
             schema=header.schema,
             max_pixels=header.form.max_pixels,
-            is_seekable=source.is_seekable,
+            is_seekable=_find_seekable(header),
             refuse_nan=header.refuse_nan,
         )
         with work.new_shard(file, count, RecordFacts.of_new_shard(header.schema, header.label_names)) as writer:

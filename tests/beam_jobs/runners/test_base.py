@@ -3,7 +3,7 @@
 import pytest
 
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
-from beam_jobs.runners.dataflow import METRICS_EVERY_S, DataflowRunner
+from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
@@ -50,7 +50,7 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
         ((), "gs://out", POLL_EVERY_S),  # the workers are on this machine
         (("--runner=FlinkRunner",), "out", POLL_EVERY_S),
         (("--runner=FlinkRunner",), "gs://out", LIST_EVERY_S),
-        (("--runner=DataflowRunner",), "gs://out", METRICS_EVERY_S),
+        (("--runner=DataflowRunner",), "gs://out", LIST_EVERY_S),
     ],
 )
 def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], output: str, every_s: float) -> None:
