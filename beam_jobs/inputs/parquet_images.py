@@ -6,7 +6,7 @@ and of columns, the first row of each group and the number of rows, and each cel
 
 import posixpath
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple, cast
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.config import USUAL_COLUMNS, TableColumns
+from beam_jobs.config import TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size, read_batches
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
@@ -46,18 +46,15 @@ class Cell(NamedTuple):
     row: int
     size: int  # the mean in the row group
     is_mask: bool = False
-    columns: TableColumns = USUAL_COLUMNS
 
 
-def list_cells(
-    images: Sequence[PlannedImage] | Sequence[ImageRef], columns: TableColumns, *, masks: bool = False
-) -> list[Cell]:
+def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bool = False) -> list[Cell]:
     """Returns the cells of images in Parquet files. With `masks` that of a mask in a row follows its image's."""
     cells = []
     for image in images:
         file, row, _, _, group = image.location
         mask = get_row_mask(image)
-        cells.append(Cell(file, group, row, image.size, columns=columns))
+        cells.append(Cell(file, group, row, image.size))
         if masks and mask:
             cells.append(cells[-1]._replace(size=mask.size, is_mask=True))
     return cells
@@ -88,7 +85,7 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
         size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
         cells: list[Cell] = []
         for row in range(group.num_rows):
-            cells.append(Cell(file, number, row, size, columns=given))
+            cells.append(Cell(file, number, row, size))
             if columns.mask:
                 cells.append(cells[-1]._replace(size=mask_size, is_mask=True))
         listed.append(cells)
@@ -105,13 +102,13 @@ def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
     return mask if mask is not None and mask.row_group >= 0 else None
 
 
-def read_cells(root: str, cells: Sequence[Cell], max_bytes: int) -> Iterator[Found]:
-    """Yields the bytes of each cell, in the order of their files and rows."""
+def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_bytes: int) -> Iterator[Found]:
+    """Yields the bytes of each cell, in the order of their files and rows; `columns` are those that the user names."""
     order = sorted(range(len(cells)), key=lambda position: cells[position][:3])
     for file, positions in groupby(order, lambda position: cells[position].file):
         missing = dict.fromkeys(positions)
         try:
-            for position, data in _read_file(root, file, cells, list(missing), max_bytes):
+            for position, data in _read_file(root, file, columns, cells, list(missing), max_bytes):
                 del missing[position]
                 yield position, data
         except OSError as error:
@@ -119,14 +116,16 @@ def read_cells(root: str, cells: Sequence[Cell], max_bytes: int) -> Iterator[Fou
             yield from ((position, reason) for position in missing)
 
 
-def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int], max_bytes: int) -> Iterator[Found]:
+def _read_file(
+    root: str, file: str, given: TableColumns, cells: Sequence[Cell], positions: list[int], max_bytes: int
+) -> Iterator[Found]:
     import pyarrow.parquet
 
     path = file_io.join(root, file)
     with file_io.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            columns = find_image_columns(table, cells[positions[0]].columns)
+            columns = find_image_columns(table, given)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise OSError(f"{file} is damaged ({_shorten(error)})") from error
         if columns is None:
@@ -138,7 +137,7 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
             try:
                 for position, data in _read_group(table, columns, group, cells, list(missing)):
                     del missing[position]
-                    yield position, _check(data, posixpath.dirname(path), max_bytes)
+                    yield position, _try_to_read(data, posixpath.dirname(path), max_bytes)
                 reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
             except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
                 reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
@@ -178,64 +177,74 @@ def _read_group(
         begin = end
 
 
-def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+def _try_to_read(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+    try:
+        return memoryview(_read(scalar, folder, max_bytes))
+    except UnreadableError as error:
+        return error
+
+
+def _read(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
     """Returns the bytes of a cell, or those of the file that it names. A list of images and tensors come packed."""
     import pyarrow
 
+    data: bytes | memoryview
     if isinstance(scalar, tuple):
         image, tensors = scalar
-        return _check_tensors(image, tensors, folder, max_bytes)
-    if isinstance(scalar, pyarrow.ListScalar):
-        return _check_list(scalar, folder, max_bytes)
-    data, path = scalar, None
-    if isinstance(scalar, pyarrow.StructScalar):
-        fields = {name: scalar[name] for name in ("bytes", "path") if scalar.type.get_field_index(name) >= 0}
-        data, path = fields["bytes"], fields["path"].as_py() if "path" in fields else None
-    try:
-        if data.is_valid:
-            found = memoryview(data.as_buffer()).cast("B")
-            size = len(found)
-        else:
-            if not path or "\0" in path:
-                raise UnreadableError("the row holds neither bytes nor a path")
-            if not file_io.lies_below(path, folder):
-                raise UnreadableError(f"the row holds no bytes, and its path {path} lies outside of the table's folder")
-            size = file_io.get_size(file_io.join(folder, path))
-            found = memoryview(b"" if size > max_bytes else read_image(folder, ImageRef(path)))
-    except UnreadableError as error:
-        return error
-    if size > max_bytes:
-        return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
-    return found
-
-
-def _check_tensors(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
-    """Returns the tensors of a row, behind its image if it has one."""
-    data: bytes = pack_tensors(tensors)
-    if image is not None:
-        found = _check(image, folder, max_bytes)
-        if isinstance(found, UnreadableError):
-            return found
-        data = pack([found, data])
+        data = pack_tensors(tensors)
+        data = data if image is None else pack([_read(image, folder, max_bytes), data])
+    elif isinstance(scalar, pyarrow.ListScalar):
+        return _read_list(scalar, folder, max_bytes)
+    else:
+        found, path = _split(scalar)
+        if found is None:
+            return _read_path(path, folder, max_bytes)
+        data = found
     if len(data) > max_bytes:
-        return UnreadableError(f"{len(data)} bytes, more than the {max_bytes} that one record can hold")
-    return memoryview(data)
+        raise _too_large(len(data), max_bytes)
+    return data
 
 
-def _check_list(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+def _split(scalar: Any) -> tuple[memoryview | None, str | None]:
+    """Returns the bytes of an image in a cell, and the path beside them."""
+    import pyarrow
+
+    path = None
+    if isinstance(scalar, pyarrow.StructScalar):
+        path = scalar["path"].as_py() if scalar.type.get_field_index("path") >= 0 else None
+        scalar = scalar["bytes"]
+    return memoryview(scalar.as_buffer()).cast("B") if scalar.is_valid else None, path
+
+
+def _read_path(path: str | None, folder: str, max_bytes: int) -> bytes:
+    if not path or "\0" in path:
+        raise UnreadableError("the row holds neither bytes nor a path")
+    if not file_io.lies_below(path, folder):
+        raise UnreadableError(f"the row holds no bytes, and its path {path} lies outside of the table's folder")
+    size = file_io.get_size(file_io.join(folder, path))
+    if size > max_bytes:
+        raise _too_large(size, max_bytes)
+    return read_image(folder, ImageRef(path))
+
+
+def _read_list(scalar: Any, folder: str, max_bytes: int) -> bytes:
     values = scalar.values if scalar.is_valid else ()
     if not 1 <= len(values) <= MAX_IMAGES:
-        return UnreadableError(f"the row holds {len(values):,} images, and a record has 1 to {MAX_IMAGES:,}")
-    images, size = [], 0
-    for number, value in enumerate(values):
-        image = _check(value, folder, max_bytes)
-        if isinstance(image, UnreadableError):
-            return UnreadableError(f"image {number}: {image}")
-        images.append(image)
-        size += len(image)
+        raise UnreadableError(f"the row holds {len(values):,} images, and a record has 1 to {MAX_IMAGES:,}")
+    images, size = list[bytes | memoryview](), 0
+    for value in values:
+        try:
+            images.append(_read(value, folder, max_bytes))
+        except UnreadableError as error:
+            raise UnreadableError(f"image {len(images)}: {error}") from error
+        size += len(images[-1])
         if size > max_bytes:
-            return UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
-    return memoryview(pack(images))
+            raise UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
+    return pack(images)
+
+
+def _too_large(size: int, max_bytes: int) -> UnreadableError:
+    return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
 
 
 def _shorten(error: Exception) -> str:
@@ -254,7 +263,7 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
         for groups in _list_groups(root, location, columns):
             cells = list(chain.from_iterable(groups))
             of_cells = np.full((len(cells), 2), -1, np.int64)
-            for position, data in read_cells(root, cells, max_bytes):
+            for position, data in read_cells(root, columns, cells, max_bytes):
                 if not isinstance(data, UnreadableError):
                     of_cells[position] = out.tell(), len(data)
                     out.write(data)

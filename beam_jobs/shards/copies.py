@@ -124,7 +124,7 @@ def _map_batches(
 def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identity]:
     root, columns = origin
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
-    found = read_cells(root, list_cells([image for _, image in in_rows], columns), MAX_SOURCE_BYTES)
+    found = read_cells(root, columns, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
     identities = [
         (in_rows[k][0], hashlib.sha256(data).digest(), -1) for k, data in found if not isinstance(data, UnreadableError)
     ]

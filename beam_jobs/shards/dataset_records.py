@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_list_features
+from beam_jobs.shards.record import Record, check_source_size, make_list_features, rejecting
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
@@ -55,12 +55,8 @@ class DatasetRecords:
     def read(self, planned: PlannedImage) -> Record:
         """Reads the record at the planned place, with the labels and the image form of the new dataset."""
         check_source_size(planned)
-        try:
+        with rejecting():
             return self._read(planned)
-        except UnreadableError as error:
-            raise RejectedImage("unreadable", str(error)) from error
-        except BadImage as error:
-            raise RejectedImage("bad", error.reason) from error
 
     def _read(self, planned: PlannedImage) -> Record:
         header = self.header

@@ -25,7 +25,14 @@ from beam_jobs.inputs.parquet_images import (
 from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
-from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
+from beam_jobs.shards.record import (
+    MAX_SOURCE_BYTES,
+    Record,
+    RejectedImage,
+    check_source_size,
+    make_list_features,
+    rejecting,
+)
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
@@ -73,7 +80,7 @@ class ImageFiles:
 
     def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         for images in _cut_blocks(planned):
-            block = _Block(self.header, list_cells(images, self.header.columns, masks=True), self._copies)
+            block = _Block(self.header, list_cells(images, masks=True), self._copies)
             position = 0
             for image in images:
                 yield image, partial(self._make_from_block, image, block, position)
@@ -81,10 +88,8 @@ class ImageFiles:
 
     def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
         """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
-        try:
+        with rejecting():
             data = block.take(position)
-        except UnreadableError as error:
-            raise RejectedImage("unreadable", str(error)) from error
         if not self._has_images:
             return self._make_row(planned, data)
         data, tensors = unpack(data) if self.header.schema.tensors else (data, b"")
@@ -92,10 +97,8 @@ class ImageFiles:
             return self._make_record(planned, _Fetched(unpack(data), None, tensors))
         if get_row_mask(planned) is None:
             return self._make_record(planned, _Fetched([data], self._fetch_mask(planned), tensors))
-        try:
+        with rejecting("its mask: "):
             mask = block.take(position + 1)
-        except UnreadableError as error:
-            raise RejectedImage("unreadable", f"its mask: {error}") from error
         return self._make_record(planned, _Fetched([data], mask, tensors))
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
@@ -128,11 +131,8 @@ class ImageFiles:
         check_source_size(planned)
         images: list[bytes] = []
         for file in list_files(planned) if planned.images else (planned,):
-            try:
+            with rejecting(f"image {len(images)}: " if planned.images else ""):
                 images.append(read_image(self.header.root, file, self.header.unpacked))
-            except UnreadableError as error:
-                place = f"image {len(images)}: " if planned.images else ""
-                raise RejectedImage("unreadable", f"{place}{error}") from error
         return _Fetched(images, self._fetch_mask(planned))
 
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
@@ -142,16 +142,12 @@ class ImageFiles:
         if mask is None:
             raise RejectedImage("bad", "it has no mask, and other images have one")
         if mask.drawn:
-            try:
+            with rejecting("its mask: "):
                 return draw_mask(mask.drawn, self.header.form.max_pixels)
-            except BadImage as error:
-                raise RejectedImage("bad", f"its mask: {error.reason}") from error
         file = mask.as_image
         check_source_size(file)
-        try:
+        with rejecting(f"its mask {file.path} "):
             return read_image(self.header.root, file, self.header.unpacked)
-        except UnreadableError as error:
-            raise RejectedImage("unreadable", f"its mask {file.path} {error}") from error
 
     def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> Record:
         header, several = self.header, self.header.schema.has_several_images
@@ -248,7 +244,9 @@ class _Block:
         # Of a file with a copy only what the copy lacks is read here, when it is needed.
         wanted = [k for k in positions if k == positions.start or self.cells[k].file not in self.header.unpacked]
         num_bytes = 0
-        for k, data in read_cells(self.header.root, [self.cells[k] for k in wanted], MAX_SOURCE_BYTES):
+        for k, data in read_cells(
+            self.header.root, self.header.columns, [self.cells[k] for k in wanted], MAX_SOURCE_BYTES
+        ):
             self.data[wanted[k]] = data if isinstance(data, UnreadableError) else bytes(data)
             num_bytes += 0 if isinstance(data, UnreadableError) else len(data)
             if num_bytes > 2 * _BLOCK_BYTES:

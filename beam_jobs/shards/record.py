@@ -1,9 +1,12 @@
 """The record that a source gives for a planned image, or the reason why it gives none."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import PlannedImage
+from tfpipe.images.errors import BadImage
 from tfpipe.images.normalize import PreparedImage
 from tfpipe.writer.record_form import make_image_features
 
@@ -27,6 +30,17 @@ class RejectedImage(Exception):
     def __init__(self, kind: Literal["bad", "unreadable"], reason: str, data: bytes = b"") -> None:
         super().__init__(reason)
         self.kind, self.reason, self.data = kind, reason, data
+
+
+@contextlib.contextmanager
+def rejecting(what: str = "") -> Iterator[None]:
+    """Turns what is wrong with a file into the reason why no record is made; `what` is put before it."""
+    try:
+        yield
+    except UnreadableError as error:
+        raise RejectedImage("unreadable", f"{what}{error}") from error
+    except BadImage as error:
+        raise RejectedImage("bad", f"{what}{error.reason}") from error
 
 
 def check_source_size(planned: PlannedImage) -> None:

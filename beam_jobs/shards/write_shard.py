@@ -16,11 +16,10 @@ from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.dataset_records import DatasetRecords
 from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.progress import ProgressFile
-from beam_jobs.shards.record import Record, RejectedImage
+from beam_jobs.shards.record import Record, RejectedImage, rejecting
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
-from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
 from tfpipe.images.sniff import is_image
 from tfpipe.storage import file_io
@@ -136,9 +135,8 @@ class _ImageShard:
 
 def _add(writer: ShardWriter, record: Record) -> None:
     try:
-        writer.add(record.features, record.payload)
-    except BadImage as error:
-        raise RejectedImage("bad", f"its mask: {error.reason}") from error
+        with rejecting("its mask: "):
+            writer.add(record.features, record.payload)
     except ConfigError as error:
         raise DataError(f"{record.name}: {error}") from None
     for image in record.images:

@@ -37,7 +37,7 @@ def groups(monkeypatch) -> list[int]:
 
 def read_all(path: Path, refs: list[ImageRef], max_bytes: int = 1 << 20) -> list[bytes | str]:
     """Returns the bytes of each image, or the reason why there are none."""
-    found = dict(read_cells(str(path.parent), list_cells(refs, USUAL_COLUMNS), max_bytes))
+    found = dict(read_cells(str(path.parent), USUAL_COLUMNS, list_cells(refs), max_bytes))
     assert sorted(found) == list(range(len(refs)))
     return [str(data) if isinstance(data, UnreadableError) else data for _, data in sorted(found.items())]
 
