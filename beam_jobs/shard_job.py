@@ -19,6 +19,7 @@ from beam_jobs.runners.base import LocalRunner, Runner, ShardObserver
 from beam_jobs.shards.copies import find_copies
 from beam_jobs.shards.job import GatheredShards, Job, finish, write_shards
 from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
+from beam_jobs.shards.progress import progress_folder
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
@@ -129,7 +130,7 @@ def run(
     observer.plan(plan)
     check(plan)
     in_threads = not beam_args and not config.workers and _is_small(plan)
-    with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
+    with open_work_dir(config, plan) as work, progress_folder(work) as folder:
         finished_before = work.list_written()
         header = work.read_header()
         job = Job(

@@ -22,7 +22,7 @@ from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import Schema, class_schema, image_schema
 from tfpipe.storage import file_io
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Observer
 
 _RECORDS_AT_ONCE = 1 << 14
 
@@ -34,9 +34,9 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> List
     if config.refuse_nan:
         columns = (column for manifest in datasets.values() for column in manifest.columns)
         check_nan([*datasets.values(), *columns], merged.schema)
-    builder = ImageTableBuilder()
+    builder = ImageTableBuilder(observer)
     for name, manifest in datasets.items():
-        _list_records(name, manifest, builder, observer or Observer())
+        _list_records(name, manifest, builder)
     unpack = tuple(
         f"{name}/{shard.file}"
         for name, manifest in datasets.items()
@@ -83,7 +83,7 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     return datasets
 
 
-def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, observer: Observer) -> None:
+def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder) -> None:
     """Adds the records of a dataset, some shards at once."""
     spans_of_shards = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
@@ -108,7 +108,6 @@ def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder, obs
                 file=(codes, files),
                 split=(np.zeros(len(codes), np.int32), [split.name]),
             )
-            observer.progress(Progress(len(builder)))
             files, numbers, spans, num_listed = [], [], [], 0
 
 

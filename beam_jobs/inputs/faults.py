@@ -1,6 +1,7 @@
 """Gathers what is wrong with an input in `with faults:` blocks, so that one run says all of it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,22 +13,12 @@ ROWS_SHOWN = 5
 _DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of one kind
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of a table."""
-
-    count: int = 0
-    first: tuple[tuple[int, int, str], ...] = ()  # the number of the file, the row from 1, and what is wrong
-
-    def show(self, files: Sequence[str], begin: int = 0) -> str:
-        """Returns a list such as "rows 2, 7 and 30 more"; `begin` is the first row that it has."""
-        rows = [
-            f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}"
-            for file_number, row, _ in self.first[begin:]
-        ]
-        more = self.count - len(self.first)
-        *most, last = [*rows, *([f"{more:,} more"] if more else [])]
-        return f"row{'s' * (self.count - begin > 1)} {', '.join(most)}{' and ' * bool(most)}{last}"
+def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
+    """Returns a list such as "rows 2, 7 and 30 more" for the file's number and the row of the first ones."""
+    shown = [f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}" for file_number, row in rows]
+    more = count - len(rows)
+    *most, last = [*shown, *([f"{more:,} more"] if more else [])]
+    return f"row{'s' * (count > 1)} {', '.join(most)}{' and ' * bool(most)}{last}"
 
 
 @dataclass
@@ -36,7 +27,11 @@ class RowFaults:
 
     file_number: int = 0
     row: int = 0  # the row at hand, from 1
-    found: dict[str, Rows] = field(default_factory=dict)
+    found: dict[str, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # the first rows by what is wrong with the first
+    counts: Counter[str] = field(default_factory=Counter)  # of all rows
+    kinds: dict[str, str] = field(default_factory=dict)  # what is wrong with the first row of a kind
     is_faulty: bool = False  # whether the row at hand is
 
     def begin(self, file_number: int, row: int) -> None:
@@ -50,17 +45,17 @@ class RowFaults:
         if not isinstance(error, DataError):
             return False
         self.is_faulty = True
-        what = str(error)
-        alike = self.found.get(_DETAILS.split(what)[0], Rows())
-        first = (*alike.first, (self.file_number, self.row, what))[:ROWS_SHOWN]
-        self.found[_DETAILS.split(what)[0]] = Rows(alike.count + 1, first)
+        what = self.kinds.setdefault(_DETAILS.split(str(error))[0], str(error))
+        self.counts[what] += 1
+        if self.counts[what] <= ROWS_SHOWN:
+            self.found.setdefault(what, []).append((self.file_number, self.row))
         return True
 
     def explain(self, files: Sequence[str]) -> Iterator[DataError]:
         """Yields an error for each kind of fault, in the order of the rows."""
-        for rows in sorted(self.found.values(), key=lambda rows: rows.first[0]):
-            file_number, row, what = rows.first[0]
-            also = f" So {'do' if rows.count > 2 else 'does'} {rows.show(files, 1)}." if rows.count > 1 else ""
+        for ((file_number, row), *others), what in sorted((rows, what) for what, rows in self.found.items()):
+            count = self.counts[what] - 1
+            also = f" So {'do' if count > 1 else 'does'} {show_rows(others, count, files)}." if count else ""
             yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
 from beam_jobs.process_pool import map_in_order
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
@@ -29,7 +29,7 @@ from tfpipe.images.sniff import IMAGE_ENDINGS, has_image_name, sniff_format
 from tfpipe.native.names import NOT_REGULAR, read_sizes
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Observer
 
 # A process takes longer to start than archives of fewer bytes take to be read.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
@@ -77,10 +77,9 @@ class _TreeBuilder:
     """The builder of a tree, to which files are added."""
 
     def __init__(self, observer: Observer | None = None) -> None:
-        self._images, self._skipped = ImageTableBuilder(), Counter[str]()
+        self._images, self._skipped = ImageTableBuilder(observer), Counter[str]()
         self._masks: dict[str, FileRef] = {}
         self._has_other_names = False
-        self._observer = observer or Observer()
 
     def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
         """Adds the files of a folder that may be images; archives are set aside."""
@@ -98,14 +97,11 @@ class _TreeBuilder:
                 set_aside(file)
             else:
                 self._add_file(file, file.path)
-        self._observer.progress(Progress(len(self._images)))
 
     def add_archive(self, files: Iterable[ListedFile], folder: str = "") -> None:
         """Adds the members of an archive that may be images; `folder` is put before their paths."""
         for file in files:
             self._add_file(file, folder + file.path)
-            if len(self._images) % TELL_EVERY == 0:
-                self._observer.progress(Progress(len(self._images)))
 
     def _add_file(self, file: ListedFile, path: str) -> None:
         reason = file.skip or get_skip_reason(path)
@@ -122,7 +118,6 @@ class _TreeBuilder:
         self._images.extend(tree.images)
         self._skipped += tree.skipped
         self._has_other_names |= tree.has_other_names
-        self._observer.progress(Progress(len(self._images)))
 
     def finish(self) -> Tree:
         """Returns the tree, in which the images have their masks."""

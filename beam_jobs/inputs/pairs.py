@@ -52,7 +52,7 @@ from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.storage import file_io
 from tfpipe.system.budget import BESIDE
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Observer
 
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
@@ -164,7 +164,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     tars, num_bytes, skipped = _find_tars(source)
     located = [(source if is_file else file_io.join(source, path), path) for path in tars]
     list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
-    builder, columns = ImageTableBuilder(), dict[str, None]()
+    builder, columns = ImageTableBuilder(observer), dict[str, None]()
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
     splits = [""] if is_file else find_splits(tars)
     results = list_side_by_side(located, num_bytes, config.workers, list_one)
@@ -175,8 +175,6 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
         columns_of_tars.append((len(images), pairs.columns))
         builder.extend(images)
         skipped += pairs.skipped
-        if observer is not None:
-            observer.progress(Progress(len(builder)))
     num_images = len(builder)
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")

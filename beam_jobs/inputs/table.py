@@ -19,7 +19,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column, read_kinds
-from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, Rows
+from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, show_rows
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import (
     OF_PANDAS,
@@ -47,7 +47,7 @@ from beam_jobs.inputs.table_files import (
     read_rows,
 )
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, read_sizes
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import name_split
@@ -55,7 +55,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
 from tfpipe.system.budget import COLUMNS, ROW
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Observer
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _OF_BOXES = (*_BOX_COLUMNS, "box_label")
@@ -146,7 +146,7 @@ class _Table:
 
     def read_images(self, observer: Observer | None) -> ImageTable:
         """Returns the images of all rows but the faulty ones."""
-        builder = ImageTableBuilder()
+        builder = ImageTableBuilder(observer)
         for source in self.sources:
             num_before = len(builder)
             for number, row in read_rows(source):
@@ -160,8 +160,6 @@ class _Table:
                     continue
                 builder.append(image)
                 self._rows.extend((source.number, number))
-                if observer is not None and len(builder) % TELL_EVERY == 0:
-                    observer.progress(Progress(len(builder)))
             embedded = find_columns(source) if len(builder) > num_before else None
             if embedded is not None:
                 self._class_names.update([embedded.class_names] if embedded.class_names else [])
@@ -171,8 +169,8 @@ class _Table:
     def find_empty(self, images: ImageTable, column: str) -> str:
         """Returns the rows without a text in a column, in words; empty if all have one."""
         indices = images.find_empty(column).tolist()
-        first = [(self._rows[2 * index], self._rows[2 * index + 1], "") for index in indices[:ROWS_SHOWN]]
-        return Rows(len(indices), tuple(first)).show(self.files) if indices else ""
+        first = [(self._rows[2 * index], self._rows[2 * index + 1]) for index in indices[:ROWS_SHOWN]]
+        return show_rows(first, len(indices), self.files) if indices else ""
 
     def read_kinds(self, images: ImageTable) -> list[CellKinds]:
         """Returns the kinds of the cells of each further column."""

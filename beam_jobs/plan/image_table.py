@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage, encode_line
 from tfpipe.native.names import hash_texts
 from tfpipe.system.extras import importing
+from tfpipe.system.progress import Observer, Progress
 
 with importing("A plan", "pyarrow", "tfpipe[shard]"):
     import pyarrow as pa
     import pyarrow.compute as pc
 
-TELL_EVERY = 1000
-"""The number of listed images between two calls of an observer."""
-
 _ROWS_AT_ONCE = 1 << 14
+_TELL_EVERY = 1 << 10  # images, an observer is told
 _ARRAYS_LET_GO = 16  # before their memory is given back
 _Indices = NDArray[np.int64]
 
@@ -67,21 +66,14 @@ def _decode_few_texts(array: Any) -> list[str | None]:
     return [texts[code] for code in _to_list(array.indices.fill_null(len(texts) - 1))]
 
 
-def _encode_tuple(value: tuple[Any, ...]) -> bytes:
-    # Pickled, so that 1 stays 1 and 1.0 stays 1.0 in the lines of the plan.
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value else b""
-
-
-def _decode_tuple(data: bytes) -> Any:
-    return pickle.loads(data) if data else ()
-
-
 def _encode_tuples(values: Sequence[tuple[Any, ...]]) -> Any:
-    return pa.array(list(map(_encode_tuple, values)), pa.large_binary())
+    # Pickled, so that 1 stays 1 and 1.0 stays 1.0 in the lines of the plan.
+    data = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value else b"" for value in values]
+    return pa.array(data, pa.large_binary())
 
 
 def _decode_tuples(array: Any) -> list[Any]:
-    return list(map(_decode_tuple, _to_list(array)))
+    return [pickle.loads(data) if data else () for data in _to_list(array)]
 
 
 def wrap(values: NDArray[Any]) -> Any:
@@ -377,7 +369,8 @@ class ImageTable:
 class ImageTableBuilder:
     """The builder of a table. It keeps the last rows as tuples, and all others as blocks of Arrow columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self._observer = observer or Observer()
         self._rows: list[ImageRef] = []
         self._blocks: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
         self._num_block_rows = 0
@@ -388,8 +381,10 @@ class ImageTableBuilder:
     def append(self, ref: ImageRef) -> None:
         """Adds an image."""
         self._rows.append(ref)
-        if len(self._rows) == _ROWS_AT_ONCE:
-            self._encode_rows()
+        if len(self._rows) % _TELL_EVERY == 0:
+            self._observer.progress(Progress(len(self)))
+            if len(self._rows) == _ROWS_AT_ONCE:
+                self._encode_rows()
 
     def append_files(
         self, paths: Any, sizes: NDArray[np.int64], **others: NDArray[Any] | tuple[_Indices, Sequence[str]]
@@ -403,11 +398,13 @@ class ImageTableBuilder:
             else:
                 columns[name] = wrap(values)
         self._add_block(columns, len(paths))
+        self._observer.progress(Progress(len(self)))
 
     def extend(self, table: ImageTable) -> None:
         """Adds all images of a table."""
         self._encode_rows()
         self._add_block(dict(table._columns), len(table))
+        self._observer.progress(Progress(len(self)))
 
     def _encode_rows(self) -> None:
         if not self._rows:

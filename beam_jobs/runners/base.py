@@ -6,7 +6,7 @@ from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from beam_jobs.shards.progress import LIST_EVERY_S, progress_folder, read_finished, read_progress
+from beam_jobs.shards.progress import LIST_EVERY_S, read_finished, read_progress
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from beam_jobs.config import ShardConfig
     from beam_jobs.plan.plan import Plan
     from beam_jobs.shards.job import Job
-    from beam_jobs.shards.work_dir import WorkDir
 
 LOCAL = "local"
 _GROUP = "Clouds"
@@ -127,21 +126,19 @@ class Runner:
     has_same_codecs = True  # whether the workers must have the image libraries of this process
     explains_all = True  # whether every error of Beam becomes a sentence; otherwise unknown ones are bugs of tfpipe
 
+    on_this_machine = False  # whether the workers share a disk with this process, whatever the output
+
     def __init__(self, options: "PipelineOptions | None" = None) -> None:
         self.options: Any = options
         self._result: Any = None
 
     def check(self, config: "ShardConfig") -> None:
         """Checks the options before anything is listed, here that workers elsewhere can reach the working folder."""
-        if config.output.startswith("hf://"):
+        if config.output.startswith("hf://") and not self.on_this_machine:
             raise ConfigError(
                 f"Only this machine writes to Hugging Face, got {config.output} for workers elsewhere. Write to a "
                 "bucket, and `tfpipe export` from there."
             )
-
-    def make_progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
-        """Makes the folder where workers that share a disk with this process leave their progress."""
-        return progress_folder(work)
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself."""
@@ -149,7 +146,7 @@ class Runner:
 
     def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
-        if file_io.is_url(job.work.output):  # the workers may run on other machines, with other disks
+        if file_io.is_url(job.work.output) and not self.on_this_machine:  # the workers may have other disks
             return partial(read_finished, job.work, job.header), LIST_EVERY_S
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
@@ -184,14 +181,8 @@ class LocalRunner(Runner):
     """A job in a pool of processes of this machine."""
 
     explains_all = False
-
-    def check(self, config: "ShardConfig") -> None:
-        """Checks nothing: workers on this machine reach all that it reaches."""
+    on_this_machine = True
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns the size of the pool: one process for each core by default."""
         return workers or usable_cpus()
-
-    def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
-        """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
-        return partial(read_progress, job.work, job.header), POLL_EVERY_S

@@ -1,7 +1,7 @@
 """Boxes in pixels as fractions of an image: those of annotations, and those of a table with a row for each box."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from beam_jobs.inputs.column_types import CellKinds
 from beam_jobs.inputs.folder import name_input
 from beam_jobs.inputs.label_file import order_names
 from beam_jobs.plan.image_ref import Box, ImageRef
-from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing, read_sizes
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
@@ -46,35 +46,23 @@ class BoxScaler:
 
 def make_listing(
     config: ShardConfig,
-    builder: ImageTableBuilder,
-    class_names: Sequence[str],
+    images: ImageTable,
+    class_names: Iterable[str],
     extra: Sequence[FeatureSpec],
     skipped: Mapping[str, int],
 ) -> Listing:
     """Returns the listing of images whose boxes have classes."""
     root = config.input
-    images, missing = read_sizes(builder.finish(), root)
-    names = order_names(config, class_names)
-    if list(names) != list(class_names):
-        images = _renumber(images, [list(names).index(name) for name in class_names])
+    images, missing = read_sizes(images, root)
     return Listing(
         name_input(root)[0],
         root,
         images,
         extra=tuple(extra),
         skipped=+Counter(skipped),
-        box_names=tuple(names),
+        box_names=tuple(class_names),
         missing=missing,
     )
-
-
-def _renumber(images: ImageTable, numbers: Sequence[int]) -> ImageTable:
-    """Returns images whose boxes have other class numbers."""
-
-    def renumber(ref: ImageRef) -> ImageRef:
-        return ref._replace(box_labels=tuple(numbers[label] for label in ref.box_labels))
-
-    return ImageTable.from_refs(map(renumber, images))
 
 
 def join_box_rows(

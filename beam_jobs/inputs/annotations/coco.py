@@ -29,7 +29,7 @@ from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits,
 from beam_jobs.inputs.label_file import order_names
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import FileRef, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
+from beam_jobs.plan.image_table import ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import SPLITS
@@ -41,6 +41,7 @@ _FOLDER = "annotations"
 _EXPORT = "_annotations.coco.json"
 _PATTERNS = ("instances_*.json", "captions_*.json")
 _ARRAYS = frozenset(("images", "annotations", "categories"))
+_TELL_EVERY = 1000
 _NAMES_TRIED = 8  # of a file, to find the folder of its images
 _MAX_IMAGES = 10_000_000
 _MAX_ANNOTATIONS = 20_000_000
@@ -155,7 +156,7 @@ class _Reader:
         self._num_images += 1
         if self._num_images > _MAX_IMAGES:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
-        if self._num_images % TELL_EVERY == 0:
+        if self._num_images % _TELL_EVERY == 0:
             self._observer.progress(Progress(self._num_images))
 
     def _add_category(self, categories: dict[int, str], element: Element, where: str) -> None:
@@ -218,7 +219,7 @@ class _Reader:
             for image in images:
                 builder.append(self._make_ref(image)._replace(split=split))
         extra = [FeatureSpec(CAPTION, "bytes", None, kind="text")] if self._has_captions else []
-        return make_listing(config, builder, class_names, extra, self._scaler.skipped)
+        return make_listing(config, builder.finish(), class_names, extra, self._scaler.skipped)
 
     def _join(self, source: str, files: Sequence[_File], numbers: dict[str, int]) -> list[_Image]:
         """Returns the images of some files under their paths, with the numbers of classes."""

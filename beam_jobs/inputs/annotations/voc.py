@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,10 +17,10 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, check_folder, list_begin
-from beam_jobs.inputs.label_file import read_lines
+from beam_jobs.inputs.label_file import order_names, read_lines
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import FileRef, ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
@@ -28,7 +29,7 @@ from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.images.sniff import has_image_name
 from tfpipe.storage import file_io
 from tfpipe.system.budget import BESIDE
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Observer
 
 _ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
 _FILES_AT_ONCE = 1000
@@ -80,23 +81,20 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     masks = {f"{key}.png" for key in keys}.intersection(file_io.list_names(file_io.join(source, _MASKS)))
     has_masks = len(masks) == len(keys)
     skipped[_LONE_MASK] = 0 if has_masks else len(masks)
-    scaler, refs, names_of_boxes = BoxScaler(), list[ImageRef](), list[list[str]]()
+    scaler, builder, class_names = BoxScaler(), ImageTableBuilder(observer), set[str]()
     for key, annotation in zip(keys, _read_all(paths), strict=True):
-        ref, classes = _make_ref(annotation, scaler)
+        ref = _make_ref(annotation, scaler)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
         mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
         frame = annotation.size if annotation.names else ()
-        refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask), frame=frame))
-        names_of_boxes.append(classes)
-        if observer is not None and len(refs) % TELL_EVERY == 0:
-            observer.progress(Progress(len(refs)))
-    class_names = sorted({name for classes in names_of_boxes for name in classes})
-    numbers = {name: number for number, name in enumerate(class_names)}
-    builder = ImageTableBuilder()
-    for ref, classes in zip(refs, names_of_boxes, strict=True):
-        builder.append(ref._replace(box_labels=tuple(numbers[name] for name in classes)))
+        builder.append(ref._replace(path=path, split=splits[key], mask=tuple(mask), frame=frame))
+        class_names.update(cast(tuple[str, ...], ref.box_labels))
+    numbers: dict[Any, int] = {name: number for number, name in enumerate(order_names(config, sorted(class_names)))}
+    images = ImageTable.from_refs(
+        ref._replace(box_labels=tuple(numbers[name] for name in ref.box_labels)) for ref in builder.finish()
+    )
     extra = [FeatureSpec("difficult", "int64", None, "1 for each box of an object that is hard to recognize, else 0")]
-    return make_listing(config, builder, class_names, extra, skipped + scaler.skipped)
+    return make_listing(config, images, numbers, extra, skipped + scaler.skipped)
 
 
 def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
@@ -199,13 +197,14 @@ def _read_number(element: ElementTree.Element, path: str) -> float:
     return number
 
 
-def _make_ref(annotation: _Annotation, scaler: BoxScaler) -> tuple[ImageRef, list[str]]:
-    """Returns an image without its path and its classes, and the names of its classes."""
+def _make_ref(annotation: _Annotation, scaler: BoxScaler) -> ImageRef:
+    """Returns an image without its path. The labels of its boxes are names."""
     if not annotation.names:
-        return ImageRef("", extra=([],)), []
+        return ImageRef("", extra=([],))
     sides = np.array(annotation.sides)
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
     boxes, has_area = scaler.scale(sides, annotation.size)
     kept = np.flatnonzero(has_area).tolist()
-    ref = ImageRef("", boxes=tuple(map(tuple, boxes[kept].tolist())), extra=([annotation.difficult[k] for k in kept],))
-    return ref, [annotation.names[k] for k in kept]
+    names: tuple[Any, ...] = tuple(annotation.names[k] for k in kept)
+    difficult = [annotation.difficult[k] for k in kept]
+    return ImageRef("", boxes=tuple(map(tuple, boxes[kept].tolist())), box_labels=names, extra=(difficult,))

@@ -157,7 +157,7 @@ def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path:
 
 def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(folder_input, "_FILES_AT_ONCE", 2)
-    monkeypatch.setattr(folder_input, "TELL_EVERY", 2)
+    monkeypatch.setattr("beam_jobs.plan.image_table._TELL_EVERY", 2)
     write_files(tmp_path, {f"cat/{i}.jpg": b"1" for i in range(3)})
     write_tar(tmp_path / "dog.tar", {f"{i}.jpg": b"1" for i in range(4)})
     observer = Recorder()
