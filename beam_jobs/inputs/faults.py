@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.units import human_count
 
 ROWS_SHOWN = 5
@@ -42,7 +42,7 @@ class RowFaults:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, DataError):
+        if not isinstance(error, DataError | ConfigError):
             return False
         self.is_faulty = True
         what = self.kinds.setdefault(_DETAILS.split(str(error))[0], str(error))

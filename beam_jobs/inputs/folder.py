@@ -245,15 +245,10 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[tu
         names = [""]
     yield prefix, names
     for path, folder_id in sorted(folders):
-        _check_no_loop(root, path, folder_id, parents)
+        if folder_id in parents:
+            looped = os.path.join(root, path).rstrip("/")
+            raise DataError(f"Folders must not loop, but {looped} leads back to one above it.")
         yield from _walk(root, path + "/", (*parents, folder_id))
-
-
-def _check_no_loop(root: str, path: str, folder_id: _FolderId, parents: tuple[_FolderId, ...]) -> None:
-    if folder_id in parents:
-        raise DataError(
-            f"Folders must not loop, but {os.path.join(root, path).rstrip('/')} leads back to one above it."
-        )
 
 
 def find_split(name: str) -> str:

@@ -105,18 +105,14 @@ def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str
     """Returns the names of classes in the order of the file of class names, if there is one."""
     if not config.labels:
         return label_names
-    names = _read_names(config.labels)
-    _check_named(config.labels, label_names, names)
-    return names
-
-
-def _check_named(path: str, label_names: Sequence[str], names: Sequence[str]) -> None:
+    path, names = config.labels, _read_names(config.labels)
     missing = sorted(set(label_names) - set(names))
     if missing:
         form = unicodedata.normalize("NFC", missing[0])
         is_there = form in (unicodedata.normalize("NFC", name) for name in names)
         hint = " It has the name in another Unicode form: NFC and NFD differ in letters such as é." if is_there else ""
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.{hint}")
+    return names
 
 
 def _match_numbers(

@@ -88,10 +88,6 @@ class _Files:
     beside: dict[str, bytes | None]  # the other files by their ending; None: not read
     several: dict[str, ListedFile] = field(default_factory=dict)  # images by the name before their ending
 
-    def list_several(self) -> list[ListedFile]:
-        """Returns the images with a name in its order, by which 10 comes after 9."""
-        return [self.several[name] for name in sorted(self.several, key=_split_numbers)]
-
 
 def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
@@ -179,7 +175,11 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
-    tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
+    # Where some pairs have a single image, those with nothing but named images are something else.
+    tree = _keep(Tree(images, skipped), images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE)
+    tree = drop_equal_paths(tree, source)
+    codes, labels = tree.images.get_codes("label")
+    tree = _keep(tree, np.array([label is not None for label in labels], bool)[codes], "pair without a class")
     if not num_images:
         return Listing(*name_input(source), tree.images, skipped=tree.skipped)
     return _resolve(config, tree, typed)
@@ -300,23 +300,10 @@ def _order_values(
             yield tuple(row[index] if index < len(row) else None for index in indices)
 
 
-def _drop_several(tree: Tree) -> Tree:
-    """Leaves out the pairs with nothing but named images if others have a single image: these are something else."""
-    is_single = tree.images.get_numbers("num_images") == SINGLE
-    return _keep(tree, is_single, _WITHOUT_IMAGE) if is_single.any() else tree
-
-
-def _drop_unlabeled(tree: Tree) -> Tree:
-    """Leaves out the pairs without a class if others have one."""
-    codes, labels = tree.images.get_codes("label")
-    is_labeled = np.array([label is not None for label in labels], bool)[codes]
-    return _keep(tree, is_labeled, "pair without a class") if is_labeled.any() else tree
-
-
 def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
-    """Leaves out all other images, and counts them."""
+    """Leaves out all other images, and counts them; none is chosen: all stay."""
     num_others = int((~chosen).sum())
-    if not num_others:
+    if num_others in (0, len(chosen)):
         return tree
     return Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
@@ -348,7 +335,8 @@ def _resolve(config: ShardConfig, tree: Tree, columns: Sequence[Column | None]) 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     """Returns the image of a pair, or its several images, without its values, and these by their names."""
-    images = [files.image] if files.image is not None else files.list_several()
+    several = [files.several[name] for name in sorted(files.several, key=_split_numbers)]
+    images = [files.image] if files.image is not None else several
     if not images:
         raise _BadPairError(_WITHOUT_IMAGE)
     row = _parse_object(_decode(files, "json")) if "json" in files.beside else {}
@@ -363,7 +351,8 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
             row.pop(CAPTION, None)
     for name, value in row.items():
         if name not in keys.DERIVED and value is not None:
-            values[_name_column(name)] = str(value) if name == CAPTION and _is_number(value) else _simplify(value)
+            is_caption = name == CAPTION and isinstance(value, int | float)
+            values[_name_column(name)] = str(value) if is_caption else _simplify(value)
     image = ImageRef(
         images[0].path,
         sum(file.size for file in images),
@@ -371,8 +360,9 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         label=None if label in ("", "-1") else label,
     )
     if files.image is None:
-        several = tuple((file.path, file.size, *file.location[:4]) for file in images)
-        image = image._replace(images=several, num_images=len(images))
+        image = image._replace(
+            images=tuple((file.path, file.size, *file.location[:4]) for file in images), num_images=len(images)
+        )
     return image, values
 
 
@@ -419,14 +409,7 @@ def _name_column(name: str) -> str:
     return feature
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
 def _simplify(value: Any) -> Any:
     """Returns a JSON value as a number, a text, or a list of such; other objects and lists become JSON."""
-    if isinstance(value, str | float | int):
-        return value
-    if isinstance(value, list) and all(isinstance(x, str | int | float) for x in value):
-        return [_simplify(x) for x in value]
-    return json.dumps(value, ensure_ascii=False)
+    values = value if isinstance(value, list) else [value]
+    return value if all(isinstance(x, str | int | float) for x in values) else json.dumps(value, ensure_ascii=False)

@@ -189,7 +189,9 @@ def read_embedded_rows(
     """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None."""
     import pyarrow
 
-    _check_rows(table.metadata.num_rows, file, path)
+    num_rows, num_bytes = table.metadata.num_rows, file.seek(0, os.SEEK_END)
+    if num_rows > num_bytes:  # a damaged file may claim any number
+        raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
     if columns.is_list and columns.mask:
         raise DataError(
             f"{path}: a mask belongs to a single image, and column {columns.image!r} holds lists of images. Write the "
@@ -225,13 +227,6 @@ def get_mean_size(group: Any, names: Sequence[str]) -> int:
     num_bytes = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in paths)
     mean: int = num_bytes // max(1, group.num_rows)
     return max(1, min(mean, _MAX_MEAN_BYTES))
-
-
-def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
-    """Checks that each row can have an image of a byte at least, since a damaged file may claim any number."""
-    num_bytes = file.seek(0, os.SEEK_END)
-    if num_rows > num_bytes:
-        raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
 
 
 def check_type(field: Any, path: str) -> None:

@@ -24,16 +24,12 @@ class Input:
 
     config: ShardConfig
     list_all: Callable[[ShardConfig, Observer | None], Listing]
-    no_classes: Callable[[ShardConfig], str | None] = lambda _: None  # says why the images have no class
+    explain_no_classes: Callable[[ShardConfig], str | None] = lambda _: None  # None if they have boxes or captions
 
     def list(self, observer: Observer | None = None) -> Listing:
         """Returns the images with the splits, classes and values that folders, columns and annotations give them."""
         with file_io.explain_os_errors(f"read {self.config.input}"):
             return self.list_all(self.config, observer)
-
-    def explain_no_classes(self) -> str | None:
-        """Returns why the images have no class; None if they have boxes or captions."""
-        return self.no_classes(self.config)
 
 
 def recognize(config: ShardConfig) -> Input:

@@ -80,11 +80,6 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     return config.input_format == "parquet"
 
 
-def find_root(config: ShardConfig) -> str:
-    """Returns the folder that the paths in a table start from."""
-    return get_root(config.input) if config.image_root is None else config.image_root
-
-
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images of a table, with their classes and the values of further columns.
 
@@ -118,7 +113,8 @@ class _Table:
     """The rows of a table, and what files and rows say about its columns."""
 
     def __init__(self, config: ShardConfig) -> None:
-        self.config, self.path, self.root = config, config.input, find_root(config)
+        self.config, self.path = config, config.input
+        self.root = get_root(config.input) if config.image_root is None else config.image_root
         self.from_text, self.faults, self.num_damaged = is_text_table(config.input), RowFaults(), 0
         self.sources = list_table_files(config.input, config.columns)
         self.files = [source.path for source in self.sources]
@@ -289,7 +285,7 @@ class _Table:
                 mask = _parse_mask(row["mask"], image, self.root)
         if row.get("split") is not None:
             with faults:
-                split = _parse_split(row["split"])
+                split = name_split(str(row["split"]))
         if LABEL in self.columns or not (label is None or (isinstance(label, str) and label in self._labels)):
             with faults:
                 if LABEL in self.columns:
@@ -430,13 +426,6 @@ def _shorten_path(path: str, root: str) -> str:
             "and masks with `image_root`."
         )
     return path
-
-
-def _parse_split(value: Any) -> str:
-    try:
-        return name_split(str(value))
-    except ConfigError as error:
-        raise DataError(str(error)) from error
 
 
 def _parse_mask(value: Any, image: ImageRef, root: str) -> tuple[str | int, ...]:

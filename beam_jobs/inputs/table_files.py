@@ -35,6 +35,7 @@ from tfpipe.system.budget import DECODED, GROWTH, ROW, OverBudget
 _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
 _ROWS_AT_ONCE = 10_000
+_BESIDE_TABLES = ("/", ".parquet", ".json", ".md", ".txt")
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
 Row = dict[str, Any]
@@ -111,13 +112,10 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
         found = find_columns(TableFile(min(files), columns=columns))
         # Beside images a file of numbers says something about them.
         has_images = found is not None and bool(found.image)
-        return has_images or (bool(found or columns.image_column) and all(map(_is_beside_tables, names)))
+        are_alone = all(name[0] in "._" or name.lower().endswith(_BESIDE_TABLES) for name in names)
+        return has_images or (bool(found or columns.image_column) and are_alone)
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
-
-
-def _is_beside_tables(name: str) -> bool:
-    return name[0] in "._" or name.lower().endswith(("/", ".parquet", ".json", ".md", ".txt"))
 
 
 def _list_parquet_folder(path: str, list_names: Look = file_io.list_names) -> list[str]:

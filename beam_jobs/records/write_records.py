@@ -97,16 +97,10 @@ class WriteRecords(beam.PTransform):
             first += counts[split]
         grouped = [prepared, *placed] | beam.Flatten() | beam.GroupByKey()
         shards = grouped | "Write shard" >> beam.ParDo(_WriteShardFn(job, files))
-        ones = placed | "Join splits" >> beam.Flatten() | "One" >> beam.Map(_count_one)
-        given = (
-            ones | "Count records" >> beam.CombineGlobally(sum).without_defaults() | "Place count" >> beam.Map(_place)
-        )
+        joined = placed | "Join splits" >> beam.Flatten()
+        given = joined | "Count records" >> beam.combiners.Count.Globally() | "Place count" >> beam.Map(_place)
         gathered = [shards, given] | "Join count" >> beam.Flatten() | "Gather shards" >> beam.GroupByKey()
         return gathered | "Write manifest" >> beam.MapTuple(_FinishFn(job, files))
-
-
-def _count_one(_: object) -> int:
-    return 1
 
 
 def _place(count: int) -> tuple[int, int]:

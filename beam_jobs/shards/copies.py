@@ -52,7 +52,11 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     if listing.datasets is None and not known_images:  # the records of finished datasets have the digests
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
-    identities = sorted(_identify_images(listing, np.flatnonzero(candidates), readers))
+    chosen = np.flatnonzero(candidates)
+    if listing.datasets is not None:
+        identities = sorted(_map_batches(_identify_batch, listing, chosen.tolist(), readers, listing.datasets))
+    else:
+        identities = sorted(_hash_files(listing, chosen, readers))
     rows = np.array([index for index, _, _ in identities], np.int64)
     digests = np.frombuffer(b"".join(sha256 for _, sha256, _ in identities), np.uint8).reshape(-1, DIGEST_BYTES)
     groups = equal_rows(np.concatenate([known, digests]))
@@ -71,13 +75,6 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
             copies[rows[k]] = True
             left_out[of_split[k], identities[k][2]] += 1
     return copies, left_out
-
-
-def _identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
-    """Yields the identity of each candidate that can be read."""
-    if listing.datasets is not None:
-        return _map_batches(_identify_batch, listing, candidates.tolist(), workers, listing.datasets)
-    return _hash_files(listing, candidates, workers)
 
 
 def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:

@@ -184,7 +184,7 @@ def _is_ours(name: str) -> bool:
 @contextlib.contextmanager
 def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Iterator[WorkDir]:
     """Yields the dataset directory to write to, locked and with the plan in it. `keep` is for parts of the job."""
-    with _find_work_dir(config).lock(f"writes to {config.output}"):
+    with WorkDir(file_io.resolve_links(config.output)).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
@@ -197,10 +197,6 @@ def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Ite
             file_io.remove_tree(work.base)
             if is_staged:
                 _swap(file_io.resolve_links(config.output))
-
-
-def _find_work_dir(config: ShardConfig) -> WorkDir:
-    return WorkDir(file_io.resolve_links(config.output))
 
 
 @contextlib.contextmanager
@@ -220,7 +216,7 @@ def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
 def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
     """Returns the directory to write to, the plan's header, and whether it is to replace the output at the end."""
     header = make_plan_header(config, plan)
-    work = _find_work_dir(config)
+    work = WorkDir(file_io.resolve_links(config.output))
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any
 
 from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.dataset_records import DatasetRecords
@@ -27,14 +27,6 @@ from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
-
-RecordSource: TypeAlias = ImageFiles | DatasetRecords
-
-
-def open_source(header: PlanHeader) -> RecordSource:
-    """Returns the source that the plan names."""
-    return ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
-
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
@@ -78,7 +70,8 @@ class _ImageShard:
     def write(self) -> WrittenShard:
         """Writes the shard, and then the note that it is finished."""
         work, header, file = self.work, self.header, self.planned.file
-        source, digests, names = open_source(header), bytearray(), list[str]()
+        source = ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
+        digests, names = bytearray(), list[str]()
         count = partial(
             count_record,
             schema=header.schema,
@@ -94,7 +87,7 @@ class _ImageShard:
             file_io.write_file(work.digests_path(file), bytes(digests), makes_folders=True)
         return writer.describe_shard(file)
 
-    def _write_records(self, writer: ShardWriter, source: RecordSource) -> Iterator[Record]:
+    def _write_records(self, writer: ShardWriter, source: ImageFiles | DatasetRecords) -> Iterator[Record]:
         """Writes the records of all good images and yields each; the writer gets a line about each bad image."""
         for image, read in source.read_all(self.work.read_images(self.planned)):
             started, kind = time.perf_counter(), None

@@ -70,20 +70,20 @@ def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
     size, counts = segmentation.get("size"), segmentation.get("counts")
     if size != [height, width]:
         raise ValueError(f"must have the 'size' [{height}, {width}] of its image, got {size!r:.100}")
-    lengths = _unpack_counts(counts) if isinstance(counts, str) else _read_counts(counts, height * width)
-    if (lengths < 0).any() or (lengths > height * width).any() or lengths.sum() != height * width:
-        raise ValueError(f"must have 'counts' from 0 that add up to the {height * width} pixels of its image")
-    return [_make_even(np.cumsum(lengths)[:-1], height * width)]
+    num_pixels = height * width
+    if isinstance(counts, str):
+        lengths = _unpack_counts(counts)
+    elif not counts or not isinstance(counts, list) or not all(type(x) is int and 0 <= x <= num_pixels for x in counts):
+        raise ValueError(f"must have a text or whole numbers from 0 as 'counts', got {counts!r:.100}")
+    else:
+        lengths = np.array(counts, np.int64)
+    if (lengths < 0).any() or (lengths > num_pixels).any() or lengths.sum() != num_pixels:
+        raise ValueError(f"must have 'counts' from 0 that add up to the {num_pixels} pixels of its image")
+    return [_make_even(np.cumsum(lengths)[:-1], num_pixels)]
 
 
 def _make_even(runs: Runs, end: int) -> Runs:
     return np.append(runs, end) if len(runs) % 2 else runs
-
-
-def _read_counts(counts: Any, num_pixels: int) -> Runs:
-    if not isinstance(counts, list) or not all(type(x) is int and 0 <= x <= num_pixels for x in counts) or not counts:
-        raise ValueError(f"must have a text or whole numbers from 0 as 'counts', got {counts!r:.100}")
-    return np.array(counts, np.int64)
 
 
 def _unpack_counts(text: str) -> Runs:

@@ -177,7 +177,7 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
         return None
     from beam_jobs.inputs.recognize import recognize
 
-    return recognize(config).explain_no_classes()
+    return recognize(config).explain_no_classes(config)
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
