@@ -145,22 +145,19 @@ def _find_compression(heads: Mapping[str, bytes]) -> Compression:
 def _read_first(
     heads: Mapping[str, bytes], compression: Compression, tensors: Sequence[str]
 ) -> tuple[dict[str, Feature], dict[str, int]]:
-    """Reads the features of the first record of all files, and the widths of its lists of steps.
-
-    Where the user names tensors, what is empty in it is taken from one of the next records.
-    """
+    """Reads the first record of all files; where tensors are named, what is empty in it comes from one of the next."""
     features: dict[str, Feature] = {}
     widths: dict[str, int] = {}
     for path in (path for path, head in heads.items() if head):
         with file_io.explain_reading(path), file_io.open_file(path) as file:
-            record = None
             records = read_records(path, HashedReader(file), compression)
-            for record in itertools.islice(records, _PROBED if tensors else 1):
-                for key, value in record.features.items():
+            found = None
+            for _, found, of_record, *_ in itertools.islice(records, _PROBED if tensors else 1):
+                for key, value in found.items():
                     if (known := features.get(key)) is None or not len(known):
                         features[key] = value
-                widths |= record.widths
-            if record is not None:
+                widths |= of_record
+            if found is not None:
                 return features, widths
     path, more = next(iter(heads)), len(heads) - 1
     raise DataError(f"There is no record in {path}{f' and {more:,} more files' if more else ''}.")

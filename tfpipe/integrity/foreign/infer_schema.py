@@ -227,9 +227,7 @@ def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None
 def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Labels:
     """Infers the classes, their names, and the number that is stored for the first class.
 
-    The user may give that number. Otherwise it is 0 with TFDS's metadata, or follows from the length of a list of
-    names. Without either it is the smallest label, if that is 0 or 1. A negative label means no class, as in the
-    unlabeled splits of TFDS.
+    A negative label means no class, as in the unlabeled splits of TFDS.
     """
     key, notes = keys.label, metadata.notes
     if key is None:
@@ -246,7 +244,7 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
         first = int(base)
     elif key in metadata.classes:
         first = 0
-    else:
+    else:  # a list of names tells the number by its length
         first = int(stored[-1] >= len(names) if names else stored[0] == 1)
     if stored[0] < first:
         raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,10 +177,10 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     with file_io.explain_reading(job.path), file_io.open_file(job.path) as file:
         reader = HashedReader(file, hashed=True)
         scan.file_bytes = reader.size
-        for record in read_records(job.path, reader, job.compression):
-            scan.add(keys, record.name, record.features, record.widths)
-            scan.unpacked_bytes += record.unpacked_bytes
-            sizes.append(record.size)
+        for name, features, widths, unpacked_bytes, size in read_records(job.path, reader, job.compression):
+            scan.add(keys, name, features, widths)
+            scan.unpacked_bytes += unpacked_bytes
+            sizes.append(size)
             if len(sizes) > MAX_RECORDS and not job.compression:
                 raise FormatError(f"{job.path} must have at most {MAX_RECORDS:,} records for its index to be read.")
             progress.step(reader.done, scan.records, 0)
@@ -191,14 +191,9 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     return scan
 
 
-class ForeignRecord(NamedTuple):
-    """A record of a file."""
-
-    name: str  # for messages, with the file's
-    features: dict[str, Feature]
-    widths: dict[str, int]  # the values of each step of its lists of steps
-    unpacked_bytes: int  # framing included
-    size: int  # its bytes in the file; 0 for one that cannot be unpacked on its own
+ForeignRecord: TypeAlias = tuple[str, dict[str, Feature], dict[str, int], int, int]
+"""A record: its name for messages, its features, the values of each step of its lists of steps, its bytes once unpacked
+with framing, and its bytes in the file, which are 0 if it cannot be unpacked on its own."""
 
 
 def read_records(path: str, reader: HashedReader, compression: Compression) -> Iterator[ForeignRecord]:
@@ -213,7 +208,7 @@ def read_records(path: str, reader: HashedReader, compression: Compression) -> I
                 if not number:
                     advice = "`tfpipe reshard --opaque` shuffles records of any content."
                 raise FormatError(f"{name} is {str(error)[:1].lower()}{str(error)[1:]}") from None
-            yield ForeignRecord(f"{path}, {name}", features, widths, len(payload) + FRAME_BYTES, size)
+            yield f"{path}, {name}", features, widths, len(payload) + FRAME_BYTES, size
     except FormatError as error:
         reason = str(error).removeprefix(f"{path} ").rstrip(".")
         raise FormatError(f"{path} cannot be indexed: {reason[:1].lower()}{reason[1:]}. {advice}") from None
