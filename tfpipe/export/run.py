@@ -16,7 +16,7 @@ from tfpipe.export import parquet, webdataset
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Manifest
-from tfpipe.integrity.check_file import Counters, FileReport, Progress
+from tfpipe.integrity.check_file import Counters, Progress
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.storage import file_io
@@ -209,7 +209,7 @@ def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: 
     shard = job.file.shard
     assert shard is not None
     if file_io.exists(row):
-        progress.done(FileReport(job.file, shard.records, shard.bytes))
+        progress.step(shard.bytes, shard.records, at_end=True)
         return int(file_io.read_whole(row))
     with file_io.explain_os_errors(f"export {job.file.path} into {workshop.output}"):
         num_bytes = _write(to, manifest, workshop, progress, job)

@@ -15,7 +15,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
-from tfpipe.integrity.check_file import FileJob, FileReport, Progress
+from tfpipe.integrity.check_file import FileJob, Progress
 from tfpipe.readers.data_source import get_label, get_text
 from tfpipe.storage.file_io import open_file
 
@@ -92,14 +92,14 @@ def _scan_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, byt
                 if rows is None or count in rows:
                     yield job.first + count, payload
                 count, num_bytes = count + 1, num_bytes + len(payload) + FRAME_BYTES
-                progress.step(min(num_bytes, shard.bytes), count, 0)
+                progress.step(min(num_bytes, shard.bytes), count)
     except FileNotFoundError:
         raise FormatError(f"{path} is missing. {_ADVICE}") from None
     except FormatError as error:
         raise FormatError(f"{path}: {error} {_ADVICE}") from None
     if count != shard.records:
         raise FormatError(f"{path} must have {shard.records:,} records, got {count:,}. {_ADVICE}")
-    progress.done(FileReport(job.file, count, shard.bytes))
+    progress.step(shard.bytes, count, at_end=True)
 
 
 def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[Sample]:

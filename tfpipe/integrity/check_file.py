@@ -65,7 +65,7 @@ Counters: TypeAlias = Any
 """The sums over all workers: bytes, records and damages, in a `multiprocessing` array of three int64."""
 
 
-def check_file(content: ContentCheck | None, counters: Counters | None, job: FileJob) -> FileReport:
+def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -> FileReport:
     """Checks framing, checksums, index and the manifest's entry, and the content if given; damage is only reported."""
     report, progress = FileReport(job), Progress(counters)
     try:
@@ -88,7 +88,7 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
     except FormatError as error:
         kind = "changed" if report.bytes else "unreadable"
         report.damaged.append(Damage(job.name, kind, str(error).rstrip(".")))  # type: ignore[arg-type]
-    progress.done(report)
+    progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
     return report
 
 
@@ -126,23 +126,14 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
 class Progress:
     """One worker's part of the counters. It is added now and then, because the lock costs as much as a small record."""
 
-    def __init__(self, counters: Counters | None) -> None:
-        self._counters, self._next = counters, 0.0
-        self._reported = (0, 0, 0)
+    def __init__(self, counters: Counters) -> None:
+        self._counters, self._next, self._reported = counters, 0.0, (0, 0, 0)
 
-    def step(self, num_bytes: int, records: int, damaged: int) -> None:
-        """Adds the bytes, records and damages so far, if it is time."""
-        if self._counters is not None and (now := time.monotonic()) >= self._next:
-            self._next = now + _REPORT_EVERY_S
-            self._add((num_bytes, records, damaged))
-
-    def done(self, report: FileReport) -> None:
-        """Adds the sums of the finished file."""
-        if self._counters is not None:
-            self._add((report.bytes, report.records, len(report.damaged)))
-
-    def _add(self, sums: tuple[int, int, int]) -> None:
-        assert self._counters is not None
+    def step(self, num_bytes: int, records: int, damaged: int = 0, *, at_end: bool = False) -> None:
+        """Adds the bytes, records and damages of the file so far, if it is time or the end of the file."""
+        if (now := time.monotonic()) < self._next and not at_end:
+            return
+        self._next, sums = now + _REPORT_EVERY_S, (num_bytes, records, damaged)
         with self._counters.get_lock():
             for k in range(3):
                 self._counters[k] += sums[k] - self._reported[k]

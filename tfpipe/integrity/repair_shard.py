@@ -69,7 +69,7 @@ def _write_shard(
                     digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
         write_file(staging.digests_path(name), bytes(digests))
-    progress.done(report)
+    progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
     return writer.describe_shard(name)
 
 

@@ -22,7 +22,7 @@ from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import FileJob, FileReport, Progress
+from tfpipe.integrity.check_file import FileJob, Progress
 from tfpipe.storage import file_io
 from tfpipe.system.budget import FOREIGN_RECORD
 
@@ -183,11 +183,11 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
             sizes.append(size)
             if len(sizes) > MAX_RECORDS and not job.compression:
                 raise FormatError(f"{job.path} must have at most {MAX_RECORDS:,} records for its index to be read.")
-            progress.step(reader.done, scan.records, 0)
+            progress.step(reader.done, scan.records)
         scan.sha256 = reader.sha256()
         is_seekable_file = len(sizes) <= MAX_RECORDS and (sum(sizes) == reader.size or not sizes)
         scan.index = encode_index(sizes) if is_seekable_file else None
-    progress.done(FileReport(job, scan.records, scan.file_bytes))
+    progress.step(scan.file_bytes, scan.records, at_end=True)
     return scan
 
 
