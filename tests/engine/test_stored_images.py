@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, SplitInfo
 from tfpipe.format.schema import image_schema
 

@@ -20,7 +20,7 @@ from tfpipe.engine.cache_file import CacheFile, Payload, open_cache_file
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.parse import BadRecord, Column, collect_column, parse_columns
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.images.errors import BadImage

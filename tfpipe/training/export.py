@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest

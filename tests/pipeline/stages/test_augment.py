@@ -11,7 +11,7 @@ from tests.beam_jobs.images import save_image
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages.augment import (

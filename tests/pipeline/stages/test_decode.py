@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.beam_jobs.images import save_image
 from tests.refusals import refusal
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stages.augment import crop
 from tfpipe.pipeline.stages.decode import decode_crop, decode_image, decode_jpeg_crop, read_image_size

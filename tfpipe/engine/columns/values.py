@@ -103,15 +103,12 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     if feature.is_ragged:
         return {feature.name: [*tensors, *[np.zeros(shape, kind.bits)] * filled]}
     stacked = np.zeros((len(tensors) + filled, *shape), kind.bits)
-    if feature.pad_to is None:
-        for row, tensor in enumerate(tensors):
-            stacked[row] = tensor
-        return {feature.name: stacked}
-    stored = np.zeros((len(stacked), len(feature.pad_to)), np.int32)
+    pad_to = feature.pad_to or ()
+    stored = np.zeros((len(stacked), len(pad_to)), np.int32)
     for row, tensor in enumerate(tensors):
-        _put(stacked[row], tensor, feature.pad_to)
-        stored[row] = tensor.shape[: len(feature.pad_to)]
-    return {feature.name: stacked, feature.sizes_name: stored}
+        _put(stacked[row], tensor, pad_to)
+        stored[row] = tensor.shape[: len(pad_to)]
+    return {feature.name: stacked, feature.sizes_name: stored} if pad_to else {feature.name: stacked}
 
 
 def _put(target: NDArray[Any], tensor: NDArray[Any], pad_to: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.engine.stored_images import StoredImages
+from tfpipe.engine.source import StoredImages
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages.augment import Extent, choose_crop, convert_values, crop, resize_image
 from tfpipe.pipeline.stages.parse import Features, caches_whole, map_in_parallel, parallel_settings
