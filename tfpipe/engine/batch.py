@@ -196,7 +196,6 @@ class BatchMaker(Maker):
             size=plan.image_size,
             dtype=config.image_dtype,
             options=config.augment_options,
-            reduces=config.augment_options.dct_scaling is not False,
         )
         self._cache: BytesCache | DecodedCache | CacheFile | None = None
         self._open_cache()

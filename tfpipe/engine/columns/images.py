@@ -25,7 +25,7 @@ from tfpipe.system.hash_permutation import IntArray
 DTYPES: dict[str, Any] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
 """The NumPy type of each `image_dtype`. NumPy has no bfloat16, so its values are held as their bits."""
 
-_RATIOS = (1, 2, 4, 8)
+_MOST_RATIO = 8
 _MAX_SIDE = 2**31 - 1
 
 
@@ -79,8 +79,12 @@ class Decoding:
     raw_size: tuple[int, int] | None  # height and width of raw pixels; None for files
     size: tuple[int, int]  # height and width of the result
     dtype: str  # "uint8"; or "float32" or "bfloat16", which are normalized
-    options: AugmentOptions  # `antialias`, `mean` and `std`
-    reduces: bool  # whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size
+    options: AugmentOptions  # `antialias`, `dct_scaling`, `mean` and `std`
+
+    @property
+    def reduces(self) -> bool:
+        """Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size."""
+        return self.options.dct_scaling is not False
 
     def make_scaling(self) -> dict[str, Any]:
         """Returns the arguments by which the native library converts values."""
@@ -159,7 +163,7 @@ def _decode_natively(
         out,
         sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
         **decoding.make_scaling(),
-        max_ratio=_RATIOS[-1] if decoding.reduces else 1,
+        max_ratio=_MOST_RATIO if decoding.reduces else 1,
         threads=threads,
         max_pixels=decoding.form.max_pixels,
         rows=rows,
@@ -197,11 +201,8 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
 
 def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
     """Returns the largest reduction while decoding that leaves a crop no smaller than the output."""
-    return max(
-        ratio
-        for ratio in _RATIOS
-        if ratio == 1 or all(side >= ratio * out for side, out in zip(extent, size, strict=True))
-    )
+    most = max(min(side // out for side, out in zip(extent, size, strict=True)), 1)
+    return min(1 << most.bit_length() - 1, _MOST_RATIO)
 
 
 def make_masks(
