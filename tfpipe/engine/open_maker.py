@@ -11,7 +11,7 @@ import numpy as np
 from tfpipe.engine.batch import BatchMaker, Transform
 from tfpipe.engine.cache import share_cache_bytes
 from tfpipe.engine.cached_batch import CachingMaker, FileCachingMaker
-from tfpipe.engine.check_plan import check_fits_devices, check_plan, check_shares
+from tfpipe.engine.check_plan import check_plan, check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
 from tfpipe.engine.host import Host
@@ -25,9 +25,9 @@ from tfpipe.storage.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 
-def open_maker(plan: BatchPlan, transform: Transform | None = None, *, for_devices: bool = False) -> BatchMaker:
+def open_maker(plan: BatchPlan, transform: Transform | None = None) -> BatchMaker:
     """Opens the maker of the batches of one dataset, whose source knows its manifest."""
-    _check(plan, transform, for_devices)
+    _check(plan, transform)
     return choose_maker(plan.config)(plan, *locate_split(plan), transform)
 
 
@@ -44,8 +44,6 @@ def open_mixture(
     config: PipelineConfig,
     host: Host,
     transform: Transform | None = None,
-    *,
-    for_devices: bool = False,
 ) -> MixedMaker:
     """Opens the maker of one host's batches of a mixture; the other arguments are those of `open_maker`."""
     if not config.training or config.cache_dir is not None:
@@ -55,7 +53,7 @@ def open_mixture(
     check_shares(whole)
     plans = _plan_shares(mixture, split, whole)
     for plan in plans:
-        _check(plan, transform, for_devices)
+        _check(plan, transform)
     check_same_images([plan.num_images for plan in plans])
     check_class_names([plan.features for plan in plans])
     owners = deal_rows([plan.batch_size for plan in plans])
@@ -108,11 +106,9 @@ def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
     return manifest, split
 
 
-def _check(plan: BatchPlan, transform: Transform | None, for_devices: bool) -> None:
+def _check(plan: BatchPlan, transform: Transform | None) -> None:
     """Refuses what does not fit one dataset, and files that are not there."""
     check_plan(plan)
-    if for_devices:
-        check_fits_devices(plan)
     if transform is not None:
         _check_transform(plan.config)
     plan.source.check()

@@ -127,19 +127,17 @@ def open_data(
     config: PipelineConfig,
     host: Host,
     transform: Transform | None = None,
-    *,
-    for_devices: bool = False,
 ) -> Maker:
-    """Opens a split for a reader: the maker of the batches of one process, perhaps only of what devices can hold."""
+    """Opens a split for a reader: the maker of the batches of one process."""
     _check_config(config)
     check_function("transform", transform)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     opened: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
     if isinstance(opened, Mixture):
-        return serve_remotely(open_mixture(opened, split, config, host, transform, for_devices=for_devices))
+        return serve_remotely(open_mixture(opened, split, config, host, transform))
     plan = plan_batches(Source.from_manifest(opened, split), config, host)
-    return serve_remotely(open_maker(plan, transform, for_devices=for_devices))
+    return serve_remotely(open_maker(plan, transform))
 
 
 def locate(maker: Maker, start_step: int) -> Position:

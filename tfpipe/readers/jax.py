@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfpipe.engine.batch import Batch, Maker
+from tfpipe.engine.check_plan import check_fits_devices
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host, find_host
@@ -83,8 +84,10 @@ class JaxBatches(EpochBatches):
     ) -> None:
         config = choose_config(config, changes)
         rows, seeded = sharding or _shard_rows(), seed_transform(transform)
-        only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
-        maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)
+        maker = open_data(data, split, config, _find_host(rows), seeded)
+        if batch_transform is None:  # which may leave text out, or turn it into numbers
+            for part in maker.plan.parts:
+                check_fits_devices(part)
         super().__init__(maker, start_step, num_threads, _Placing(maker, rows, batch_transform))
 
 
