@@ -93,7 +93,7 @@ def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None
         assert (batch["image/filename"], batch["image"].shape) == (pixels["image/filename"], (8, 12, 12, 3))
         for row, (y, x, height, width) in enumerate(find_boxes(cached, step)):
             out = np.empty((12, 12, 3), np.uint8)
-            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False)
+            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions())
             resize_pixels(pixels["image"][row, y : y + height, x : x + width], out, decoding, flip=False)
             np.testing.assert_array_equal(batch["image"][row], out)
 
