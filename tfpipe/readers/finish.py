@@ -45,12 +45,19 @@ class Finish:
     def __init__(self, maker: Maker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False) -> None:
         check_function("batch_transform", batch_transform)
         self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
+        features = {feature.name: feature.spec.tensor for feature in maker.plan.features}
+        self._has_images = "image" not in features  # else a feature of records without images has this name
+        self._bfloat16 = {
+            name for name, tensor in features.items() if tensor is not None and tensor.dtype == "bfloat16"
+        }
+        if maker.plan.config.image_dtype == "bfloat16" and self._has_images:
+            self._bfloat16.add("image")  # uint16 holds its bits
 
     def __call__(self, batch: Batch) -> Any:
         """Returns the batch in the trainer's form: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
         plan = self._maker.plan
         config = plan.config
-        if isinstance(batch.get("image"), list) and all(feature.name != "image" for feature in plan.features):
+        if isinstance(batch.get("image"), list) and self._has_images:
             batch = {**batch, "image": self._stack(batch["image"])}
         if config.as_supervised and "mask" in batch:
             batch = {**batch, "mask": batch["mask"].astype(np.float32)}  # weights

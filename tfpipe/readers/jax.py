@@ -97,10 +97,6 @@ class _Placing(Finish):
     def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
         super().__init__(maker, batch_transform, fills_up=True)
         self._sharding = sharding
-        tensors = {feature.name: feature.spec.tensor for feature in maker.plan.features}
-        self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
-        if maker.plan.config.image_dtype == "bfloat16":
-            self._bfloat16.add("image")
 
     def _convert(self, batch: Batch) -> Batch:
         return {name: self._convert_array(name, values) for name, values in batch.items()}

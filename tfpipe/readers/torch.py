@@ -161,17 +161,13 @@ class _TorchFinish(Finish):
 
     def _convert(self, batch: Batch) -> Batch:
         """Makes tensors of all parts of a batch. Text stays, and tensors of several shapes are lists."""
-        plan = self._maker.plan
-        kinds = {feature.name: feature.spec.tensor for feature in plan.features}
         tensors: Batch = {}
         for name, value in batch.items():
-            tensor = kinds.get(name)
-            is_bits = tensor is not None and tensor.dtype == "bfloat16"
-            if isinstance(value, np.ndarray) and name == "image" and name not in kinds:
-                # [..., 3, height, width] of the memory of [..., height, width, 3]; uint16 holds the bits of bfloat16.
-                tensors[name] = _make_tensor(value, value.dtype == np.uint16).movedim(-1, -3)
-            elif isinstance(value, np.ndarray):
-                tensors[name] = _make_tensor(value, is_bits)
+            is_bits = name in self._bfloat16
+            if isinstance(value, np.ndarray):
+                tensor = _make_tensor(value, is_bits)
+                # Images are [..., 3, height, width] in the memory of [..., height, width, 3].
+                tensors[name] = tensor.movedim(-1, -3) if name == "image" and self._has_images else tensor
             elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
                 tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
             else:
