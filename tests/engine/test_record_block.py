@@ -11,7 +11,7 @@ import pytest
 from tests.integrity.made import payload, png, write_dataset
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
-from tfpipe.engine.record_block import append_payloads, join_block, join_payloads, plan_spans
+from tfpipe.engine.record_block import RecordBlock, append_payloads, join_block, join_payloads, plan_spans
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
@@ -212,13 +212,13 @@ def test_unusual_examples_among_usual_ones(tmp_path: Path) -> None:
 def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch) -> None:
     flip_bit(folder, 12, 30)
     asked: list[int] = []
-    real = RecordReader.read_examples
+    real = record_reader.parse_records
 
-    def read_examples(self: RecordReader, indices: range) -> object:
-        asked.append(len(indices))
-        return real(self, indices)
+    def parse_records(block: RecordBlock) -> object:
+        asked.append(len(block.begins))
+        return real(block)
 
-    monkeypatch.setattr(RecordReader, "read_examples", read_examples)
+    monkeypatch.setattr(record_reader, "parse_records", parse_records)
     with open_reader(folder) as reader:
         loop = iter(reader)
         assert [repr(next(loop)) for _ in range(12)] == [repr(reader[k]) for k in range(12)]

@@ -155,16 +155,7 @@ class RecordReader:
         Some records are read ahead: as many as were yielded before, up to 256 or 2 MB. Errors are those of
         `reader[index]`; the records before a damaged one come first.
         """
-        most = max(min(_MAX_AHEAD, _MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1)), 1)
-        begin, count = 0, 1
-        while begin < len(numbers):
-            chosen = numbers[begin : begin + count]
-            try:
-                examples: Iterator[dict[str, Feature]] = iter(self.read_examples(chosen))
-            except (FormatError, DataError):
-                examples = (self[int(number)] for number in chosen)
-            yield from examples
-            begin, count = begin + count, min(2 * count, most)
+        return self._read_many(numbers, parse_records, self.__getitem__, 1, _MAX_AHEAD)
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
@@ -243,14 +234,15 @@ class RecordReader:
                 of `reader[index]` for the first damaged record.
             DataError: A file cannot be read.
         """
-        return self._read_many(indices, RecordBlock.list_payloads, self.read_payload)
+        numbers = resolve_indices(indices, len(self), self.split)
+        return list(self._read_many(numbers, RecordBlock.list_payloads, self.read_payload))
 
     def read_examples(self, indices: Numbers) -> list[dict[str, Feature]]:
         """Reads and decodes many records at once; arguments and errors are those of `read_payloads`.
 
         The arrays of features with one value may share memory, 8 bytes a value, with those of the other records.
         """
-        return self._read_many(indices, parse_records, self.__getitem__)
+        return list(self._read_many(resolve_indices(indices, len(self), self.split), parse_records, self.__getitem__))
 
     def read_columns(
         self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
@@ -399,23 +391,27 @@ class RecordReader:
 
     def _read_many(
         self,
-        indices: Numbers,
+        numbers: range | NDArray[np.int64],
         convert: Callable[[RecordBlock], Sequence[_Result | None]],
         read_one: Callable[[int], _Result],
-    ) -> list[_Result]:
-        """Reads records in blocks. What a block does not have is read on its own, which raises what is wrong."""
-        numbers = resolve_indices(indices, len(self), self.split)
-        most = max(_MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1), 1)
-        results: list[_Result] = []
-        for begin in range(0, len(numbers), most):
-            chosen = numbers[begin : begin + most]
+        count: int | None = None,
+        most: int | None = None,
+    ) -> Iterator[_Result]:
+        """Reads records in blocks of up to `most`, which grow from `count` on; by default all are of about 2 MB.
+
+        What a block does not have is read on its own, which raises what is wrong.
+        """
+        whole = max(_MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1), 1)
+        begin, count, most = 0, count or whole, min(most or whole, whole)
+        while begin < len(numbers):
+            chosen = np.array(numbers[begin : begin + count])
             found: Sequence[_Result | None] = [None] * len(chosen)
             # An error is met again below, after what is wrong with the records before.
             with suppress(FormatError, DataError, OSError):
                 found = convert(self._try_to_read_block(chosen, None))
             for number, result in zip(chosen.tolist(), found, strict=True):
-                results.append(read_one(number) if result is None else result)
-        return results
+                yield read_one(number) if result is None else result
+            begin, count = begin + count, min(2 * count, most)
 
     def _find_stored(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the numbers that records have in the shards; in a view they are others than those of the reader."""
