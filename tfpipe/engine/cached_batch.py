@@ -17,13 +17,12 @@ from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.cache_file import CacheFile, Payload, open_cache_file
-from tfpipe.engine.columns.images import decode_images
+from tfpipe.engine.columns.images import decode_images, read_masks
 from tfpipe.engine.epoch_weights import strip_copies
-from tfpipe.engine.parse import BadRecord, Column, collect_column, parse_columns
+from tfpipe.engine.parse import Column, collect_column, parse_columns
 from tfpipe.engine.source import StoredImages
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
-from tfpipe.images.errors import BadImage
 from tfpipe.system.hash_permutation import IntArray
 
 _RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # the features that say what a raw image is
@@ -224,16 +223,9 @@ class FileCachingMaker(BatchMaker):
         return replace(stored, columns=columns)
 
     def _squeeze_masks(self, name: str, column: Column, sizes: IntArray) -> Column:
-        from tfpipe.images.masks import encode_mask, read_mask, resize_nearest  # loads Pillow
+        from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
 
-        column.check_counts(1, name)
-        masks: list[list[bytes]] = []
-        for row, (height, width) in enumerate(sizes.tolist()):
-            try:
-                classes = read_mask(column.get_bytes(row), height * width)
-            except BadImage as error:
-                raise BadRecord(row, f"{name!r} cannot be used, {error}") from None
-            masks.append([encode_mask(resize_nearest(classes, self._size))])
+        masks = [[encode_mask(resize_nearest(classes, self._size))] for classes in read_masks(name, column, sizes)]
         return collect_column(masks, name, "bytes")
 
     def _encode(self, columns: dict[str, Column]) -> list[Payload]:

@@ -216,23 +216,30 @@ def make_masks(
 ) -> NDArray[np.int32]:
     """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros.
 
-    A mask that is damaged, or has another size than its stored image, is a `BadRecord`. They are squeezed before they
-    are cropped, where a cache has its images squeezed.
+    They are squeezed before they are cropped, where a cache has its images squeezed.
     """
-    from tfpipe.images.masks import crop_nearest, read_mask, resize_nearest  # loads Pillow
+    from tfpipe.images.masks import crop_nearest, resize_nearest  # loads Pillow
 
-    column.check_counts(1, name)
     masks = np.zeros((len(column.counts) + filled, *size), np.int32)
-    for row, (height, width) in enumerate(stored_sizes.tolist()):
-        try:
-            classes = read_mask(column.get_bytes(row), height * width)
-            if classes.shape != (height, width):
-                raise BadImage(f"it has {classes.shape[1]} x {classes.shape[0]} pixels, the image {width} x {height}")
-        except BadImage as error:
-            raise BadRecord(row, f"{name!r} cannot be used, {error}") from None
+    for row, classes in enumerate(read_masks(name, column, stored_sizes)):
         if squeeze_to is not None:
             classes = resize_nearest(classes, squeeze_to)
         box = images.boxes[row].tolist()
         mask = crop_nearest(classes, (box[0], box[1], box[2], box[3]), size)
         masks[row] = mask[:, ::-1] if images.flips[row] else mask
     return masks
+
+
+def read_masks(name: str, column: Column, sizes: IntArray) -> Iterator[Any]:
+    """Yields the classes of each mask, [height, width]; one that is damaged or of another size is a `BadRecord`."""
+    from tfpipe.images.masks import read_mask  # loads Pillow
+
+    column.check_counts(1, name)
+    for row, (height, width) in enumerate(sizes.tolist()):
+        try:
+            classes = read_mask(column.get_bytes(row), height * width)
+            if classes.shape != (height, width):
+                raise BadImage(f"it has {classes.shape[1]} x {classes.shape[0]} pixels, the image {width} x {height}")
+        except BadImage as error:
+            raise BadRecord(row, f"{name!r} cannot be used, {error}") from None
+        yield classes
