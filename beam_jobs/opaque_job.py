@@ -34,15 +34,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe._version import __version__
 from tfpipe.dataset.find_files import find_files
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import file_names, manifest_json
-from tfpipe.format.compressed import (
-    MAX_RECORD_BYTES,
-    detect_compression,
-    pack_member,
-    scan_compressed,
-    scan_members,
-    unpack_member,
-)
+from tfpipe.format import compressed, file_names, manifest_json
 from tfpipe.format.manifest import Compression, Manifest
 from tfpipe.format.record_index import MAX_RECORDS
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, frame_record, scan_records
@@ -202,7 +194,7 @@ def _list_records(job: _Job, number: int) -> None:
         return
     try:
         with file_io.explain_os_errors(f"read {path}"):
-            compression = detect_compression(file_io.read_start(path, HEADER_BYTES))
+            compression = compressed.detect_compression(file_io.read_start(path, HEADER_BYTES))
             form, sizes, unpacked = _measure(path, compression)
             if form is None:
                 form, sizes, unpacked = _MEMBERS, *_pack(path, compression, job.scratch_path(number))
@@ -227,11 +219,13 @@ def _measure(path: str, compression: Compression) -> tuple[int | None, NDArray[n
 def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
     """Yields the payload of each record, and its bytes in the file; None if it cannot be unpacked on its own."""
     if compression:
-        yield from scan_members(file, compression)
+        yield from compressed.scan_members(file, compression)
     else:
         for _, payload in scan_records(file):
-            if len(payload) > MAX_RECORD_BYTES:
-                raise FormatError(f"A record must have at most {MAX_RECORD_BYTES:,} bytes, got {len(payload):,}.")
+            if len(payload) > compressed.MAX_RECORD_BYTES:
+                raise FormatError(
+                    f"A record must have at most {compressed.MAX_RECORD_BYTES:,} bytes, got {len(payload):,}."
+                )
             yield payload, len(payload) + FRAME_BYTES
 
 
@@ -239,8 +233,8 @@ def _pack(path: str, compression: Compression, scratch: str) -> tuple[NDArray[np
     """Writes each record of a single stream as a gzip member of its own, and returns their sizes there and unpacked."""
     sizes, unpacked = bytearray(), 0
     with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
-        for payload in scan_compressed(file, compression):
-            member = pack_member(frame_record(payload), _LEVEL)
+        for payload in compressed.scan_compressed(file, compression):
+            member = compressed.pack_member(frame_record(payload), _LEVEL)
             out.write(member)
             sizes += len(member).to_bytes(8, "little")
             unpacked += len(payload) + FRAME_BYTES
@@ -326,7 +320,7 @@ def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]
         if is_packed == job.packs:
             yield piece
         else:
-            yield pack_member(piece, _LEVEL) if job.packs else frame_record(unpack_member(piece))
+            yield compressed.pack_member(piece, _LEVEL) if job.packs else frame_record(compressed.unpack_member(piece))
 
 
 def _describe(config: ShardConfig, job: _Job, describe: Callable[[str], Manifest]) -> str | None:

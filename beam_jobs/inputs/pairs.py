@@ -18,28 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import (
-    ListedFile,
-    is_archive,
-    is_tar,
-    list_archive,
-    strip_archive_suffix,
-)
+from beam_jobs.inputs import archive, folder
 from beam_jobs.inputs.column_types import CAPTION, CellKinds, Column, read_kinds
-from beam_jobs.inputs.folder import (
-    Archive,
-    Look,
-    Tree,
-    check_folder,
-    drop_equal_paths,
-    find_splits,
-    is_listed_archive,
-    list_begin,
-    list_folder,
-    list_side_by_side,
-    list_unpacked,
-    name_input,
-)
 from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
 from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
@@ -84,47 +64,47 @@ class _Pairs(NamedTuple):
 class _Files:
     """The files of one pair."""
 
-    image: ListedFile | None
+    image: archive.ListedFile | None
     beside: dict[str, bytes | None]  # the other files by their ending; None: not read
-    several: dict[str, ListedFile] = field(default_factory=dict)  # images by the name before their ending
+    several: dict[str, archive.ListedFile] = field(default_factory=dict)  # images by the name before their ending
 
 
-def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
+def is_pairs(config: ShardConfig, look: folder.Look = folder.list_begin) -> bool:
     """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
     source = config.input
     if config.input_format == "tree":
         return False
     if config.input_format == "pairs":
-        if is_archive(source) and not is_tar(source):
+        if archive.is_archive(source) and not archive.is_tar(source):
             raise ConfigError(f"`input_format` pairs needs a tar file or a folder of tar files, got {source}.")
         return True
     with file_io.explain_os_errors(f"read {source}"):
-        if is_archive(source):
-            return is_tar(source) and _looks_paired(source)
-        check_folder(source)
+        if archive.is_archive(source):
+            return archive.is_tar(source) and _looks_paired(source)
+        folder.check_folder(source)
         first = _find_first_tar(source, look)
         return first is not None and _looks_paired(first)
 
 
-def _find_first_tar(source: str, look: Look) -> str | None:
+def _find_first_tar(source: str, look: folder.Look) -> str | None:
     """Returns a tar file in a folder, or else in its folders that are named by splits; None if there is none.
 
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
     names = look(source)
     splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLITS)
-    for folder in (source, *(file_io.join(source, name) for name in splits)):
-        inside = names if folder == source else look(folder)
-        tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
+    for place in (source, *(file_io.join(source, name) for name in splits)):
+        inside = names if place == source else look(place)
+        tars = [name for name in inside if folder.is_listed_archive(name) and archive.is_tar(name)]
         if tars:
-            return file_io.join(folder, min(tars))
+            return file_io.join(place, min(tars))
     return None
 
 
 def _looks_paired(path: str) -> bool:
     """Checks whether at least half of the first images in a tar file have a file beside them."""
     endings: dict[str, set[str]] = {}
-    for file in islice(list_archive(path, ""), _MEMBERS_LOOKED_AT):
+    for file in islice(archive.list_archive(path, ""), _MEMBERS_LOOKED_AT):
         key, ending = _split_name(file.path)
         endings.setdefault(key, set()).add(ending)
     with_image = [found for found in endings.values() if any(map(_is_image, found))]
@@ -156,14 +136,14 @@ def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the pairs of a tar file, or of all tar files in a folder."""
-    source, is_file = config.input, is_archive(config.input)
+    source, is_file = config.input, archive.is_archive(config.input)
     tars, num_bytes, skipped = _find_tars(source)
     located = [(source if is_file else file_io.join(source, path), path) for path in tars]
     list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
     builder, columns = ImageTableBuilder(observer), dict[str, None]()
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
-    splits = [""] if is_file else find_splits(tars)
-    results = list_side_by_side(located, num_bytes, config.workers, list_one)
+    splits = [""] if is_file else folder.find_splits(tars)
+    results = folder.list_side_by_side(located, num_bytes, config.workers, list_one)
     for split, pairs in zip(splits, results, strict=True):
         images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
         columns |= dict.fromkeys(pairs.columns)
@@ -176,23 +156,23 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
     # Where some pairs have a single image, those with nothing but named images are something else.
-    tree = _keep(Tree(images, skipped), images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE)
-    tree = drop_equal_paths(tree, source)
+    tree = _keep(folder.Tree(images, skipped), images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE)
+    tree = folder.drop_equal_paths(tree, source)
     codes, labels = tree.images.get_codes("label")
     tree = _keep(tree, np.array([label is not None for label in labels], bool)[codes], "pair without a class")
     if not num_images:
-        return Listing(*name_input(source), tree.images, skipped=tree.skipped)
+        return Listing(*folder.name_input(source), tree.images, skipped=tree.skipped)
     return _resolve(config, tree, typed)
 
 
 def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
     """Returns the locations of the tar files, their bytes, and the number of other files by reason."""
     skipped = Counter[str]()
-    if is_archive(source):
+    if archive.is_archive(source):
         return [posixpath.basename(source)], 0, skipped
     tars, num_bytes = [], 0
-    for file in list_folder(source):
-        if not file.skip and is_listed_archive(file.path) and is_tar(file.path):
+    for file in folder.list_folder(source):
+        if not file.skip and folder.is_listed_archive(file.path) and archive.is_tar(file.path):
             tars.append(file.path)
             num_bytes += file.size
         else:
@@ -200,13 +180,13 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
     return sorted(tars), num_bytes, skipped
 
 
-def _list_one(archive: Archive, group_by: str | None, *, is_input: bool) -> _Pairs:
+def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _Pairs:
     """Returns the pairs of a tar file, under the tar's name unless it is the whole input."""
-    path, location = archive
-    builder = _PairsBuilder("" if is_input else strip_archive_suffix(location) + "/", group_by)
+    path, location = tar
+    builder = _PairsBuilder("" if is_input else archive.strip_archive_suffix(location) + "/", group_by)
     pairs: dict[str, _Files] = {}
     with file_io.explain_os_errors(f"read {path}"):
-        for file in list_archive(path, location, _is_wanted):
+        for file in archive.list_archive(path, location, _is_wanted):
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
@@ -238,9 +218,9 @@ def _is_wanted(name: str, size: int) -> bool:
 class _PairsBuilder:
     """The builder of the pairs of one tar file, to which the files of pairs are added."""
 
-    def __init__(self, folder: str, group_by: str | None) -> None:
+    def __init__(self, prefix: str, group_by: str | None) -> None:
         self.skipped = Counter[str]()
-        self._folder, self._group_by = folder, group_by
+        self._prefix, self._group_by = prefix, group_by
         self._images, self._columns = ImageTableBuilder(), dict[str, None]()
 
     def add(self, files: _Files) -> None:
@@ -256,8 +236,8 @@ class _PairsBuilder:
         _check_count(self._columns)
         extra = cast(tuple[Value, ...], tuple(values.get(name) for name in self._columns))  # converted at the end
         group = "" if self._group_by is None else str(values.get(self._group_by))
-        several = tuple((self._folder + str(file[0]), *file[1:]) for file in image.images)
-        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra, images=several))
+        several = tuple((self._prefix + str(file[0]), *file[1:]) for file in image.images)
+        self._images.append(image._replace(path=self._prefix + image.path, group=group, extra=extra, images=several))
 
     def finish(self) -> _Pairs:
         """Returns the pairs."""
@@ -300,15 +280,15 @@ def _order_values(
             yield tuple(row[index] if index < len(row) else None for index in indices)
 
 
-def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
+def _keep(tree: folder.Tree, chosen: NDArray[np.bool_], reason: str) -> folder.Tree:
     """Leaves out all other images, and counts them; none is chosen: all stay."""
     num_others = int((~chosen).sum())
     if num_others in (0, len(chosen)):
         return tree
-    return Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
+    return folder.Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
 
-def _resolve(config: ShardConfig, tree: Tree, columns: Sequence[Column | None]) -> Listing:
+def _resolve(config: ShardConfig, tree: folder.Tree, columns: Sequence[Column | None]) -> Listing:
     """Returns the pairs with their classes and with the values of their columns."""
     images, source = tree.images, config.input
     labels, label_names, is_numeric = number_labels(images.count_values("label"), config)
@@ -323,12 +303,12 @@ def _resolve(config: ShardConfig, tree: Tree, columns: Sequence[Column | None]) 
         for row in images.iterate_extras()
     )
     return Listing(
-        *name_input(source),
+        *folder.name_input(source),
         set_classes(images, labels).replace_tuples("extra", values) if kept else set_classes(images, labels),
         label_names=label_names,
         extra=tuple(column.spec for _, column in kept),
         skipped=tree.skipped,
-        unpack=list_unpacked(images),
+        unpack=folder.list_unpacked(images),
         images_shape=infer_images_shape(images, source),
     )
 

@@ -17,35 +17,13 @@ from typing import Any, TypeGuard, cast
 import numpy as np
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, show_rows
 from beam_jobs.inputs.folder import Look, list_begin
-from beam_jobs.inputs.label_file import (
-    OF_PANDAS,
-    check_label,
-    name_numbers,
-    number_labels,
-    order_classes,
-    read_known_names,
-    set_classes,
-)
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
-from beam_jobs.inputs.table_files import (
-    Row,
-    TableFile,
-    find_columns,
-    get_location,
-    get_root,
-    get_suffix,
-    is_parquet_folder,
-    is_table,
-    is_text_table,
-    list_table_files,
-    make_name,
-    read_rows,
-)
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, read_sizes
@@ -72,11 +50,11 @@ _DAMAGED = "row of a damaged row group"
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images."""
-    if is_table(config.input):
+    if table_files.is_table(config.input):
         return True
     if config.input_format == "auto":
         with file_io.explain_os_errors(f"read {config.input}"):
-            return is_parquet_folder(config.input, look, config.columns)
+            return table_files.is_parquet_folder(config.input, look, config.columns)
     return config.input_format == "parquet"
 
 
@@ -94,7 +72,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         images, box_names = join_box_rows(images, kinds, table.columns, config)
     images, missing = read_sizes(images, table.root)
     listing = Listing(
-        make_name(config.input),
+        table_files.make_name(config.input),
         table.root,
         images,
         skipped=Counter({_DAMAGED: table.num_damaged}) if table.num_damaged else None,
@@ -114,12 +92,12 @@ class _Table:
 
     def __init__(self, config: ShardConfig) -> None:
         self.config, self.path = config, config.input
-        self.root = get_root(config.input) if config.image_root is None else config.image_root
-        self.from_text, self.faults, self.num_damaged = is_text_table(config.input), RowFaults(), 0
-        self.sources = list_table_files(config.input, config.columns)
+        self.root = table_files.get_root(config.input) if config.image_root is None else config.image_root
+        self.from_text, self.faults, self.num_damaged = table_files.is_text_table(config.input), RowFaults(), 0
+        self.sources = table_files.list_table_files(config.input, config.columns)
         self.files = [source.path for source in self.sources]
         self.columns, self.has_boxes = self._read_header()
-        self._names, self._known = {*_KNOWN, *self.columns}, read_known_names(config)
+        self._names, self._known = {*_KNOWN, *self.columns}, label_file.read_known_names(config)
         self._labels = set[str]()  # those that were checked
         self._rows = array("q")  # of each image the number of its file, and the row in it
         self._class_names, self._tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
@@ -130,7 +108,7 @@ class _Table:
         The column `label` is one of them if it holds lists of classes.
         """
         for source in self.sources:
-            for number, row in read_rows(source):
+            for number, row in table_files.read_rows(source):
                 if isinstance(row, dict):
                     self.faults = RowFaults()
                     return _check_header(row, source.path, self.config), not row.keys().isdisjoint(_BOX_COLUMNS)
@@ -145,7 +123,7 @@ class _Table:
         builder = ImageTableBuilder(observer)
         for source in self.sources:
             num_before = len(builder)
-            for number, row in read_rows(source):
+            for number, row in table_files.read_rows(source):
                 if row is None:
                     self.num_damaged += 1
                     continue
@@ -156,7 +134,7 @@ class _Table:
                     continue
                 builder.append(image)
                 self._rows.extend((source.number, number))
-            embedded = find_columns(source) if len(builder) > num_before else None
+            embedded = table_files.find_columns(source) if len(builder) > num_before else None
             if embedded is not None:
                 self._class_names.update([embedded.class_names] if embedded.class_names else [])
                 self._tensors.add(embedded.tensors)
@@ -199,7 +177,7 @@ class _Table:
         if is_embedded and config.image_root is not None:
             raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
         tensors, dtypes = self._infer_tensors()
-        images = set_classes(images, labels)
+        images = label_file.set_classes(images, labels)
         if typed and len(images):
             rows = (
                 tuple(column.convert(cell) for column, cell in zip(typed, row, strict=True))
@@ -211,7 +189,7 @@ class _Table:
             images=images,
             label_names=label_names,
             extra=tuple(column.spec for column in typed),
-            row_files=tuple(get_location(self.root, file) for file in self.files) if is_embedded else (),
+            row_files=tuple(table_files.get_location(self.root, file) for file in self.files) if is_embedded else (),
             images_shape=infer_images_shape(images, path),
             tensors=tensors,
             tensor_dtypes=dtypes,
@@ -225,7 +203,7 @@ class _Table:
         if LABEL in self.columns:
             cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
             counts = Counter(chain.from_iterable(cells))
-        labels, label_names, is_numeric = number_labels(counts, config, unlabeled, is_checked=True)
+        labels, label_names, is_numeric = label_file.number_labels(counts, config, unlabeled, is_checked=True)
         by_number = bool(self._class_names)
         if is_numeric and by_number and not config.labels:
             if len(self._class_names) > 1:
@@ -235,8 +213,12 @@ class _Table:
                     f"{_show(second)}. Give the names with `labels`."
                 )
             names = next(iter(self._class_names))
-            labels, label_names, is_numeric = name_numbers(f"The metadata of {path}", labels, names), names, False
-        return order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
+            labels, label_names, is_numeric = (
+                label_file.name_numbers(f"The metadata of {path}", labels, names),
+                names,
+                False,
+            )
+        return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
     def _infer_columns(
         self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: Faults
@@ -253,7 +235,7 @@ class _Table:
                     yield column.infer(name, self.files, is_text=is_embedded or name == CAPTION)
 
     def _infer_tensors(self) -> Tensors:
-        columns = find_columns(self.sources[0]) if any(self._tensors) else None
+        columns = table_files.find_columns(self.sources[0]) if any(self._tensors) else None
         if columns is None:
             return (), {}
         if columns.image and len(self._tensors) > 1:
@@ -261,7 +243,7 @@ class _Table:
             raise DataError(f"Every file of {self.path} must hold the same tensors, but one has {one}, one {other}.")
         return infer_tensors(self.files[0], columns.tensors, self.config.tensor_types)
 
-    def _parse_row(self, row: Row | DataError, number: int, source: TableFile) -> ImageRef:
+    def _parse_row(self, row: table_files.Row | DataError, number: int, source: table_files.TableFile) -> ImageRef:
         """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still."""
         if not isinstance(row, dict):
             raise row
@@ -320,7 +302,7 @@ def explain_no_labels(config: ShardConfig) -> str | None:
     if config.columns.target_column is not None:
         return None
     column = config.columns.label_column or LABEL
-    rows = chain.from_iterable(map(read_rows, list_table_files(config.input, config.columns)))
+    rows = chain.from_iterable(map(table_files.read_rows, table_files.list_table_files(config.input, config.columns)))
     names = list(next((row for _, row in rows if isinstance(row, dict)), {}))
     if LABEL in names:
         return f"column `{column}` is empty"
@@ -352,12 +334,12 @@ def _show(names: Sequence[str]) -> str:
     return f"{len(names)} ({', '.join(names[:3])}, ...)" if len(names) > 3 else ", ".join(names)
 
 
-def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
+def _check_header(row: table_files.Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if len(row) > COLUMNS.items:
         raise DataError(f"{path} must have at most {COLUMNS.items:,} columns, got {len(row):,}.")
     if "image" not in row:
-        advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
+        advice = " Without images it needs lists of numbers." if table_files.get_suffix(path) == ".parquet" else ""
         names = [str(config.columns.named.get(name, name)) for name in row]
         if any((mimetypes.guess_type(name)[0] or "").startswith("image/") for name in names):
             raise DataError(f"{path} must begin with a line that names its columns, got {', '.join(names)}.")
@@ -380,11 +362,11 @@ def _find_group(config: ShardConfig) -> str:
     return names[0] if names else config.group_by or ""
 
 
-def _locate(row: Row, number: int, source: TableFile, root: str) -> ImageRef:
+def _locate(row: table_files.Row, number: int, source: table_files.TableFile, root: str) -> ImageRef:
     """Returns a row's image, with nothing but where it lies."""
     image = row.get("image")
     if isinstance(image, EmbeddedImage):
-        file = get_location(root, source.path)
+        file = table_files.get_location(root, source.path)
         path = f"{file[: -len('.parquet')]}/{number:08}{'-' * bool(image.name)}{image.name}"
         location = ImageLocation(file, image.row, row_group=image.row_group)
         return ImageRef(path, image.size, location, source.split, num_images=image.num_images)
@@ -451,15 +433,15 @@ def _parse_label(value: Any, known: Set[str]) -> str:
     """Returns the class in a cell. `known` are names that the user has given, which may look like anything."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
-        advice = f" {OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
+        advice = f" {label_file.OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
         raise DataError(f"'label' must be a name or a number from 0, got {_show_cell(value)}.{advice}")
     label = str(value)
     if label not in known:
-        check_label(label)
+        label_file.check_label(label)
     return label
 
 
-def _parse_list(row: Row, name: str) -> list[Any]:
+def _parse_list(row: table_files.Row, name: str) -> list[Any]:
     """Returns a cell as a list. The cell may be empty, one value, a list, or a JSON list as text."""
     value = row.get(name)
     if isinstance(value, str):
@@ -483,7 +465,7 @@ def _parse_box_labels(value: Any) -> tuple[Any, ...]:
     return tuple(labels)
 
 
-def _parse_boxes(row: Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any, ...]]:
+def _parse_boxes(row: table_files.Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any, ...]]:
     """Returns the boxes of a row, and the classes of them."""
     labels = _parse_box_labels(row.get("box_label"))
     sides = [_parse_list(row, name) for name in _BOX_COLUMNS]
@@ -506,7 +488,7 @@ def _parse_boxes(row: Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any,
     return boxes, labels
 
 
-def _parse_size(row: Row) -> tuple[float, float]:
+def _parse_size(row: table_files.Row) -> tuple[float, float]:
     """Returns the width and the height of an image as the row says them, else 1 and 1, as for fractions."""
     try:
         width, height = (float(row[name]) for name in SIZE_COLUMNS)

@@ -12,8 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import tfpipe
-from beam_jobs.records.write_records import _PlaceFn, find_file_options
-from beam_jobs.records.write_shard import Element, RecordsJob, write_record_shard
+from beam_jobs.records.write_records import Element, RecordsJob, _PlaceFn, find_file_options, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
 from tests.refusals import refusal
@@ -65,7 +64,7 @@ def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch) -> None:
-    from beam_jobs.records.write_shard import RecordsJob
+    from beam_jobs.records.write_records import RecordsJob
 
     def fail(*_: Any) -> str:
         raise DataError("The network is down.")

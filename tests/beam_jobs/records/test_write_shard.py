@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.records import write_shard
-from beam_jobs.records.write_shard import Element, RecordsJob, write_record_shard
+from beam_jobs.records import write_records
+from beam_jobs.records.write_records import Element, RecordsJob, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import make_job, make_record
 from tests.refusals import refusal
@@ -39,7 +39,7 @@ def prepare(output: Path, **options: Any) -> RecordsJob:
 
 def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch) -> None:
     in_memory, *_ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
-    monkeypatch.setattr(write_shard, "_MEMORY_BYTES", 100)
+    monkeypatch.setattr(write_records, "_MEMORY_BYTES", 100)
     on_disk, is_kept, _ = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
     assert (in_memory, is_kept) == (on_disk, False)
     assert (on_disk.info.records, on_disk.stats.labels) == (20, {0: 10, 1: 10})

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_jobs.inputs.annotations import json_arrays
-from beam_jobs.inputs.annotations.json_arrays import Element, iterate_objects
+from beam_jobs.inputs.annotations import coco
+from beam_jobs.inputs.annotations.coco import Element, iterate_objects
 from tfpipe.errors import DataError
 
 VALUES = st.recursive(
@@ -24,7 +24,7 @@ OBJECTS = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=5)
 def small_reads(tmp_path_factory) -> Any:
     """Lets a value lie across many reads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_arrays, "_READ_CHARS", 7)
+        patch.setattr(coco, "_READ_CHARS", 7)
         yield
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_refused(path: Path, data: bytes, reason: str) -> None
 
 
 def test_limits_are_kept(path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(json_arrays, "_MAX_CHARS", 100)
+    monkeypatch.setattr(coco, "_MAX_CHARS", 100)
     path.write_text(json.dumps({"x": [{"a": "b" * 200}]}))
     with pytest.raises(DataError, match=r"\(a value is longer than 16 MiB, or damaged\)\.$"):
         list(iterate_objects(str(path), {"x"}))
