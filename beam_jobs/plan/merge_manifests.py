@@ -37,7 +37,7 @@ class SourceDataset:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
         """Builds the dataset from the JSON values of `dataclasses.asdict`."""
-        foreign = fields["foreign"] and Foreign(**{"more_images": (), **fields["foreign"]})
+        foreign = fields["foreign"] and Foreign(**fields["foreign"])
         foreign = foreign and replace(foreign, more_images=tuple(foreign.more_images))
         columns = tuple((address, name) for address, name in fields["columns"])
         return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign, "columns": columns})
@@ -69,15 +69,9 @@ class InputDatasets:
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns the facts that shape the new dataset: everything but the directories."""
         fields = asdict(self)
-        if not self.seekable:
-            del fields["seekable"]  # other datasets keep their fingerprints
         del fields["dropped"]  # the schema tells
         for source in fields["sources"].values():
             del source["directory"], source["columns"]
-            if source["foreign"] is None:
-                del source["foreign"]
-            elif not source["foreign"]["more_images"]:
-                del source["foreign"]["more_images"]
         return fields
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.parquet_images import copy_rows
@@ -17,13 +17,11 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.job import get_versions
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import sort_counts
 from tfpipe.format.view import VIEWS_DIR
-from tfpipe.images.normalize import get_codec_versions
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.working_folder import check_output
@@ -63,29 +61,12 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
     """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
-    facts = json.dumps(
-        {
-            "format_version": FORMAT_VERSION,
-            "tool_version": __version__,
-            "codecs": get_codec_versions(),
-            "lines": lines_sha256,
-            "name": header.name,
-            "seed": header.seed,
-            "form": header.form.to_json(),
-            "schema": header.schema.to_json(),
-            "label_names": header.label_names,
-            "skipped": header.skipped,
-            "dropped": header.dropped,
-            "keep_quarantined": header.keep_quarantined,
-            "shards": [{**asdict(shard), "part": 0} for shard in header.shards],  # lines were in several files once
-            **({"box_names": header.box_names} if header.box_names else {}),
-            **({"columns": header.columns.named} if header.columns.named else {}),
-            **({"tensor_dtypes": header.tensor_dtypes} if header.tensor_dtypes else {}),
-            **({"records": header.records.get_fingerprint_facts()} if header.records is not None else {}),
-        },
-        sort_keys=True,
-    )
-    return hashlib.sha256(facts.encode()).hexdigest()
+    facts = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256}
+    for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
+        del facts[name]
+    if header.records is not None:
+        facts["records"] = header.records.get_fingerprint_facts()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
@@ -93,7 +74,7 @@ def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     with file_io.create(work.lines_path, makes_folders=True) as out:
         for lines in plan.encode():
             out.write(lines)
-    file_io.write_file(work.path("plan.json"), header.dumps(), makes_folders=True)
+    file_io.write_file(work.path("plan.json"), json.dumps(header.to_json()).encode(), makes_folders=True)
 
 
 def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> None:

@@ -85,17 +85,17 @@ class PlanHeader:
         """The names of all shards."""
         return tuple(shard.file for shard in self.shards)
 
-    def dumps(self) -> bytes:
-        """Returns the header as JSON."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns the header as JSON values."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields |= {"form": self.form.to_json(), "schema": self.schema.to_json(), "columns": asdict(self.columns)}
         fields["shards"] = [asdict(shard) for shard in self.shards]
         fields["records"] = self.records and asdict(self.records)
-        return json.dumps(fields).encode()
+        return fields
 
     @classmethod
     def loads(cls, data: bytes) -> "PlanHeader":
-        """Returns the header that `dumps` wrote."""
+        """Returns the header from the JSON of `to_json`."""
         try:
             fields = json.loads(data)
             fields["form"] = ImageForm(**fields["form"])

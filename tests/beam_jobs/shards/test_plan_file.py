@@ -9,7 +9,6 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan import plan as plan_module
 from beam_jobs.shard_job import plan_shards
-from beam_jobs.shards import output_dir
 from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.datasets import make_dataset
@@ -28,7 +27,7 @@ def get_fingerprint(source: Path, **options: Any) -> str:
 
 def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch) -> None:
     fingerprint = get_fingerprint(photos)
-    monkeypatch.setattr(output_dir, "get_codec_versions", lambda: {"pillow": "0"})
+    monkeypatch.setattr("beam_jobs.shards.job.get_codec_versions", lambda: {"pillow": "0"})
     assert get_fingerprint(photos) != fingerprint
 
 
