@@ -58,39 +58,30 @@ sys.exit(code)
     )
 
 
-def test_importing_tfpipe_loads_nothing_heavy() -> None:
-    assert list_loaded("import tfpipe, beam_jobs") == set()
+IMAGES, JOBS = {"numpy", "PIL"}, {"numpy", "PIL", "pyarrow"}
+
+# What is loaded of the heavy libraries after each of these statements, one after the other in one process.
+STEPS: dict[str, set[str]] = {
+    "import tfpipe, beam_jobs": set(),
+    "from tfpipe import Manifest, TfpipeError": {"numpy"},
+    "import tfpipe.readers.numpy": {"numpy"},  # Pillow is for images that the native library leaves
+    "import tfpipe.integrity.verify, tfpipe.integrity.repair, tfpipe.integrity.foreign.index": IMAGES,
+    "import beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.job": IMAGES,
+    "import beam_jobs.shard_job": JOBS,  # whose plan is a table of Arrow's
+    "import beam_jobs.graph, beam_jobs.shards.write_shard": {*JOBS, "apache_beam"},
+    "import beam_jobs.records.read_records, beam_jobs.records.write_records": {*JOBS, "apache_beam"},
+}
 
 
-def test_the_manifest_needs_no_heavy_library() -> None:
-    assert list_loaded("from tfpipe import Manifest, TfpipeError") <= {"numpy"}
-
-
-# What one of several modules loads, a process that imports them all has loaded.
-
-
-def test_beam_workers_load_no_tensorflow() -> None:
-    modules = "beam_jobs.graph, beam_jobs.shards.write_shard, beam_jobs.shard_job"
-    records = "beam_jobs.records.read_records, beam_jobs.records.write_records"
-    assert not list_loaded(f"import {modules}, {records}") & {"tensorflow", "keras", "torch", "jax"}
-
-
-def test_checks_and_repairs_load_neither_tensorflow_nor_beam() -> None:
-    modules = "tfpipe.integrity.verify, tfpipe.integrity.repair, tfpipe.integrity.foreign.index"
-    assert not list_loaded(f"import {modules}") & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
-
-
-def test_planning_loads_no_beam() -> None:
-    modules = "beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.job"
-    assert not list_loaded(f"import {modules}") & {"apache_beam", "pyarrow"}
-
-
-def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
-    assert list_loaded("import beam_jobs.shard_job") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
-
-
-def test_pillow_loads_for_images_that_the_native_library_leaves() -> None:
-    assert list_loaded("import tfpipe.readers.numpy") == {"numpy"}
+def test_modules_load_no_library_that_they_do_without() -> None:
+    result = run_python(f"""
+import json, sys
+for step in {[*STEPS]!r}:
+    exec(step)
+    print(json.dumps([step, [name for name in {HEAVY!r} if name in sys.modules]]))
+""")
+    assert result.returncode == 0, result.stderr
+    assert {step: set(loaded) for step, loaded in map(json.loads, result.stdout.splitlines())} == STEPS
 
 
 def test_an_inspection_loads_neither_pillow_nor_the_jobs(small_dataset: Path) -> None:
