@@ -1,7 +1,8 @@
-"""Masks, and the PNG files that hold them, with more kinds than tfpipe writes."""
+"""Masks, the PNG files that hold them, with more kinds than tfpipe writes, and images that show theirs."""
 
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,3 +41,23 @@ def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:
 
 def make_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+MASK_NAME = "image/mask"
+
+
+def make_masked_images(count: int, kind: str = "PNG", *, as_classes: bool = False) -> dict[str, Any]:
+    """Makes images of large fields of one class each, whose red value is 40 times the class, and their masks."""
+    files: dict[str, Any] = {}
+    for k in range(count):
+        fields = np.random.default_rng(k).integers(0, 6, (4, 5), np.uint8)
+        classes = np.repeat(np.repeat(fields, 9 + k % 3, axis=0), 8 + k % 4, axis=1)
+        name = f"{'cat' if k % 2 else 'dog'}/{k}"
+        ending = "png" if kind == "PNG" else "jpg"
+        if as_classes:
+            files[f"{name}.{ending}"] = classes
+            continue
+        pixels = np.stack([classes * 40, 255 - classes, classes], axis=-1)
+        image, mask = (save_image(Image.fromarray(array), form) for array, form in ((pixels, kind), (classes, "PNG")))
+        files |= {f"{name}.{ending}": image, f"{name}.mask.png": mask}
+    return files

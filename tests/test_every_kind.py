@@ -18,7 +18,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_payloads
 from tests.beam_jobs.images import make_png, write_files, write_tar
 from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
-from tests.mask_images import MASK_NAME, make_masked_images
+from tests.mask_files import MASK_NAME, make_masked_images
 from tests.several_images import write_several
 from tfpipe import fields
 from tfpipe.cli.main import tfpipe as command

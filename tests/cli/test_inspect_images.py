@@ -16,7 +16,7 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.browser import needs_browser
 from tests.conftest import Tfpipe
-from tests.mask_images import MASK_NAME, make_masked_images
+from tests.mask_files import MASK_NAME, make_masked_images
 from tfpipe.dataset.load import load_manifest
 from tfpipe.images.masks import read_mask
 from tfpipe.readers.data_source import data_source

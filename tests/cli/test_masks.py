@@ -13,7 +13,7 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
-from tests.mask_images import MASK_NAME, make_masked_images
+from tests.mask_files import MASK_NAME, make_masked_images
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.export.run import ExportConfig, export
 from tfpipe.images.masks import read_mask

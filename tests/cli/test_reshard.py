@@ -1,4 +1,4 @@
-"""`tfpipe reshard` as a user runs it."""
+"""`tfpipe reshard` and `tfpipe merge` as a user runs them."""
 
 import json
 from pathlib import Path
@@ -108,3 +108,16 @@ def test_a_mistake_is_one_sentence(args, code, message, shapes, tmp_path, monkey
     assert "Traceback" not in done.err
     assert done.err.count("Error: ") == 1
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_one_dataset_is_merged_twice(shapes: Path, tmp_path: Path, tfpipe) -> None:
+    code, out, err = tfpipe("merge", shapes, shapes, tmp_path / "out", "--num-shards", 2, "--json", "--workers", 1)
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["splits"]["train"]["records"] == 298
+    assert result["duplicates"] == {"within": {"train": 149}, "across": 0, "dropped": 0}
+    code, out, err = tfpipe("merge", shapes, shapes, tmp_path / "less", "--drop-duplicates", "--dry-run")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()[:-3]
+    assert [line.split()[:2] for line in lines[2:5]] == [["circle", "50"], ["triangle", "50"], ["square", "49"]]
+    assert lines[-1] == "duplicates: 149 dropped"

@@ -88,15 +88,15 @@ TESTS = {
     ],
     "WebDataset": [
         "export/test_formats.py::test_webdataset",
-        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+        "export/test_formats.py::test_other_libraries_read_the_same",
     ],
     "Parquet, Hugging Face `datasets`": [
         "export/test_formats.py::test_parquet",
-        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+        "export/test_formats.py::test_other_libraries_read_the_same",
     ],
     "ArrayRecord": [
         "export/test_formats.py::test_arrayrecord",
-        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+        "export/test_formats.py::test_other_libraries_read_the_same",
     ],
     "one image file": ["cli/test_inspect.py::test_one_record_as_json_with_its_image_written"],
     "any reader of TFRecords": ["writer/test_write.py::test_a_plain_reader_opens_it"],

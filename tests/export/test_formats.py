@@ -17,6 +17,8 @@ from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.export.datasets import write_foreign
 from tests.format.tensors.datasets import RECORDS, write_tensors
+from tests.other_libraries import other_libraries as other_libraries
+from tests.other_libraries import run_script
 from tfpipe.dataset.load import load_manifest
 from tfpipe.export.run import ExportConfig, Format, export
 from tfpipe.export.samples import _get_value
@@ -198,3 +200,40 @@ def test_one_split(photos: Path, tmp_path: Path) -> None:
         "test-00001-of-00002.array_record",
     ]
     assert [split["name"] for split in json.loads((out / "dataset_info.json").read_text())["splits"]] == ["test"]
+
+
+SCRIPT = """
+import glob, hashlib, json, sys
+import datasets, grain, webdataset
+
+folder = sys.argv[1]
+samples = webdataset.WebDataset(sorted(glob.glob(folder + "/webdataset/train-*.tar")), shardshuffle=False).decode()
+by_webdataset = [(sample["json"]["image/sha256"], sample["cls"], sample["txt"]) for sample in samples]
+rows = datasets.load_dataset("parquet", data_files=folder + "/parquet/train-*.parquet", split="train")
+by_datasets = [(row["image/sha256"], row["label"], row["views"], list(row["image"].size)) for row in rows]
+source = grain.sources.ArrayRecordDataSource(sorted(glob.glob(folder + "/arrayrecord/train-*.array_record")))
+by_grain = [hashlib.sha256(source[k]).hexdigest() for k in range(len(source))]
+print(json.dumps([by_webdataset, by_datasets, rows.features["label"].names, by_grain]))
+"""
+
+
+@pytest.mark.slow
+def test_other_libraries_read_the_same(photos: Path, tmp_path: Path, other_libraries: dict[str, str]) -> None:
+    formats: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord")
+    for to in formats:
+        export(ExportConfig(str(photos), str(tmp_path / to), to, workers=0))
+    printed = run_script(SCRIPT, {**other_libraries, "HF_HOME": str(tmp_path / "home")}, tmp_path, tmp_path)
+    by_webdataset, by_datasets, names, by_grain = json.loads(printed)
+    records = [
+        (
+            features["image/sha256"][0].decode(),
+            int(features["image/class/label"][0]),
+            features["caption"][0].decode(),
+            int(features["views"][0]),
+        )
+        for features in read_records(photos)
+    ]
+    assert by_webdataset == [[digest, label, caption] for digest, label, caption, _ in records]
+    assert by_datasets == [[digest, label, views, [24, 16]] for digest, label, _, views in records]
+    assert names == ["owl", "cat", "dog"]
+    assert by_grain == [hashlib.sha256(payload).hexdigest() for payload in read_payloads(photos)]

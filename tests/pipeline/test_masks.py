@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
-from tests.mask_images import MASK_NAME, make_masked_images
+from tests.mask_files import MASK_NAME, make_masked_images
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.pipeline.device.augment import augment, augment_masks

@@ -11,7 +11,7 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.format.tensors.datasets import write_tensors
-from tests.mask_images import MASK_NAME, make_masked_images
+from tests.mask_files import MASK_NAME, make_masked_images
 from tests.refusals import refusal
 from tests.several_images import write_several
 from tfpipe.engine.config.augment_config import AugmentOptions

@@ -1,15 +1,18 @@
-"""The reader for JAX in two processes, with two devices each, whose arrays are those of all four."""
+"""Two real processes of JAX, with two devices each, and of `torch.distributed`, on gloo, share the batches."""
 
+import json
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 
 import tfpipe
+from tests.conftest import Processes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
+from tfpipe.readers.numpy import NumpyBatches
 
-CODE = """
+JAX = """
 import os, sys
 os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=2", JAX_PLATFORMS="cpu")
 import json
@@ -48,7 +51,7 @@ def test_each_reads_its_rows_and_computes_with_all(small_dataset: Path, processe
     manifest = tfpipe.load_manifest(str(small_dataset))
     expected = list(build_dataset(manifest, "train", config).take(6).as_numpy_iterator())[start_step:]
     port = processes.free_ports(1)[0]
-    started = [processes.start("-c", CODE, str(small_dataset), str(port), str(i), str(start_step)) for i in range(2)]
+    started = [processes.start("-c", JAX, str(small_dataset), str(port), str(i), str(start_step)) for i in range(2)]
     (first, state), (second, other_state) = [processes.finish(process) for process in started]
     assert state == other_state == {"seed": 3, "epoch": 2, "step": 0, "order": 1, "data": ANY}
     for batch, ours, theirs in zip(expected, first, second, strict=True):
@@ -57,3 +60,38 @@ def test_each_reads_its_rows_and_computes_with_all(small_dataset: Path, processe
             assert ours[name] + theirs[name] == batch[name].tolist()
         pixels = sum(value for image in ours["image"] + theirs["image"] for row in image for px in row for value in px)
         assert ours["summed"] == theirs["summed"] == [pixels, int((batch["label"] * [1, 2, 3, 4]).sum())]
+
+
+OPTIONS = {"batch_size": 4, "image_size": 8, "seed": 1, "extra_features": ("image/filename",)}
+
+TORCH = f"""
+import json, sys
+import torch
+from tfpipe import TorchBatches, data_loader
+
+torch.distributed.init_process_group("gloo")
+loader = data_loader(TorchBatches(sys.argv[1], "train", **{OPTIONS}), num_workers=1)
+if len(sys.argv) > 2:
+    loader.load_state_dict(json.loads(sys.argv[2]))
+names = [[name.decode() for name in batch["image/filename"]] for _ in range(2) for batch in loader]
+print(json.dumps(names))
+"""
+
+
+def read(processes: Processes, *arguments: str) -> list[list[str]]:
+    """The names in each global batch."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_ports(1)[0]), "WORLD_SIZE": "2"}
+    started = [processes.start("-c", TORCH, *arguments, **place, RANK=str(rank)) for rank in range(2)]
+    ranks = [processes.finish(process) for process in started]
+    return [left + right for left, right in zip(*ranks, strict=True)]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_epochs_and_go_on(processes: Processes, small_dataset: Path) -> None:
+    dataset = build_dataset(small_dataset, "train", **OPTIONS).take(9).as_numpy_iterator()
+    expected = [[name.decode() for name in batch["image/filename"]] for batch in dataset]
+    assert read(processes, str(small_dataset)) == expected[:6]
+    for epoch in (expected[:3], expected[3:6]):
+        assert len({name for batch in epoch for name in batch}) == 12
+    state = {**NumpyBatches(small_dataset, "train", **OPTIONS).state_dict(), "epoch": 1, "step": 1}
+    assert read(processes, str(small_dataset), json.dumps(state)) == expected[4:9]
