@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz import one
+from tests.fuzz import at_random
 from tests.fuzz.targets import TARGETS
 
 _GRACE_S = 120  # to start, and for the last inputs
@@ -34,9 +34,9 @@ def main(minutes: float, targets: tuple[str, ...], seed: int | None, output: Pat
     """Fuzz the parsers; inputs that fail, and those that reach new code, are kept."""
     names = targets or tuple(TARGETS)
     if given is not None:
-        one.limit()
+        at_random.limit()
         for name in names:
-            print(f"{name}: {'read' if one.run_timed(name, given.read_bytes()) else 'refused, as it must be'}")
+            print(f"{name}: {'read' if at_random.run_timed(name, given.read_bytes()) else 'refused, as it must be'}")
         return
     seed = random.randrange(2**31) if seed is None else seed
     module = "guided" if importlib.util.find_spec("atheris") else "at_random"

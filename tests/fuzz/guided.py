@@ -9,13 +9,13 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["tfpipe"]):
-    from tests.fuzz import mutate, one
+    from tests.fuzz import at_random, mutate
 
 
 def main() -> None:
     """Does not return: libFuzzer ends the process, with another exit code than 0 if it found something."""
     name, seconds, seed, folder = sys.argv[1:]
-    parser = one.TARGETS[name]
+    parser = at_random.TARGETS[name]
 
     def mutator(data: bytes, max_size: int, seed: int) -> bytes:
         rng = random.Random(seed)
@@ -23,11 +23,16 @@ def main() -> None:
         return bytes(changed[:max_size])
 
     def run(data: bytes) -> None:
-        one.run_timed(name, data)
+        at_random.run_timed(name, data)
 
-    flags = [f"-max_total_time={seconds}", f"-seed={int(seed) + 1}", f"-max_len={one.MAX_BYTES}", "-rss_limit_mb=1024"]
-    flags += [f"-timeout={2 * one.SECONDS}", f"-artifact_prefix={folder}/{name}-"]
-    one.limit()
+    flags = [
+        f"-max_total_time={seconds}",
+        f"-seed={int(seed) + 1}",
+        f"-max_len={at_random.MAX_BYTES}",
+        "-rss_limit_mb=1024",
+    ]
+    flags += [f"-timeout={2 * at_random.SECONDS}", f"-artifact_prefix={folder}/{name}-"]
+    at_random.limit()
     atheris.Setup([sys.argv[0], *flags, f"{folder}/{name}"], run, custom_mutator=mutator)
     atheris.Fuzz()
 

@@ -1,4 +1,4 @@
-"""Faults planted in real pipelines: the right bottleneck, the right first fix, and the gain that it promised."""
+"""Faults planted in real pipelines and loaders: the right bottleneck, the right first fix, and its gain."""
 
 import functools
 import os
@@ -12,8 +12,9 @@ import pytest
 
 from tests.profiler.faults import run_fault
 from tests.profiler.faults.cases import FAULTS
+from tests.profiler.faults.loader_cases import FAULTS as LOADER_FAULTS
+from tests.profiler.faults.run_in_process import COMPILER, run_loader_fault, why_unavailable
 from tests.profiler.faults.run_in_process import run_fault as run_in_process
-from tests.profiler.faults.run_in_process import why_unavailable
 
 QUICK = ("slow_accelerator",)
 """Faults that are clear within seconds, also on a machine that runs other tests; the others need a quiet one."""
@@ -70,3 +71,19 @@ def test_half_of_all_predictions_are_within_a_tenth(run_once: RunFault) -> None:
     errors = {result["fault"]: abs(result["ratio"] - 1) for result in results if "ratio" in result}
     assert len(errors) >= len(FAULTS) // 2
     assert statistics.median(errors.values()) <= MEDIAN_WITHIN, errors
+
+
+@pytest.mark.slow
+@needs_the_machine
+@pytest.mark.parametrize("name", LOADER_FAULTS)
+def test_a_fault_planted_in_a_loader_is_found(name: str, tmp_path_factory) -> None:
+    pytest.importorskip("torch")
+    if LOADER_FAULTS[name].delay_us and COMPILER is None:
+        pytest.skip("slow storage needs a C compiler")
+    folder = Path(tmp_path_factory.getbasetemp()) / "loader-faults"
+    folder.mkdir(exist_ok=True)
+    result = run_loader_fault(name, folder)
+    assert result["right_wall"], result
+    assert result["right_fix"], result
+    # On a machine with few cores fewer workers cost nothing, and give little.
+    assert result.get("measured", 1.0) > (0.9 if "many" in name else 1.0) or not LOADER_FAULTS[name].fix, result
