@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tfpipe.profiler.loader.probe import read_now, read_state
 from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
@@ -64,16 +64,8 @@ class HostTime:
 def read_threads(process: str = "/proc/self") -> dict[str, tuple[float, float]]:
     """Returns the seconds that each thread ran and waited for a core, by its number; empty if nobody counts them."""
     seconds = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for thread in os.listdir(f"{process}/task"):
-            try:
-                file = os.open(f"{process}/task/{thread}/schedstat", os.O_RDONLY)  # a third of the cost of `open`
-            except OSError:  # it has just ended
-                continue
-            try:
-                fields = os.read(file, 128).split()
-            finally:
-                os.close(file)
+    for thread in _list_threads(process):
+        if fields := read_now(f"{process}/task/{thread}/schedstat").split():
             seconds[thread] = (int(fields[0]) / 1e9, int(fields[1]) / 1e9)
     # A kernel without these counters has the files missing, or all zeros.
     return seconds if any(cpu_s for cpu_s, _ in seconds.values()) else {}
@@ -86,24 +78,22 @@ def read_queue_s(process: str = "/proc/self") -> float:
 
 def read_own_queue_s() -> float:
     """Returns the time that this thread has waited for a core, in seconds; 0 if the kernel does not count it."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read(128).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    fields = read_now("/proc/thread-self/schedstat").split()
+    return int(fields[1]) / 1e9 if fields else 0.0
 
 
 def has_ready_thread(process: str = "/proc/self") -> bool:
     """Returns whether another thread of this process runs, or waits for a core or a disk; False if nobody knows."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"{process}/task"):
-            if int(thread) == threading.get_native_id():
-                continue
-            with contextlib.suppress(OSError), open(f"{process}/task/{thread}/stat", "rb", buffering=0) as file:
-                # The state follows the thread's name, which may hold anything.
-                if file.read(256).rpartition(b") ")[2][:1] in (b"R", b"D"):
-                    return True
-    return False
+    own = str(threading.get_native_id())
+    others = (thread for thread in _list_threads(process) if thread != own)
+    return any(read_state(f"{process}/task/{thread}") in ("R", "D") for thread in others)
+
+
+def _list_threads(process: str) -> list[str]:
+    try:
+        return os.listdir(f"{process}/task")
+    except OSError:
+        return []
 
 
 @dataclass(frozen=True)

@@ -238,11 +238,10 @@ def find_held(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
 ) -> tuple[Held, ...]:
     """Returns what the stages hold, the most bytes first."""
-    held = [*_find_buffers(profile, built, element_bytes), *_find_cache(profile)]
-    return tuple(sorted(held, key=lambda each: -each.num_bytes))
+    return tuple(sorted(_find_held(profile, built, element_bytes), key=lambda each: -each.num_bytes))
 
 
-def _find_buffers(
+def _find_held(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
 ) -> Iterator[Held]:
     config, dataset = profile.config, profile.dataset
@@ -260,16 +259,10 @@ def _find_buffers(
     if batches and images:
         size = images[-1] * profile.step.images_per_step
         yield Held("prefetch", "batches", batches, batches * size)
-
-
-def _find_cache(profile: PipelineProfile) -> Iterator[Held]:
-    config, dataset = profile.config, profile.dataset
-    records = dataset.records or 0
-    if config.cache == "none" or config.cache_dir is not None:
-        return
-    height, width = dataset.decoded_size
-    image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
-    num_bytes = records * image_bytes
-    if config.cache_bytes is not None:
-        num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
-    yield Held("cache", "records" if config.cache == "bytes" else "images", records, num_bytes)
+    if config.cache != "none" and config.cache_dir is None:
+        height, width = dataset.decoded_size
+        image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
+        num_bytes = (records or 0) * image_bytes
+        if config.cache_bytes is not None:
+            num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
+        yield Held("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes)

@@ -150,43 +150,30 @@ def to_json(report: Report) -> dict[str, Any]:
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
         **_step_to_json(profile.step),
-        "images_per_second": profile.images_per_second,
         "required_images_per_second": _finite_or_none(profile.step.required_rate),
         "cpu_limit_images_per_second": _finite_or_none(profile.cpu_limit),
-        "first_batch_s": profile.first_batch_s,
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
         },
         "fixes": [_fix_to_json(fix) for fix in report.fixes],
         "after_images_per_second": report.after_images_per_second,
-        "host": asdict(profile.host),
         "price_per_day": report.price_per_day,
     }
-    if isinstance(profile, PipelineProfile):
-        return document | _pipeline_to_json(profile, report)
-    assert isinstance(profile, LoaderProfile)
-    return document | _loader_to_json(profile)
-
-
-def _pipeline_to_json(profile: PipelineProfile, report: Report) -> dict[str, Any]:
-    return {
-        "storage_limit_images_per_second": profile.storage_limit,
-        "warm_up_s": profile.warm_up_s,
-        "fill_s": profile.fill_s,
-        "records_per_image": profile.records_per_image,
-        "stages": [asdict(stage) for stage in profile.stages],
-        "dataset": asdict(profile.dataset),
-        "config": asdict(profile.config),
-        "held": [asdict(held) for held in profile.held],
-        "what_if": dict(profile.option_costs),
-        "timeline": [asdict(step) for step in profile.timeline],
-    }
+    if isinstance(profile, LoaderProfile):
+        return document | _loader_to_json(profile)
+    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(profile).items()}
+    del facts["step"], facts["handover_us"]
+    what_if, storage_limit = facts.pop("option_costs"), profile.storage_limit
+    return {**document, **facts, "what_if": what_if, "storage_limit_images_per_second": storage_limit}
 
 
 def _loader_to_json(profile: LoaderProfile) -> dict[str, Any]:
     main, *workers = ({**asdict(use), "record_s": None, "files": None} for use in (profile.main, *profile.workers))
     return {
+        "images_per_second": profile.images_per_second,
+        "first_batch_s": profile.first_batch_s,
+        "host": asdict(profile.host),
         "loader": profile.kind,
         "options": {name: value for name, value in profile.options.items() if _is_plain(value)},
         "free_images_per_second": profile.free_rate,
