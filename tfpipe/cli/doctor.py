@@ -9,25 +9,13 @@ import click
 from tfpipe.cli.doctor_checks import TPU_VARIABLES, TargetConfig
 from tfpipe.cli.shared.checks import Check, show_checks
 from tfpipe.cli.shared.command import command, name_options, require_tensorflow
-from tfpipe.cli.shared.config_option import (
-    batch_option,
-    config_file_option,
-    config_options,
-    drop_missing,
-    size_option,
-    split_option,
-    stages_option,
-)
+from tfpipe.cli.shared.config_option import config_options, drop_missing, pipeline_options
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 
 
 @command(example="tfpipe doctor flowers --batch-size 256")
 @click.argument("dataset")
-@split_option
-@batch_option
-@size_option
-@config_file_option
-@stages_option
+@pipeline_options
 @click.option(
     "--tpu",
     metavar="NAME",
@@ -42,7 +30,7 @@ def doctor(dataset: str, split: str | None, config: str | None, stages: str | No
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    as_json, given = options.pop("as_json"), {"image_size": options.pop("image_size")}
+    as_json, given = options.pop("as_json"), {name: options.pop(name) for name in ("image_size", "cpu_budget")}
     pipeline = read_config(config, options.pop("batch_size"), given=given)
     variables = tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name))
     target = TargetConfig(tpu=options.pop("tpu") or None, tpu_variables=variables, **drop_missing(options))

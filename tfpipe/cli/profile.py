@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
-from tfpipe.cli.shared.config_option import (
-    PERCENT,
-    batch_option,
-    budget_option,
-    build,
-    config_file_option,
-    config_options,
-    size_option,
-    split_option,
-    stages_option,
-)
+from tfpipe.cli.shared.config_option import PERCENT, build, config_options, pipeline_options
 from tfpipe.cli.shared.console import echo, status_line
 from tfpipe.cli.shared.help_groups import HelpOption, help_option
 from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
@@ -85,12 +75,7 @@ class ProfileOptions:
 
 @command(example="tfpipe profile flowers --step-ms 30 --batch-size 256")
 @click.argument("dataset", required=False)
-@split_option
-@batch_option
-@size_option
-@budget_option
-@config_file_option
-@stages_option
+@pipeline_options
 @config_options(ProfileOptions)
 @help_option(
     "--max-idle",

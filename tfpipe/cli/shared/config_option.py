@@ -203,26 +203,6 @@ def _describe(default: Any, name: str, flag: str) -> str:
     return f"{default >> 20}MiB" if name.endswith("_bytes") and isinstance(default, int) else str(default)
 
 
-BATCH_SIZE = 128
-"""The images of a batch if neither the command line nor a file names its size."""
-
-split_option = help_option(
-    "--split", metavar="NAME", group="Data", help="The split to use.  [default: train, or the only one]"
-)
-stages_option = help_option(
-    "--stages",
-    metavar="MODULE:FUNCTION",
-    group="Data",
-    help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
-)
-config_file_option = help_option(
-    "--config", metavar="FILE", group="Data", help="The file with the pipeline's options, .toml or .json."
-)
-budget_option = config_option(PipelineConfig, "cpu_budget")
-batch_option = config_option(PipelineConfig, "batch_size", default=str(BATCH_SIZE))
-size_option = config_option(PipelineConfig, "image_size")
-
-
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Adds several options to a command, in this order."""
 
@@ -232,3 +212,29 @@ def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], C
         return command
 
     return add
+
+
+BATCH_SIZE = 128
+"""The images of a batch if neither the command line nor a file names its size."""
+
+split_option = help_option(
+    "--split", metavar="NAME", group="Data", help="The split to use.  [default: train, or the only one]"
+)
+config_file_option = help_option(
+    "--config", metavar="FILE", group="Data", help="The file with the pipeline's options, .toml or .json."
+)
+batch_option = config_option(PipelineConfig, "batch_size", default=str(BATCH_SIZE))
+pipeline_options = all_options(
+    split_option,
+    batch_option,
+    config_option(PipelineConfig, "image_size"),
+    config_option(PipelineConfig, "cpu_budget"),
+    config_file_option,
+    help_option(
+        "--stages",
+        metavar="MODULE:FUNCTION",
+        group="Data",
+        help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
+    ),
+)
+"""The options of commands that run a pipeline."""
