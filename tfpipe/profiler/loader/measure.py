@@ -274,7 +274,8 @@ class Trainer:
             step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
             return (lambda _: time.sleep(step_s)), step_s
         train = self.train
-        has_cuda = _has_cuda()
+        cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+        has_cuda = cuda is not None and bool(cuda.is_available())
 
         def step(batch: Any) -> None:
             try:
@@ -282,7 +283,7 @@ class Trainer:
             except Exception as error:
                 raise ConfigError(f"--train: the step raises {type(error).__name__}: {error}") from error
             if has_cuda:
-                sys.modules["torch"].cuda.synchronize()
+                cuda.synchronize()
 
         for _ in range(2):  # the first ones compile
             step(batch)
@@ -357,17 +358,15 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         end_probes(folder)
         probe.stop()
         step, step_s = trainer.make_step(batch)
-        if trainer.method == "none":
-            paced = free
-        else:
+        paced = free
+        if trainer.method != "none":
             drive(batches, step, _SETTLE_S)
             paced = drive(batches, step, seconds)
     uses = read_uses(folder, before.at, after.at + FLUSH_S, loader.collate)
     main = uses.pop(pid, ProcessUse(pid, free.wall_s))
     every = (*uses.values(), main)
-    used_s, all_s = sum(use.cpu_s for use in every), 0.0
-    if after.machine is not None and before.machine is not None:
-        all_s = after.machine - before.machine
+    used_s = sum(use.cpu_s for use in every)
+    all_s = used_s if after.machine is None or before.machine is None else after.machine - before.machine
     timing = compute_step_timing(paced.steps, Accelerator(step_s, facts.images, trainer.method))
     restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # no probe starts with the former
     torch: Any = sys.modules.get("torch")
@@ -413,11 +412,6 @@ def drive(batches: Batches, step: Callable[[Any], Any], seconds: float) -> Drive
         step(batch)
         free_at = time.perf_counter()
     return Drive(len(steps), free_at - started, restart_s, epochs, tuple(steps))
-
-
-def _has_cuda() -> bool:
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda is not None and bool(cuda.is_available())
 
 
 def measure_cores(cores: int) -> float:

@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
@@ -75,8 +76,6 @@ def _sample_by_number(source: Source, shards: list[int], features: Collection[st
 
 def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
     """Reads the first records of some files, which TensorFlow can read wherever they lie."""
-    import tensorflow as tf
-
     records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
         lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
         cycle_length=4,
@@ -90,11 +89,10 @@ def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
 
 def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:
     """Returns the share of the bytes of each feature that is not among those `read`, the largest one first."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for payload in payloads:
-        for name, value in decode_example(payload).items():
-            if name not in read:
-                sizes[name] = sizes.get(name, 0) + len(encode_example({name: value}))
+        unread = {name: value for name, value in decode_example(payload).items() if name not in read}
+        sizes.update({name: len(encode_example({name: value})) for name, value in unread.items()})
     total = sum(len(payload) + FRAME_BYTES for payload in payloads)
     return {name: size / total for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))}
 
@@ -147,7 +145,12 @@ def _read_sizes(file: BinaryIO, compression: Compression) -> Iterator[int]:
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
     """Returns a function that decodes a batch of all records, each time with other crops."""
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
-    maker = _make_maker(describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample"), config)
+    sample = describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
+    assert sample.manifest is not None
+    assert sample.split is not None
+    config = replace(config, batch_size=len(payloads), block_records=None)
+    kind = CachingMaker if config.cache == "decoded" else BatchMaker
+    maker = kind(plan_batches(sample, config), sample.manifest, sample.split)
     numbers = np.arange(len(payloads))
     stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
     epochs = itertools.count()
@@ -205,16 +208,6 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         file_bytes=tuple(shard.bytes for shard in shards),
         chosen=None,
     )
-
-
-def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
-    """Makes a maker of batches that have as many records as a shard of the sample."""
-    assert sample.manifest is not None
-    assert sample.split is not None
-    assert sample.shard_records is not None
-    config = replace(config, batch_size=sample.shard_records[0], block_records=None)
-    kind = CachingMaker if config.cache == "decoded" else BatchMaker
-    return kind(plan_batches(sample, config), sample.manifest, sample.split)
 
 
 def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
@@ -366,8 +359,6 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
 
 def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
     """Returns a function that takes a batch of the same records from the engine; None if the engine cannot make it."""
-    from tfpipe.pipeline.build import build_stages
-
     try:
         sample = write_sample(folder, trial.source, trial.payloads)
         assert sample.manifest is not None

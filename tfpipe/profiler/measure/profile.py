@@ -98,17 +98,10 @@ def time_phases(
     for phase in _PHASES:
         then, now = (times.get(phase, PhaseTime()) for times in clocks)
         cpu_us, wall_us = (1e6 * spent_s / images for spent_s in (now.cpu_s - then.cpu_s, now.wall_s - then.wall_s))
-        if not wall_us:
-            continue
-        can_wait = phase == "read" or phase in _PYTHON_PHASES
-        timings.append(
-            StageTiming(
-                name=phase,
-                cpu_us_per_image=cpu_us,
-                wait_us_per_image=max(wall_us - stretch * cpu_us, 0.0) if can_wait else 0.0,
-                parallelism=calls.get(phase, calls["decode"]),
-            )
-        )
+        if wall_us:
+            can_wait = phase == "read" or phase in _PYTHON_PHASES
+            wait_us = max(wall_us - stretch * cpu_us, 0.0) if can_wait else 0.0
+            timings.append(StageTiming(phase, cpu_us, wait_us, calls.get(phase, calls["decode"])))
     return tuple(timings)
 
 
@@ -194,12 +187,8 @@ def profile_pipeline(
     """
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
-    source = get_source(data, split)
-    with explain_customize_errors(customize):
-        pipeline = _open(data, split, config, customize, functions)
-    facts = get_dataset_facts(data, split, config, pipeline.built)
-    facts = replace(facts, own_stages=pipeline.own_stages)
-    plan = plan_batches(source, config, Host())
+    pipeline, plan = _open(data, split, config, customize, functions)
+    facts = replace(get_dataset_facts(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
     try:
         started = time.perf_counter()
         run = _run(pipeline, accelerator, run_config, plan, observer)
@@ -212,26 +201,24 @@ def profile_pipeline(
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
-        costs = measure_option_costs(source, config, facts.short_side, facts.unread_features)
-        can_grow = config.batch_size <= _SMALL_BATCH and (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
+        costs = measure_option_costs(plan.source, config, facts.short_side, facts.unread_features)
+        can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
         if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
             larger = replace(config, batch_size=LARGE_BATCH)
-            larger_stages = build_stages(data, split, larger, customize=customize)
-            costs |= pipeline.try_larger_batches(larger_stages)
+            costs |= pipeline.try_larger_batches(build_stages(data, split, larger, customize=customize))
         stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
     if not run.missing_steps:
         stages = leave_out_cached(stages, pipeline.built)
+    storage_rate = profile.host.storage_bytes_per_second * tried.records_per_image
     profile = replace(
         profile,
         stages=stages,
         option_costs=costs,
         records_per_image=tried.records_per_image,
         handover_us=tried.handover_us,
-        host=replace(
-            profile.host, storage_bytes_per_second=profile.host.storage_bytes_per_second * tried.records_per_image
-        ),
+        host=replace(profile.host, storage_bytes_per_second=storage_rate),
     )
     return replace(profile, held=find_held(profile, pipeline.built, tried.element_bytes))
 
@@ -247,10 +234,7 @@ def measure_rate(
     functions: Functions | None = None,
 ) -> tuple[float, float]:
     """Runs the pipeline as `profile_pipeline` does, and returns its rate and the seconds until a cache is full."""
-    config = prefer_textbook(config, customize)
-    with explain_customize_errors(customize):
-        pipeline = _open(data, split, config, customize, functions)
-    plan = plan_batches(get_source(data, split), config, Host())
+    pipeline, plan = _open(data, split, prefer_textbook(config, customize), customize, functions)
     try:
         run = _run(pipeline, accelerator, run_config, plan, Observer())
     except tf.errors.OpError as error:
@@ -293,16 +277,17 @@ def _open(
     config: PipelineConfig,
     customize: Customize | None,
     functions: Functions | None,
-) -> TensorFlowPipeline | NumpyPipeline:
+) -> tuple[TensorFlowPipeline | NumpyPipeline, BatchPlan]:
+    plan = plan_batches(get_source(data, split), config, Host())
     if not functions:
-        stages = build_stages(data, split, config, customize=customize)
-        return TensorFlowPipeline(stages, config)
+        with explain_customize_errors(customize):
+            return TensorFlowPipeline(build_stages(data, split, config, customize=customize), config), plan
     given = " and ".join(f"`{name}`" for name in functions)
     if customize is not None:
         raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
-    if not isinstance(data, Manifest) or split is None or not is_by_engine(get_source(data, split), config):
+    if not isinstance(data, Manifest) or split is None or not is_by_engine(plan.source, config):
         raise ConfigError(f"{given} must have batches by their steps: a dataset with a manifest, and `order` auto.")
-    return NumpyPipeline(data, split, config, functions)
+    return NumpyPipeline(data, split, config, functions), plan
 
 
 def _describe(
