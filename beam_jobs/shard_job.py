@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from beam_jobs import process_pool
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.faults import Faults
+from beam_jobs.inputs.faults import keeping, raise_all
 from beam_jobs.inputs.recognize import Input, recognize
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import (
@@ -60,13 +60,13 @@ def plan_input(source: Input, readers: int = 0, observer: Observer | None = None
 
 def _check_listing(listing: Listing, config: ShardConfig) -> bool:
     """Raises all that is wrong with a listing at once; returns whether the input names the splits of its images."""
-    faults, has_splits = Faults(config.input, listing.faults), False
-    with faults:
+    faults, has_splits = list(listing.faults), False
+    with keeping(faults):
         listing.missing.check(config, len(listing.images))
-    if len(listing.images) or not faults.found:
-        with faults:
+    if len(listing.images) or not faults:
+        with keeping(faults):
             has_splits = are_splits_named(listing, config)
-    faults.check()
+    raise_all(config.input, faults)
     return has_splits
 
 

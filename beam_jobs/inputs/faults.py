@@ -1,8 +1,9 @@
-"""Gathers what is wrong with an input in `with faults:` blocks, so that one run says all of it."""
+"""Gathers what is wrong with an input, so that one run says all of it."""
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -65,27 +66,21 @@ class _ManyFaultsError(DataError):
     found: tuple[DataError, ...] = ()
 
 
-class Faults:
-    """The errors about an input. In its block an error about the data is kept."""
+@contextlib.contextmanager
+def keeping(found: list[DataError]) -> Iterator[None]:
+    """Keeps an error about the data in the block among those that were found."""
+    try:
+        yield
+    except DataError as error:
+        found += error.found if isinstance(error, _ManyFaultsError) else [error]
 
-    def __init__(self, source: str, found: Iterable[DataError] = ()) -> None:
-        self._source, self.found = source, list(found)
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, DataError):
-            return False
-        self.found += error.found if isinstance(error, _ManyFaultsError) else [error]
-        return True
-
-    def check(self) -> None:
-        """Raises the errors if there are some."""
-        if len(self.found) == 1:
-            raise self.found[0]
-        if self.found:
-            lines = "".join(f"\n- {error}" for error in self.found)
-            many = _ManyFaultsError(f"{self._source} has {human_count(len(self.found), 'fault')}:{lines}")
-            many.found = tuple(self.found)
-            raise many
+def raise_all(source: str, found: Sequence[DataError]) -> None:
+    """Raises the errors about an input if there are some."""
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        lines = "".join(f"\n- {error}" for error in found)
+        many = _ManyFaultsError(f"{source} has {human_count(len(found), 'fault')}:{lines}")
+        many.found = tuple(found)
+        raise many

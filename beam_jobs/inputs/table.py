@@ -20,7 +20,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column, read_kinds
-from beam_jobs.inputs.faults import ROWS_SHOWN, Faults, RowFaults, show_rows
+from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
@@ -81,10 +81,10 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         missing=missing,
         unsplit=unsplit,
     )
-    faults = Faults(config.input)
-    with faults:
+    faults = list[DataError]()
+    with keeping(faults):
         listing = table.resolve(listing, kinds, unlabeled)
-    return replace(listing, faults=tuple(faults.found))
+    return replace(listing, faults=tuple(faults))
 
 
 class _Table:
@@ -115,7 +115,7 @@ class _Table:
                 self.faults.begin(source.number, number)
                 with self.faults:
                     raise row or DataError("the row is damaged.")
-        Faults(self.path, self.faults.explain(self.files)).check()
+        raise_all(self.path, [*self.faults.explain(self.files)])
         raise DataError(f"{self.path} holds no rows.")
 
     def read_images(self, observer: Observer | None) -> ImageTable:
@@ -155,16 +155,16 @@ class _Table:
     def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
         """Returns the listing with classes and with the values of further columns."""
         images, config, path = listing.images, self.config, self.path
-        faults = Faults(path, self.faults.explain(self.files))
+        faults = list(self.faults.explain(self.files))
         labels, classes = dict[str | None, str | None](), None
         label_names: tuple[str, ...] = ()
-        with faults:
+        with keeping(faults):
             labels, label_names = self._name_labels(images, unlabeled)
             if LABEL in self.columns:
                 classes = Column.make_classes(label_names, labels)
                 labels, label_names = {}, ()
         typed = tuple(self._infer_columns(images, kinds, classes, faults))
-        faults.check()
+        raise_all(path, faults)
         nums_images = set(np.unique(images.get_numbers("num_images")).tolist())
         if nums_images > {NO_IMAGE}:
             raise DataError(f"Every file of {path} must hold images, or none may.")
@@ -221,12 +221,12 @@ class _Table:
         return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
     def _infer_columns(
-        self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: Faults
+        self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: list[DataError]
     ) -> Iterator[Column]:
         """Yields the features that the further columns become; `classes` is that of lists of classes."""
         is_embedded = bool(images.in_row_groups.any())
         for name, column in zip(self.columns, kinds, strict=True):
-            with faults:
+            with keeping(faults):
                 if classes is not None and name == LABEL:
                     yield classes
                 elif name == TARGET and self.config.columns.target_column is not None:

@@ -61,14 +61,6 @@ class ImageFiles:
     header: PlanHeader
     _copies: dict[str, CopiedRows] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def _has_images(self) -> bool:
-        return keys.IMAGE_ENCODED in self.header.schema
-
-    @property
-    def _has_masks(self) -> bool:
-        return keys.IMAGE_MASK in self.header.schema
-
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         """Yields each image with the function that makes its record.
 
@@ -90,7 +82,7 @@ class ImageFiles:
         """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
         with rejecting():
             data = block.take(position)
-        if not self._has_images:
+        if keys.IMAGE_ENCODED not in self.header.schema:
             return self._make_row(planned, data)
         data, tensors = unpack(data) if self.header.schema.tensors else (data, b"")
         if self.header.schema.has_several_images:
@@ -136,7 +128,7 @@ class ImageFiles:
         return _Fetched(images, self._fetch_mask(planned))
 
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
-        if not self._has_masks:
+        if keys.IMAGE_MASK not in self.header.schema:
             return None
         mask = planned.mask_ref
         if mask is None:

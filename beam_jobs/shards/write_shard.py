@@ -6,8 +6,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,7 +36,7 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
     planned = header.shards[shard]
     with file_io.explain_os_errors(f"write {work.result(planned.file)}"), ProgressFile(work, planned) as progress:
         finished = _find_finished(work, header, planned)
-        return finished or _ImageShard(work, header, planned, progress, meter).write()
+        return finished or _write(work, header, planned, progress, meter)
 
 
 def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> WrittenShard | None:
@@ -57,73 +56,62 @@ def _find_seekable(header: PlanHeader) -> Callable[[bytes], bool] | None:
     return is_seekable if header.form.seekable or header.records.seekable else None
 
 
-@dataclass(frozen=True)
-class _ImageShard:
-    """The writing of one shard; the fields are as in `write_shard`."""
-
-    work: WorkDir
-    header: PlanHeader
-    planned: PlannedShard
-    progress: ProgressFile
-    meter: Meter | None
-
-    def write(self) -> WrittenShard:
-        """Writes the shard, and then the note that it is finished."""
-        work, header, file = self.work, self.header, self.planned.file
-        source = ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
-        digests, names = bytearray(), list[str]()
-        count = partial(
-            count_record,
-            schema=header.schema,
-            max_pixels=header.form.max_pixels,
-            is_seekable=_find_seekable(header),
-            refuse_nan=header.refuse_nan,
-        )
-        with work.new_shard(file, count, RecordFacts.of_new_shard(header.schema, header.label_names)) as writer:
-            for record in self._write_records(writer, source):
-                digests += record.sha256
-                names.append(record.name)
-            digests += json.dumps(names).encode()
-            file_io.write_file(work.digests_path(file), bytes(digests), makes_folders=True)
-        return writer.describe_shard(file)
-
-    def _write_records(self, writer: ShardWriter, source: ImageFiles | DatasetRecords) -> Iterator[Record]:
-        """Writes the records of all good images and yields each; the writer gets a line about each bad image."""
-        for image, read in source.read_all(self.work.read_images(self.planned)):
+def _write(
+    work: WorkDir, header: PlanHeader, planned: PlannedShard, progress: ProgressFile, meter: Meter | None
+) -> WrittenShard:
+    """Writes the records of all good images and a line about each bad one, and then the note that it is finished."""
+    source = ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
+    digests, names = bytearray(), list[str]()
+    count = partial(
+        count_record,
+        schema=header.schema,
+        max_pixels=header.form.max_pixels,
+        is_seekable=_find_seekable(header),
+        refuse_nan=header.refuse_nan,
+    )
+    with work.new_shard(planned.file, count, RecordFacts.of_new_shard(header.schema, header.label_names)) as writer:
+        for image, read in source.read_all(work.read_images(planned)):
             started, kind = time.perf_counter(), None
             try:
                 record = read()
                 _add(writer, record)
-                yield record
+                digests += record.sha256
+                names.append(record.name)
             except RejectedImage as rejected:
-                writer.left_out.append(self._quarantine(image, rejected))
+                writer.left_out.append(_quarantine(work, header, planned.split, image, rejected))
                 kind = rejected.kind
-            self.progress.step(image.size, bad=len(writer.left_out))
-            if self.meter is not None:
-                self.meter(image.size, time.perf_counter() - started, kind)
+            progress.step(image.size, bad=len(writer.left_out))
+            if meter is not None:
+                meter(image.size, time.perf_counter() - started, kind)
+        digests += json.dumps(names).encode()
+        file_io.write_file(work.digests_path(planned.file), bytes(digests), makes_folders=True)
+    return writer.describe_shard(planned.file)
 
-    def _quarantine(self, image: PlannedImage, rejected: RejectedImage) -> dict[str, Any]:
-        """Returns the line about an image that was not written; keeps its bytes if the plan says so.
 
-        Of a file that is no image it keeps nothing: a link or a table from elsewhere may have led to a private file.
-        """
-        error = rejected.__cause__ or rejected
-        cause = error.__cause__ or error  # the words of Pillow or of the file system, if they raised it
-        line: dict[str, Any] = {
-            "path": image.path,
-            "split": self.planned.split,
-            "label": image.label,
-            "kind": rejected.kind,
-            "reason": hide_secrets(rejected.reason),
-            "exception": hide_secrets(f"{type(cause).__name__}: {cause}"),
-        }
-        if self.header.keep_quarantined and rejected.data and is_image(rejected.data):
-            suffix = PurePosixPath(image.path).suffix.lower()
-            # Named by content: a path out of an archive or a manifest never becomes a path on this disk.
-            name = hashlib.sha256(rejected.data).hexdigest() + (suffix if suffix[1:].isalnum() else "")
-            line["bytes"] = f"bytes/{name}"
-            self.work.write(f"{QUARANTINED_BYTES_DIR}/{name}", rejected.data)
-        return line
+def _quarantine(
+    work: WorkDir, header: PlanHeader, split: str, image: PlannedImage, rejected: RejectedImage
+) -> dict[str, Any]:
+    """Returns the line about an image that was not written; keeps its bytes if the plan says so.
+
+    Of a file that is no image it keeps nothing: a link or a table from elsewhere may have led to a private file.
+    """
+    error = rejected.__cause__ or rejected
+    cause = error.__cause__ or error  # the words of Pillow or of the file system, if they raised it
+    line: dict[str, Any] = {
+        "path": image.path,
+        "split": split,
+        "label": image.label,
+        "kind": rejected.kind,
+        "reason": hide_secrets(rejected.reason),
+        "exception": hide_secrets(f"{type(cause).__name__}: {cause}"),
+    }
+    if header.keep_quarantined and rejected.data and is_image(rejected.data):
+        suffix = PurePosixPath(image.path).suffix.lower()
+        # Named by content: a path out of an archive or a manifest never becomes a path on this disk.
+        name = hashlib.sha256(rejected.data).hexdigest() + (suffix if suffix[1:].isalnum() else "")
+        line["bytes"] = f"bytes/{name}"
+        work.write(f"{QUARANTINED_BYTES_DIR}/{name}", rejected.data)
+    return line
 
 
 def _add(writer: ShardWriter, record: Record) -> None:

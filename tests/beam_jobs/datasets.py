@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.faults import Faults
+from beam_jobs.inputs.faults import raise_all
 from beam_jobs.inputs.recognize import recognize
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
@@ -36,7 +36,7 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
 
 def list_images(config: ShardConfig) -> Listing:
     listing = recognize(config).list()
-    Faults(config.input, listing.faults).check()
+    raise_all(config.input, listing.faults)
     return listing
 
 

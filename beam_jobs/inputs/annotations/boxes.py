@@ -24,24 +24,18 @@ SIZE_COLUMNS = ("width", "height")
 _NO_AREA = "box without an area in its image"
 
 
-class BoxScaler:
-    """The scaler of boxes, which counts those that are left out."""
+def scale_boxes(
+    sides: NDArray[np.float64], size: tuple[float, float], skipped: Counter[str]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there.
 
-    def __init__(self) -> None:
-        self.skipped = Counter[str]()
-
-    def scale(
-        self, sides: NDArray[np.float64], size: tuple[float, float]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there.
-
-        Without a known size, (0, 0), they stay in pixels.
-        """
-        fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
-        has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
-        if not has_area.all():
-            self.skipped[_NO_AREA] += int((~has_area).sum())
-        return fractions, has_area
+    Without a known size, (0, 0), they stay in pixels. Those without an area are counted.
+    """
+    fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
+    has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
+    if not has_area.all():
+        skipped[_NO_AREA] += int((~has_area).sum())
+    return fractions, has_area
 
 
 def make_listing(

@@ -10,7 +10,7 @@ import json
 import posixpath
 import unicodedata
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
+from beam_jobs.inputs.annotations.boxes import make_listing, scale_boxes
 from beam_jobs.inputs.annotations.segmentation import Shape, pack_shapes
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
@@ -230,7 +230,7 @@ class _Reader:
         self.files: list[_File] = []
         self._has_masks = has_masks
         self._observer = observer or Observer()
-        self._scaler = BoxScaler()
+        self._skipped = Counter[str]()
         self._num_images = self._num_annotations = 0
         self._has_captions = False
 
@@ -284,9 +284,9 @@ class _Reader:
         if self._has_masks:
             self._add_shape(image, element, where)
         if values.get("iscrowd"):
-            self._scaler.skipped[_CROWD_BOX if self._has_masks else _CROWD] += 1
+            self._skipped[_CROWD_BOX if self._has_masks else _CROWD] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
-            self._scaler.skipped[_NO_BOX] += 1
+            self._skipped[_NO_BOX] += 1
         else:
             category = _read_int(values, "category_id", where)
             image.boxes.extend((category, *_read_box(values["bbox"], where)))
@@ -294,7 +294,7 @@ class _Reader:
     def _add_shape(self, image: _Image, element: Element, where: str) -> None:
         values = element.values
         if not values.get("segmentation"):
-            self._scaler.skipped[_NO_SHAPE] += 1
+            self._skipped[_NO_SHAPE] += 1
             return
         category = _read_int(values, "category_id", where)
         try:
@@ -321,7 +321,7 @@ class _Reader:
             for image in images:
                 builder.append(self._make_ref(image)._replace(split=split))
         extra = [FeatureSpec(CAPTION, "bytes", None, kind="text")] if self._has_captions else []
-        return make_listing(config, builder.finish(), class_names, extra, self._scaler.skipped)
+        return make_listing(config, builder.finish(), class_names, extra, self._skipped)
 
     def _join(self, source: str, files: Sequence[_File], numbers: dict[str, int]) -> list[_Image]:
         """Returns the images of some files under their paths, with the numbers of classes."""
@@ -345,7 +345,7 @@ class _Reader:
                     self._number_classes(image, file, numbers)
                     joined[min(paths[number])].add(image)
                 else:
-                    self._scaler.skipped[_NO_IMAGE] += len(image.boxes) // 5 + len(image.captions)
+                    self._skipped[_NO_IMAGE] += len(image.boxes) // 5 + len(image.captions)
         return list(joined.values())
 
     def _number_classes(self, image: _Image, file: _File, numbers: dict[str, int]) -> None:
@@ -371,7 +371,7 @@ class _Reader:
         if image.boxes:
             values = np.array(image.boxes).reshape(-1, 5)
             values[:, 3:] += values[:, 1:3]
-            boxes, has_area = self._scaler.scale(values[:, 1:], image.size)
+            boxes, has_area = scale_boxes(values[:, 1:], image.size, self._skipped)
             ref = ref._replace(
                 boxes=tuple(map(tuple, boxes[has_area].tolist())),
                 box_labels=tuple(values[has_area, 0].astype(np.int64).tolist()),

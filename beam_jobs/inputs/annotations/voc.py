@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
+from beam_jobs.inputs.annotations.boxes import make_listing, scale_boxes
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, check_folder, list_begin
 from beam_jobs.inputs.label_file import order_names, read_lines
@@ -81,9 +81,9 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     masks = {f"{key}.png" for key in keys}.intersection(file_io.list_names(file_io.join(source, _MASKS)))
     has_masks = len(masks) == len(keys)
     skipped[_LONE_MASK] = 0 if has_masks else len(masks)
-    scaler, builder, class_names = BoxScaler(), ImageTableBuilder(observer), set[str]()
+    builder, class_names = ImageTableBuilder(observer), set[str]()
     for key, annotation in zip(keys, _read_all(paths), strict=True):
-        ref = _make_ref(annotation, scaler)
+        ref = _make_ref(annotation, skipped)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
         mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
         frame = annotation.size if annotation.names else ()
@@ -94,7 +94,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
         ref._replace(box_labels=tuple(numbers[name] for name in ref.box_labels)) for ref in builder.finish()
     )
     extra = [FeatureSpec("difficult", "int64", None, "1 for each box of an object that is hard to recognize, else 0")]
-    return make_listing(config, images, numbers, extra, skipped + scaler.skipped)
+    return make_listing(config, images, numbers, extra, skipped)
 
 
 def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
@@ -197,13 +197,13 @@ def _read_number(element: ElementTree.Element, path: str) -> float:
     return number
 
 
-def _make_ref(annotation: _Annotation, scaler: BoxScaler) -> ImageRef:
+def _make_ref(annotation: _Annotation, skipped: Counter[str]) -> ImageRef:
     """Returns an image without its path. The labels of its boxes are names."""
     if not annotation.names:
         return ImageRef("", extra=([],))
     sides = np.array(annotation.sides)
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
-    boxes, has_area = scaler.scale(sides, annotation.size)
+    boxes, has_area = scale_boxes(sides, annotation.size, skipped)
     kept = np.flatnonzero(has_area).tolist()
     names: tuple[Any, ...] = tuple(annotation.names[k] for k in kept)
     difficult = [annotation.difficult[k] for k in kept]
