@@ -9,9 +9,6 @@
 /* A block with places behind the last coefficient, for what a damaged run would write, and for the ends of blocks. */
 enum { TFPIPE_BLOCK_ROOM = 64 + 16 };
 
-/* By one more than the number of a coefficient in zigzag: where it lies. */
-extern const uint8_t tfpipe_places[64 + TFPIPE_SECOND_END + 1];
-
 /* What a function returns for a block that is damaged. */
 enum { TFPIPE_BAD_BLOCK = -1 };
 

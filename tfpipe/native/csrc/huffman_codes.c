@@ -1,7 +1,9 @@
-#include "huffman_codes.h"
+/* Huffman codes that are the shortest for symbols that were counted. */
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "huffman_tables.h"
 
 enum {
     SYMBOLS = 256,

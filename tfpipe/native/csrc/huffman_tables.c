@@ -5,6 +5,13 @@
 #include <string.h>
 
 #include "tfpipe_native.h"
+#include "versions.h"
+
+const uint8_t tfpipe_places[64 + TFPIPE_SECOND_END + 1] = {
+    0,  0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40,
+    48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15,
+    23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, [65 ... 64 + TFPIPE_SECOND_END] = 64,
+};
 
 enum {
     SLOTS = 64,
@@ -114,6 +121,17 @@ static void fill_looks(pair_parts *to, size_t at, int length, int symbol) {
     }
 }
 
+/* Adds the second code to each look. */
+INLINE void join_pairs(const pair_parts *restrict parts, uint32_t *restrict looks) {
+    for (uint32_t bits = 0; bits < 1 << TFPIPE_PAIR_BITS; bits++) {
+        const uint32_t first = parts->singles[bits], length = first & 63;
+        const uint32_t second = parts->seconds[bits << length & ((1 << TFPIPE_PAIR_BITS) - 1)];
+        const uint32_t fits = ((first >> 6 & 127) < TFPIPE_END) & (length + (second & 63) <= TFPIPE_PAIR_BITS);
+        looks[bits] = first + (second & (0u - fits));
+    }
+}
+DEFINE(join_pairs, (const pair_parts *parts, uint32_t *looks), (parts, looks))
+
 /* Makes the looks at one code, and then adds the second to each. */
 static void make_pairs(tfpipe_pair_table *to, const uint8_t *counts, const uint8_t *symbols) {
     pair_parts parts;
@@ -123,13 +141,25 @@ static void make_pairs(tfpipe_pair_table *to, const uint8_t *counts, const uint8
             fill_looks(&parts, at, length, *symbols++);
     fill(parts.singles + at, make_single(0, TFPIPE_LONG, 0), (1 << TFPIPE_PAIR_BITS) - at);
     fill(parts.seconds + at, NEVER, (1 << TFPIPE_PAIR_BITS) - at);
-    for (uint32_t bits = 0; bits < 1 << TFPIPE_PAIR_BITS; bits++) {
-        const uint32_t first = parts.singles[bits], length = first & 63;
-        const uint32_t second = parts.seconds[bits << length & ((1 << TFPIPE_PAIR_BITS) - 1)];
-        const int fits = ((first >> 6 & 127) < TFPIPE_END) & (length + (second & 63) <= TFPIPE_PAIR_BITS);
-        to->looks[bits] = first + (second & (0u - (uint32_t)fits));
+    tfpipe_join_pairs(&parts, to->looks);
+}
+
+/* Adds two more codes to the leaps over one. */
+INLINE void join_leaps(const uint32_t *restrict singles, uint16_t *restrict looks) {
+    for (uint32_t bits = 0; bits < 1 << TFPIPE_LEAP_BITS; bits++) {
+        uint32_t leap = singles[bits] & 0xFFFF;
+        for (int i = 0; i < 2; i++) {
+            const uint32_t length = leap & 255;
+            const uint32_t next = singles[bits << (length & 31) & ((1 << TFPIPE_LEAP_BITS) - 1)];
+            const uint32_t fits = (leap != 0) & (leap >> 8 < TFPIPE_LEAP_END) & (next != 0) &
+                                  (length + (next >> 16) <= TFPIPE_LEAP_BITS) &
+                                  (length + (next & 255) <= TFPIPE_LEAP_LENGTH);
+            leap += next & 0xFFFF & (0u - fits);
+        }
+        looks[bits] = (uint16_t)leap;
     }
 }
+DEFINE(join_leaps, (const uint32_t *singles, uint16_t *looks), (singles, looks))
 
 /* Makes the leaps over one code, and then adds the two that follow. The last may lack the bits of its value. */
 static void make_leaps(tfpipe_leap_table *to, const uint8_t *counts, const uint8_t *symbols) {
@@ -146,18 +176,7 @@ static void make_leaps(tfpipe_leap_table *to, const uint8_t *counts, const uint8
             at += copies;
         }
     fill(singles + at, 0, (1 << TFPIPE_LEAP_BITS) - at);
-    for (uint32_t bits = 0; bits < 1 << TFPIPE_LEAP_BITS; bits++) {
-        uint32_t leap = singles[bits] & 0xFFFF;
-        for (int i = 0; i < 2; i++) {
-            const uint32_t length = leap & 255;
-            const uint32_t next = singles[bits << (length & 31) & ((1 << TFPIPE_LEAP_BITS) - 1)];
-            const int fits = (leap != 0) & (leap >> 8 < TFPIPE_LEAP_END) & (next != 0) &
-                             (length + (next >> 16) <= TFPIPE_LEAP_BITS) &
-                             (length + (next & 255) <= TFPIPE_LEAP_LENGTH);
-            leap += next & 0xFFFF & (0u - (uint32_t)fits);
-        }
-        to->looks[bits] = (uint16_t)leap;
-    }
+    tfpipe_join_leaps(singles, to->looks);
 }
 
 /* Returns whether a look can hold a code: it has a value that a baseline JPEG can have, or says that the rest is zero. */

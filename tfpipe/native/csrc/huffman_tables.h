@@ -1,4 +1,4 @@
-/* Tables that decode Huffman codes, several at a look.
+/* Tables that decode Huffman codes, several at a look; and new codes.
 
    Tables are kept for the life of the process by the bytes of the segments that describe them, since many files share
    them. */
@@ -92,5 +92,21 @@ typedef struct {
 int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables, char *message);
 
 void tfpipe_release_tables(tfpipe_tables *tables);
+
+/* By one more than the number of a coefficient in zigzag: where it lies. */
+extern const uint8_t tfpipe_places[64 + TFPIPE_SECOND_END + 1];
+
+/* New codes: how many have each length, from 1 bit on; the symbols in their order; and by symbol the code, and its length in
+   bits, 0 for one without a code. */
+typedef struct {
+    uint8_t counts[16];
+    int num_symbols;
+    uint8_t symbols[256];
+    uint16_t codes[256];
+    uint8_t lengths[256];
+} tfpipe_new_code;
+
+/* Makes the codes that are the shortest for symbols of these frequencies. */
+void tfpipe_make_code(const uint32_t frequencies[256], tfpipe_new_code *code);
 
 #endif

@@ -9,7 +9,6 @@
 
 #include "blocks.h"
 #include "coefficients.h"
-#include "huffman_codes.h"
 #include "sequential.h"
 #include "tfpipe_native.h"
 #include "versions.h"
@@ -300,19 +299,8 @@ INLINE int copy_row(recoder *self, tfpipe_bits *in, channel *channels, int32_t r
     return tfpipe_is_overdrawn(in) ? TFPIPE_DAMAGED : TFPIPE_OK;
 }
 
-#if defined(TFPIPE_AVX2)
-TFPIPE_AVX2 static int copy_row_by_avx2(recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left,
-                                        int *number) {
-    return copy_row(self, in, channels, row, left, number);
-}
-#endif
-
-static int choose_copy_row(recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left, int *number) {
-#if defined(TFPIPE_AVX2)
-    if (TFPIPE_HAS_AVX2) return copy_row_by_avx2(self, in, channels, row, left, number);
-#endif
-    return copy_row(self, in, channels, row, left, number);
-}
+DEFINE_INT(copy_row, (recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left, int *number),
+           (self, in, channels, row, left, number))
 
 /* Makes the tokens of a JPEG of one scan. */
 static int list_symbols(recoder *self, char *message) {
@@ -625,19 +613,8 @@ INLINE int pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpip
     return result;
 }
 
-#if defined(TFPIPE_AVX2)
-TFPIPE_AVX2 static int pass_mcus_by_avx2(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *in,
-                                         int64_t count) {
-    return pass_mcus(jpeg, tables, in, count);
-}
-#endif
-
-static int choose_pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *in, int64_t count) {
-#if defined(TFPIPE_AVX2)
-    if (TFPIPE_HAS_AVX2) return pass_mcus_by_avx2(jpeg, tables, in, count);
-#endif
-    return pass_mcus(jpeg, tables, in, count);
-}
+DEFINE_INT(pass_mcus, (const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *to, int64_t count),
+           (jpeg, tables, to, count))
 
 /* Checks a JPEG of one scan. */
 static int check_blocks(tfpipe_jpeg *jpeg, char *message) {

@@ -283,20 +283,7 @@ INLINE int read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t 
     return result;
 }
 
-#if defined(TFPIPE_AVX2)
-TFPIPE_AVX2 static int read_mcus_by_avx2(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) {
-    return read_mcus(self, row, begin, end);
-}
-#endif
-
-static int read_mcus_by_any(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) { return read_mcus(self, row, begin, end); }
-
-static int choose_read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) {
-#if defined(TFPIPE_AVX2)
-    if (TFPIPE_HAS_AVX2) return read_mcus_by_avx2(self, row, begin, end);
-#endif
-    return read_mcus_by_any(self, row, begin, end);
-}
+DEFINE_INT(read_mcus, (tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end), (self, row, begin, end))
 
 int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message) {
     const int32_t interval = self->jpeg->restart_interval;
