@@ -337,8 +337,7 @@ class BatchMaker(Maker):
         with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
             sizes = self._measure(stored, column, places)
-        images = self.place_crops(stored.epoch, stored.asked, sizes, squeezed, places)
-        return replace(images, column=column)
+        return self.place_crops(stored.epoch, stored.asked, sizes, squeezed, column, places)
 
     def place_crops(
         self,
@@ -346,9 +345,10 @@ class BatchMaker(Maker):
         numbers: IntArray,
         sizes: IntArray,
         squeezed: tuple[int, int] | None,
+        column: Column,
         places: IntArray | None = None,
     ) -> StoredImages:
-        """Chooses the crops and flips of images, without the images themselves.
+        """Chooses the crops and flips of the images of a column.
 
         `sizes` are those of the originals, int64 [images, 2]; all stored images have the size `squeezed`, if one is
         given. `places` are those of images in records with several, int64 [n, images of a record].
@@ -367,9 +367,8 @@ class BatchMaker(Maker):
             boxes, flips = crops.draw_boxes(seeds, sizes, squeezed, options)
         else:
             boxes = crops.center_boxes(sizes, extents, config.size, options.crop_fraction)
-        nothing = Column(np.zeros(len(numbers), np.int64), np.empty((0, 2), np.int64), np.empty(0, np.uint8))
         flat = None if places is None else places.reshape(-1)
-        return StoredImages(nothing, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
+        return StoredImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
     def leave_to_device(self, images: StoredImages) -> StoredImages:
         """Returns images as they are decoded: without their crops and flips if the device makes these."""

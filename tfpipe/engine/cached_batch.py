@@ -117,13 +117,12 @@ class CachingMaker(BatchMaker):
         height, width = cache.images.shape[1:3]
         squeeze_to = None if self._is_final else (height, width)
         squeezed = self.plan.source.images.size if self._is_final else squeeze_to
-        images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed)
+        images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
         if self._is_final:
             out[rows] = cache.images[slots]
         else:
-            cropped = replace(self.leave_to_device(images), column=_list_pixels(cache.images, slots))
             with self.clocks.measure("decode"):
-                decode_images(cropped, out, rows, self._cropping, threads)
+                decode_images(self.leave_to_device(images), out, rows, self._cropping, threads)
         columns = {
             name: collect_column([cache.others[slot][name] for slot in slots.tolist()], name, kind)
             for name, kind in self.kinds.items()

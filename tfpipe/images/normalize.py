@@ -338,13 +338,10 @@ def check_encoded(data: bytes, max_pixels: int = _MAX_PIXELS) -> tuple[int, int,
         prepared = prepare_image(data, ImageForm(max_pixels=max_pixels))
         return prepared.width, prepared.height, prepared.channels
     with other_formats.refuse_unreadable(kind):
-        if kind == "jpeg":
-            header = jpeg.read_header(data, max_pixels)
-            try:
-                judge(header)
-            except Surplus:
-                drop_padding(data, header)  # all that it cannot mend is damage
-            return header.width, header.height, header.channels
-        chunks = png.read_header(data, max_pixels)
-        judge(chunks)
-        return chunks.width, chunks.height, chunks.channels
+        header = jpeg.read_header(data, max_pixels) if kind == "jpeg" else png.read_header(data, max_pixels)
+        try:
+            judge(header)
+        except Surplus:
+            assert isinstance(header, jpeg.JpegHeader)
+            drop_padding(data, header)  # all that it cannot mend is damage
+        return header.width, header.height, header.channels
