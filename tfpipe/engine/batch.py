@@ -359,7 +359,8 @@ class BatchMaker(Maker):
             seeds = crops.make_seeds(config.seed, epoch, numbers)
             if places is not None:
                 seeds = crops.make_image_seeds(seeds, places).reshape(-1, 2)
-        extents, options = _squeeze(sizes, squeezed), config.augment_options
+        extents = sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
+        options = config.augment_options
         flips = np.zeros(len(sizes), np.bool_)
         if config.augment == "none":
             boxes = make_whole_boxes(extents)
@@ -379,12 +380,8 @@ class BatchMaker(Maker):
         stored: StoredBatch,
         images: StoredImages | None,
         filled: int | None = None,
-        squeeze_to: tuple[int, int] | None = None,
     ) -> Batch:
-        """Makes all parts of a batch but the images; masks are cropped as they are.
-
-        Boxes refer to images of the size `squeeze_to` if these are in a cache. `filled` is as for `decode`.
-        """
+        """Makes all parts of a batch but the images; masks are cropped as they are. `filled` is as for `decode`."""
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
@@ -402,9 +399,8 @@ class BatchMaker(Maker):
                 column, tensor = stored.columns[feature.name], feature.spec.tensor
                 if feature.name in plan.masks:
                     assert images is not None
-                    sizes, name = _squeeze(images.sizes, source.images.size), feature.name
-                    shown = self.leave_to_device(images)
-                    batch[name] = make_masks(name, column, shown, sizes, self.decoding.size, filled, squeeze_to)
+                    name, shown = feature.name, self.leave_to_device(images)
+                    batch[name] = make_masks(name, column, shown, self.decoding.size, filled)
                 elif feature.multi_hot:
                     batch[feature.name] = make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
@@ -513,8 +509,3 @@ class BatchMaker(Maker):
         flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras adds up no bool
         shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
         return {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
-
-
-def _squeeze(sizes: IntArray, squeezed: tuple[int, int] | None) -> IntArray:
-    """Returns the height and width of stored images, whose originals have these sizes: int64 [images, 2]."""
-    return sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))

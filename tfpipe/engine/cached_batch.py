@@ -101,6 +101,9 @@ class CachingMaker(BatchMaker):
         with self.clocks.measure("decode"), self.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
         others = {name: column for name, column in records.columns.items() if name not in self._image_names}
+        if not self._is_final:
+            for name in self.plan.masks:
+                others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
         self._cache.keep_others(slots, images.sizes, others)
 
     def _make_cached(
@@ -114,9 +117,7 @@ class CachingMaker(BatchMaker):
     ) -> Batch:
         """Makes the rows whose images are in the cache, and the parts of rows behind all records."""
         cache, (out, rows) = self._cache, target
-        height, width = cache.images.shape[1:3]
-        squeeze_to = None if self._is_final else (height, width)
-        squeezed = self.plan.source.images.size if self._is_final else squeeze_to
+        squeezed = self.plan.source.images.size if self._is_final else self._filling.size
         images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
         if self._is_final:
             out[rows] = cache.images[slots]
@@ -130,7 +131,7 @@ class CachingMaker(BatchMaker):
         }
         numbers = strip_copies(asked)
         stored = StoredBatch(epoch, numbers, numbers, columns)
-        return self.make_others(stored, images, filled, squeeze_to)
+        return self.make_others(stored, images, filled)
 
     @property
     def _image_names(self) -> tuple[str | None, ...]:
@@ -212,7 +213,7 @@ class FileCachingMaker(BatchMaker):
         with self.clocks.measure("decode"), self.naming(stored.numbers):
             decode_images(images, pixels, None, self._squeezing, threads)
             for name in self._masks:
-                columns[name] = self._squeeze_masks(name, columns[name], images.extents)
+                columns[name] = _squeeze_masks(name, columns[name], images.extents, self._size)
         for name in _RAW.keys() & columns.keys():
             value = _RAW[name]
             values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
@@ -220,12 +221,6 @@ class FileCachingMaker(BatchMaker):
         columns[self._image_key] = _list_pixels(pixels, np.arange(count))
         self._cache.offer(stored.numbers, lambda: self._encode(columns), pixels)
         return replace(stored, columns=columns)
-
-    def _squeeze_masks(self, name: str, column: Column, sizes: IntArray) -> Column:
-        from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
-
-        masks = [[encode_mask(resize_nearest(classes, self._size))] for classes in read_masks(name, column, sizes)]
-        return collect_column(masks, name, "bytes")
 
     def _encode(self, columns: dict[str, Column]) -> list[Payload]:
         """Encodes all of some records but their images."""
@@ -238,6 +233,14 @@ class FileCachingMaker(BatchMaker):
         key = self.plan.source.image_key
         assert key is not None
         return key
+
+
+def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, int]) -> Column:
+    """Resizes the masks of stored images of these heights and widths to one size."""
+    from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
+
+    masks = [[encode_mask(resize_nearest(classes, size))] for classes in read_masks(name, column, sizes)]
+    return collect_column(masks, name, "bytes")
 
 
 def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:

@@ -206,24 +206,13 @@ def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
 
 
 def make_masks(
-    name: str,
-    column: Column,
-    images: StoredImages,
-    stored_sizes: IntArray,
-    size: tuple[int, int],
-    filled: int,
-    squeeze_to: tuple[int, int] | None = None,
+    name: str, column: Column, images: StoredImages, size: tuple[int, int], filled: int
 ) -> NDArray[np.int32]:
-    """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros.
-
-    They are squeezed before they are cropped, where a cache has its images squeezed.
-    """
-    from tfpipe.images.masks import crop_nearest, resize_nearest  # loads Pillow
+    """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros."""
+    from tfpipe.images.masks import crop_nearest  # loads Pillow
 
     masks = np.zeros((len(column.counts) + filled, *size), np.int32)
-    for row, classes in enumerate(read_masks(name, column, stored_sizes)):
-        if squeeze_to is not None:
-            classes = resize_nearest(classes, squeeze_to)
+    for row, classes in enumerate(read_masks(name, column, images.extents)):
         box = images.boxes[row].tolist()
         mask = crop_nearest(classes, (box[0], box[1], box[2], box[3]), size)
         masks[row] = mask[:, ::-1] if images.flips[row] else mask
