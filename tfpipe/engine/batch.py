@@ -129,9 +129,9 @@ class Maker(ABC):
     def block_steps(self) -> int:
         """The steps in which a row uses up a block of records that storage is asked for at once."""
 
-    @abstractmethod
     def list_numbers(self, epoch: int, step: int) -> Any:
-        """Lists the records of a step."""
+        """Lists the records of a step, as the plan does."""
+        return self.plan.list_numbers(epoch, step)
 
     @abstractmethod
     def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
@@ -219,10 +219,6 @@ class BatchMaker(Maker):
             return 1
         affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self._record_bytes))
         return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
-
-    def list_numbers(self, epoch: int, step: int) -> IntArray:
-        """Lists the records of a step: `BatchPlan.list_numbers`."""
-        return self.plan.list_numbers(epoch, step)
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for records that are read soon, and of an object store for those of later steps with them."""

@@ -32,11 +32,6 @@ class MixedMaker(Maker):
         """The steps in which a row uses a block of records up, of the dataset that needs most."""
         return max(maker.block_steps for maker in self._makers)
 
-    def list_numbers(self, epoch: int, step: int) -> list[IntArray]:
-        """Lists the records of each dataset in a step, each int64 [rows of the part]."""
-        places = self.plan.locate(epoch, step)
-        return [maker.list_numbers(*place) for maker, place in zip(self._makers, places, strict=True)]
-
     def announce(self, numbers: Sequence[IntArray], soon: Sequence[Sequence[IntArray]] = ()) -> None:
         """Asks storage for records that are read soon."""
         for part, maker in enumerate(self._makers):

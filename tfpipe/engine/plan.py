@@ -148,6 +148,10 @@ class MixedPlan:
         global_step = epoch * self.steps_per_epoch + step
         return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
 
+    def list_numbers(self, epoch: int, step: int) -> list[IntArray]:
+        """Lists the records of each dataset in a step, each int64 [rows of the part]."""
+        return [part.list_numbers(*place) for part, place in zip(self.parts, self.locate(epoch, step), strict=True)]
+
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan
 """The batches of one host, of one dataset or of several."""
