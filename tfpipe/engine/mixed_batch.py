@@ -50,11 +50,9 @@ class MixedMaker(Maker):
 
     def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
         """Reads the records of one batch, those of each dataset for themselves."""
+        listed = self.list_numbers(epoch, step) if numbers is None else numbers
         places = self.plan.locate(epoch, step)
-        return [
-            maker.read(*place, None if numbers is None else numbers[part])
-            for part, (maker, place) in enumerate(zip(self._makers, places, strict=True))
-        ]
+        return [maker.read(*place, each) for maker, place, each in zip(self._makers, places, listed, strict=True)]
 
     def decode(self, stored: Sequence[Any], threads: int = 1) -> Batch:
         """Makes the arrays of a batch out of the records of each dataset."""

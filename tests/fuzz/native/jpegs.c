@@ -237,6 +237,7 @@ static void rewrite(bytes image, int32_t height, int32_t width, int same_pixels)
     if (code != TFPIPE_OK) return;
     bytes tight = copy(made);
     demand(tfpipe_check(tight.data, tight.size, MAX_PIXELS, message) == TFPIPE_OK, "check refuses what was made.");
+    demand(tfpipe_find_intervals(tight.data, tight.size) == 2, "What was made has other intervals.");
     demand(tfpipe_make_seekable(tight.data, tight.size, MAX_PIXELS, &again.data, &again.size, message) == TFPIPE_OK,
            "What was made cannot be made again.");
     demand(is_same(tight, again), "What was made becomes another file if it is made again.");
@@ -323,6 +324,7 @@ static void run_case(void) {
     const int progressive = read_frame(image, &height, &width);
     for (int i = 0; i < 3; i++) decode_both(image, draw_request(height, width), !changed);
     const int code = tfpipe_check(image.data, image.size, MAX_PIXELS, message);
+    tfpipe_find_intervals(image.data, image.size);
     if (draw(8) == 0) {
         failed = 0;
         fail_after = (int)draw(8);
@@ -350,6 +352,7 @@ static void feed_huge(bytes image) {
     for (request.seeks = 0; request.seeks < 2; request.seeks++)
         decoded += tfpipe_decode(image.data, image.size, &request, pixels, message) == TFPIPE_OK;
     tfpipe_check(image.data, image.size, most, message);
+    tfpipe_find_intervals(image.data, image.size);
     if (tfpipe_make_seekable(image.data, image.size, most, &made, &size, message) == TFPIPE_OK) tfpipe_free(made);
     fed.data = NULL;
     free(image.data);
