@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -176,6 +176,14 @@ def check_local(directory: str) -> None:
         raise ConfigError(
             f"A dataset is read from a local directory, got {directory!r}. Copy it to a local disk first."
         )
+
+
+def list_unnamed(directory: str, catalog: Catalog) -> Iterator[str]:
+    """Yields the files and folders of changes that no entry of the catalog names, relative to the dataset."""
+    named = {entry.path for entry in catalog.entries}
+    for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
+        paths = (f"{folder}/{name}" for name in file_io.list_names(file_io.join(directory, folder)))
+        yield from (path for path in paths if path not in named)
 
 
 def check_links(directory: str) -> None:

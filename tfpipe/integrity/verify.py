@@ -11,13 +11,12 @@ import numpy as np
 
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import load_column, load_own_manifest
+from tfpipe.dataset.parts import list_unnamed, load_column, load_own_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
-from tfpipe.format.catalog import Catalog, Entry
+from tfpipe.format.catalog import Entry
 from tfpipe.format.digest_groups import equal_rows
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.view import VIEWS_DIR
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage, Kind
@@ -105,7 +104,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     if manifest is None or listing is None:
         return report
     # A column has no changes of its own.
-    history = None if manifest.stands_on else _check_changes(manifest, listing, options, report, observer)
+    history = None if manifest.stands_on else _check_changes(manifest, options, report, observer)
     report.damaged += _find_extra_and_missing(listing, manifest)
     if not options.quick:
         report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
@@ -226,11 +225,7 @@ def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) ->
 
 
 def _check_changes(
-    manifest: Manifest,
-    listing: Mapping[str, int],
-    options: VerifyConfig,
-    report: VerifyReport,
-    observer: Observer | None,
+    manifest: Manifest, options: VerifyConfig, report: VerifyReport, observer: Observer | None
 ) -> History | None:
     """Checks what the catalog names, and what it makes together; None if its states cannot be used."""
     try:
@@ -239,7 +234,10 @@ def _check_changes(
         report.damaged.append(Damage(file_names.CATALOG, "layer", str(error).rstrip(".")))
         return None
     catalog = history.catalog
-    report.damaged += _find_unnamed(manifest.directory, listing, catalog)
+    for path in list_unnamed(manifest.directory, catalog):
+        if not path.endswith(WriteFolder.ending):
+            reason = f"the {file_names.CATALOG} does not name it: a change left it unfinished"
+            report.damaged.append(Damage(path, "extra", reason))
     folders = [entry for entry in catalog.entries if entry.kind in ("append", "column")]
     for entry in folders:
         _check_folder(history, entry, replace(options, allow_duplicates=True), report, observer)
@@ -287,20 +285,6 @@ def _check_folder(
         names = (f"{entry.path}/{one.job.name}" for one in found.checked)
         renamed = zip(found.checked, names, strict=True)
         report.checked += [replace(one, job=replace(one.job, name=name)) for one, name in renamed]
-
-
-def _find_unnamed(directory: str, listing: Mapping[str, int], catalog: Catalog) -> Iterator[Damage]:
-    """Yields what no entry of the catalog names in the folders of changes."""
-    named = {entry.path for entry in catalog.entries}
-    for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
-        if file_io.is_url(directory):
-            names = sorted({name.split("/")[1] for name in listing if name.startswith(f"{folder}/")})
-        else:
-            names = file_io.list_names(file_io.join(directory, folder))
-        for name in names:
-            if f"{folder}/{name}" not in named and not name.endswith(WriteFolder.ending):
-                reason = f"the {file_names.CATALOG} does not name it: a change left it unfinished"
-                yield Damage(f"{folder}/{name}", "extra", reason)
 
 
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:

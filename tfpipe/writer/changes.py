@@ -16,11 +16,11 @@ from typing import Any
 
 from tfpipe.dataset.history import History, load_history
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import check_links, list_fingerprints
+from tfpipe.dataset.parts import check_links, list_fingerprints, list_unnamed
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind
-from tfpipe.format.view import VIEWS_DIR, View
+from tfpipe.format.view import View
 from tfpipe.storage import file_io, local
 from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.working_folder import WorkingFolder
@@ -87,13 +87,12 @@ class Change:
         if file_io.is_url(self.directory):  # where another process may be writing
             yield from {entry.path for entry in self.history.catalog.entries} - named
             return
-        for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
-            for name in file_io.list_names(file_io.join(self.directory, folder)):
-                path, ours = f"{folder}/{name}", _OURS.fullmatch(name.removesuffix(WriteFolder.ending))
-                is_unfinished = name.endswith(WriteFolder.ending) and path.removesuffix(WriteFolder.ending) not in named
-                # An unfinished append goes on while its layer is the next one.
-                if ours and path not in named and not is_unfinished and int(ours[1] or 0) <= newest:
-                    yield path
+        for path in list_unnamed(self.directory, catalog):
+            ours = _OURS.fullmatch(os.path.basename(path).removesuffix(WriteFolder.ending))
+            is_unfinished = path.endswith(WriteFolder.ending) and path.removesuffix(WriteFolder.ending) not in named
+            # An unfinished append goes on while its layer is the next one.
+            if ours and not is_unfinished and int(ours[1] or 0) <= newest:
+                yield path
 
 
 @contextlib.contextmanager
