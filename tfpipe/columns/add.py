@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 from tfpipe.columns.config import ColumnConfig, Missing
 from tfpipe.columns.write import NewColumn, Value, load_for_column
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.fields import Field
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
-from tfpipe.system.arguments import check_count, check_function
+from tfpipe.system.arguments import check_at_top, check_count, check_function
 from tfpipe.writer.changes import open_change
 
 
@@ -70,13 +69,7 @@ def add_column(
     fields = schema if isinstance(schema, Mapping) else {name: schema}
     identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
     if workers:
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise ConfigError(
-                "With `workers` the function must stand at the top of a module, where worker processes find it, got "
-                f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
-            ) from error
+        check_at_top("With `workers` the function", function)
     with open_change(load_for_column(dataset).directory) as change:
         new = NewColumn(change, config, fields, identity, workers)
         new.check()

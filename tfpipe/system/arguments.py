@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from numbers import Integral
 
 from tfpipe.errors import ConfigError
@@ -20,6 +21,17 @@ def check_function(name: str, value: object) -> None:
     """Checks that an argument is None or can be called."""
     if value is not None and not callable(value):
         raise ConfigError(f"`{name}` must be a function, got {shorten(value)}.")
+
+
+def check_at_top(what: str, function: object) -> None:
+    """Checks that worker processes can find a function, which the sentence calls `what`."""
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} must stand at the top of a module, where worker processes find it, got "
+            f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
+        ) from error
 
 
 def check_path(name: str, value: object) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +28,7 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
-from tfpipe.system.arguments import check_count, check_path
+from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
 from tfpipe.writer.job import WriteFolder, WriteJob, check_key, check_new, count_shards, name_records, naming
@@ -160,13 +159,7 @@ def _write_from_function(
     workers = min(job.workers, num_shards)
     if not workers:
         return [_write_shard(job, split, num_shards, records, number)[1] for number in range(num_shards)]
-    try:
-        pickle.dumps(records)
-    except Exception as error:
-        raise ConfigError(
-            "A function of a shard must stand at the top of a module, where worker processes find it, got "
-            f"{getattr(records, '__qualname__', records)!s:.80}. Move it there, or use workers=0."
-        ) from error
+    check_at_top("A function of a shard", records)
     shared = job, split, num_shards, records
     results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=shared))
     return [results[number] for number in range(num_shards)]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -181,5 +182,4 @@ def _to_float(kind: TensorType, bits: NDArray[Any]) -> NDArray[Any]:
 
 
 def _add(first: list[int], second: list[int]) -> list[int]:
-    longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
-    return [count + (shorter[k] if k < len(shorter) else 0) for k, count in enumerate(longer)]
+    return list(map(sum, zip_longest(first, second, fillvalue=0)))
