@@ -33,18 +33,10 @@ class RecordWriter:
 
     def write(self, payload: bytes) -> None:
         """Writes one record."""
-        for part in self.frame(payload):
+        for part in (record_header(len(payload)), payload, record_footer(payload)):
+            self._digest.update(part)
             self.file.write(part)
-
-    def frame(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
-        """Counts a record, and returns its bytes in the file: what comes before the payload, that, and what follows."""
-        header, footer = record_header(len(payload)), record_footer(payload)
-        update = self._digest.update
-        update(header)
-        update(payload)
-        update(footer)
         self.sizes.append(len(payload) + FRAME_BYTES)
-        return header, payload, footer
 
     @property
     def index(self) -> bytes:

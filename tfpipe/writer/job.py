@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.fields import Field
+from tfpipe.format.example import FeatureLike
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
@@ -37,6 +36,18 @@ class WriteJob:
     key: str | None  # None: a record's place identifies it
     refuse_nan: bool
     workers: int  # processes or threads; 0: this one alone
+
+    def check(self, record: Any, digests: set[bytes]) -> dict[str, FeatureLike]:
+        """Returns a record in the form that is encoded; the `digests` are of the keys of the records before it."""
+        checked = self.form.check(record)
+        if self.key is not None:
+            value = checked[self.key]
+            if (digest := hash_key(value)) in digests:
+                raise ConfigError(
+                    f"Feature {self.key!r} must identify a record, but an earlier one has {value!r:.80} too."
+                )
+            digests.add(digest)
+        return checked
 
     def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
         """Counts a record; errors are those of `count_record`."""
@@ -67,22 +78,10 @@ def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
         raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")
 
 
-def check_new(digests: set[bytes], value: Any, key: str) -> bytes:
-    """Adds the hash of the value that identifies a record to those before it, and returns it."""
-    digest = hash_key(value)
-    if digest in digests:
-        raise ConfigError(f"Feature {key!r} must identify a record, but an earlier one has {value!r:.80} too.")
-    digests.add(digest)
-    return digest
-
-
 def hash_key(value: Any) -> bytes:
-    """Returns the hash of the value that identifies a record, as it is checked or decoded."""
-    if isinstance(value, list | np.ndarray):
-        value = value[0]
-    if isinstance(value, str | bytes):
-        data = value.encode() if isinstance(value, str) else value
-    else:
+    """Returns the hash of the checked value that identifies a record."""
+    data = value.encode() if isinstance(value, str) else value
+    if not isinstance(data, bytes):
         data = str(int(value)).encode()  # of any size: the encoder says what does not fit
     return hashlib.blake2b(data, digest_size=_KEY_BYTES).digest()
 

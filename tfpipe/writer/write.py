@@ -31,7 +31,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
-from tfpipe.writer.job import WriteFolder, WriteJob, check_key, check_new, count_shards, name_records, naming
+from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards, name_records, naming
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.working_folder import check_output
@@ -173,13 +173,11 @@ def _write_shard(
     finished = job.folder.find_finished(name)
     if finished is not None:
         return number, finished
-    keys: set[bytes] = set()
+    digests = set[bytes]()
     with job.folder.new_shard(name, job.count, job.new_facts()) as writer:
         for place, record in name_records(f"shard {number} of {split!r}", partial(records, number)):
             with naming(place):
-                checked = job.form.check(record)
-                if job.key is not None:
-                    check_new(keys, checked[job.key], job.key)
+                checked = job.check(record, digests)
                 writer.add(checked, encode_example(checked))
     return number, writer.describe_shard(name)
 
@@ -187,15 +185,13 @@ def _write_shard(
 def _write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Iterable[Any]) -> list[WrittenShard]:
     """Writes all records of a split, the i-th to shard i modulo their number, anew after a run that was killed."""
     names = [shard_name(split, number, num_shards) for number in range(num_shards)]
-    keys = set[bytes]()
+    digests = set[bytes]()
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(job.folder.new_shard(name, job.count, job.new_facts())) for name in names]
         pens = stack.enter_context(_Pens(writers, job.workers))
         for number, (place, record) in enumerate(name_records(repr(split), lambda: records)):
             with naming(place):
-                checked = job.form.check(record)
-                if job.key is not None:
-                    check_new(keys, checked[job.key], job.key)
+                checked = job.check(record, digests)
                 payload = encode_example(checked)
                 writers[number % num_shards].count(checked)
             pens.write(number % num_shards, payload)
