@@ -221,6 +221,8 @@ def test_records_that_are_no_examples_are_no_damage(tmp_path: Path, verify) -> N
             "`tfpipe reshard --opaque` shuffles records of any content.\n"
         )
         assert verify(path, "--quick").out.startswith(f"{path} is intact: ")
+    notes = verify(f"{tmp_path}/*", "--json").json["notes"]
+    assert [note.partition(" no ")[0] for note in notes] == [f"{other} and 1 more file hold"]
     mixed.write_bytes(framed([b"\xff\xff", encode_example({"a": 1})]))
     done = verify(mixed, "--json")
     assert (done.code, kinds(done), done.json["notes"]) == (1, ["example"], [])

@@ -25,6 +25,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_count
 from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.record_facts import RecordFacts
 
@@ -91,16 +92,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     report.files, report.records = len(jobs), sum(file.records for file in reports)
     report.bytes = sum(file.bytes for file in reports)
     report.checked += reports
-    for file in reports:
-        others = [damage for damage in file.damaged if damage.kind != "example"]
-        if listing is None and 0 < file.records == len(file.damaged) - len(others):  # records of another kind
-            report.damaged += others
-            report.notes.append(
-                f"{file.job.name} holds no tf.train.Examples, so only the frames and the checksums are checked. "
-                "`tfpipe reshard --opaque` shuffles records of any content."
-            )
-        else:
-            report.damaged += file.damaged
+    _add_damages(report, of_others=listing is None)
     if manifest is None or listing is None:
         return report
     # A column has no changes of its own.
@@ -111,6 +103,23 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         shown = report.checked if history is None else _leave_out_hidden(report.checked, history)
         report.damaged += [] if options.allow_duplicates else _find_duplicates(shown)
     return report
+
+
+def _add_damages(report: VerifyReport, of_others: bool) -> None:
+    """Adds the damages of all files. A file of others may hold records that are all no Examples, which is a note."""
+    no_examples = []
+    for file in report.checked:
+        rest = [damage for damage in file.damaged if damage.kind != "example"]
+        is_whole = of_others and 0 < file.records == len(file.damaged) - len(rest)
+        no_examples += [file.job.name] if is_whole else []
+        report.damaged += rest if is_whole else file.damaged
+    if no_examples:
+        more = len(no_examples) - 1
+        hold = f"and {human_count(more, 'more file')} hold" if more else "holds"
+        report.notes.append(
+            f"{no_examples[0]} {hold} no tf.train.Examples, so only the frames and the checksums are checked. "
+            "`tfpipe reshard --opaque` shuffles records of any content."
+        )
 
 
 def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
