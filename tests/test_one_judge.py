@@ -19,6 +19,7 @@ from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import save_image, write_files
+from tests.images.tiff import write_planes
 from tests.mask_files import make_chunk
 from tests.native.jpeg_writer import Image as Coefficients
 from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
@@ -202,20 +203,12 @@ def _write_bmp(pixels: NDArray[np.uint16]) -> bytes:
     return b"BM" + struct.pack("<IHHI", 66 + pixels.nbytes, 0, 0, 66) + head + masks + pixels[::-1].tobytes()
 
 
-def _write_planar_tiff(planes: NDArray[np.uint16]) -> bytes:
-    _, height, width = planes.shape
-    size, begin = planes[0].nbytes, 8 + 2 + 12 * 10 + 4
-    lists = struct.pack("<3H", 16, 16, 16) + struct.pack("<6I", *(begin + 30 + k * size for k in range(3)), *[size] * 3)
-    tags = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, 3, begin), (259, 3, 1, 1), (262, 3, 1, 2)]
-    tags += [(273, 4, 3, begin + 6), (277, 3, 1, 3), (278, 3, 1, height), (279, 4, 3, begin + 18), (284, 3, 1, 2)]
-    body = b"".join(struct.pack("<HHII", *tag) for tag in tags)
-    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + body + bytes(4) + lists + planes.tobytes()
-
-
 def test_rare_files_of_other_formats(tmp_path: Path) -> None:
     images = {
         "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
-        "planar.tif": _write_planar_tiff(np.arange(3 * 64, dtype=np.uint16).reshape(3, 8, 8) * 257),
+        "planar.tif": write_planes(
+            "<", [(np.arange(64 * k, 64 * k + 64, dtype=np.uint16) * 257).tobytes() for k in range(3)], (8, 8), {}
+        ),
         "32.tif": save_image(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
     }
     got = shard_and_read(tmp_path, images)

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.images.tiff import BEGIN, write_planes, write_tiff
 from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, transcode
@@ -221,21 +222,10 @@ def test_16_bit_tiff_is_scaled(make: Any, tf_png: Any, compression: str | None, 
 @pytest.mark.parametrize(("order", "inverted"), [("<", False), (">", False), ("<", True)])
 def test_a_16_bit_tiff_written_by_hand_is_scaled(tf_png: Any, order: str, inverted: bool) -> None:
     values = [257, 128, 65535, 5, 40000, 300]
-    for photometric, shape in ((2, (2, 3)), (0 if inverted else 1, (6, 1))):
-        width, samples = shape
-        entries = [
-            (256, width), (257, 1), (258, 16), (259, 1), (262, photometric),
-            (273, 200), (277, samples), (278, 1), (279, 12),
-        ]  # fmt: skip
-        body = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, len(entries))
-        for tag, value in entries:
-            body += struct.pack(order + "HHIHH", tag, 3, 1, value, 0)
-        if samples == 3:
-            body = body.replace(
-                struct.pack(order + "HHIHH", 258, 3, 1, 16, 0), struct.pack(order + "HHII", 258, 3, 3, 180)
-            )
-        data = body.ljust(180, b"\0") + struct.pack(order + "3H", 16, 16, 16)
-        data = data.ljust(200, b"\0") + struct.pack(order + "6H", *values)
+    for photometric, width, samples in ((2, 2, 3), (0 if inverted else 1, 6, 1)):
+        layout = {256: width, 257: 1, 258: [16] * samples, 259: 1, 262: photometric, 277: samples, 278: 1}
+        pixels = struct.pack(order + "6H", *values)
+        data = write_tiff(order, {**layout, 273: BEGIN, 279: len(pixels)}, pixels)
         got = prepare_image(data, KEEP)
         assert got.changed == ("depth_16_to_8", "tiff_to_png")
         expected = [65535 - v if photometric == 0 else v for v in values]
@@ -248,39 +238,23 @@ def test_16_bit_pgm_is_scaled(tf_png: Any) -> None:
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
 
 
-def write_planar_tiff(order: str, planes: list[bytes], *further: tuple[int, int], photometric: int = 2) -> bytes:
-    """Writes a TIFF of 3 x 2 pixels of 16 bits in separate planes, each one strip."""
-    num_planes, num_tags = len(planes), 9 + len(further)
-    begin = 8 + 2 + 12 * num_tags + 4
-    starts = begin + 10 * num_planes
-    tags = [(256, 3), (257, 2), (259, 1), (262, photometric), (277, num_planes), (284, 2)]
-    entries = {tag: struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in (*tags, *further)}
-    lists = {258: (3, begin), 273: (4, begin + 2 * num_planes), 279: (4, begin + 6 * num_planes)}
-    entries |= {tag: struct.pack(order + "HHII", tag, kind, num_planes, at) for tag, (kind, at) in lists.items()}
-    body = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, num_tags)
-    body += b"".join(entries[tag] for tag in sorted(entries)) + bytes(4)
-    body += struct.pack(f"{order}{num_planes}H", *[16] * num_planes)
-    body += struct.pack(f"{order}{num_planes}I", *(starts + k * len(planes[0]) for k in range(num_planes)))
-    return body + struct.pack(f"{order}{num_planes}I", *[len(planes[0])] * num_planes) + b"".join(planes)
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_16_bit_samples_in_planes_are_scaled(tf_png: Any, order: str) -> None:
     values = [0, 300, 65535, 40000, 128, 257], [5, 65535, 1, 2, 3, 4], [7000, 0, 0, 0, 0, 65535]
     planes = [struct.pack(order + "6H", *plane) for plane in values]
-    got = prepare_image(write_planar_tiff(order, planes), KEEP)
+    got = prepare_image(write_planes(order, planes, (3, 2), {}), KEEP)
     assert got.changed == ("depth_16_to_8", "tiff_to_png")
     expected = np.round(np.array(values).T.reshape(2, 3, 3) / 257)
     np.testing.assert_array_equal(tf_png(got.encoded, 3), expected)
-    turned = prepare_image(write_planar_tiff(order, planes, (274, 6)), KEEP)
+    turned = prepare_image(write_planes(order, planes, (3, 2), {274: 6}), KEEP)
     np.testing.assert_array_equal(tf_png(turned.encoded, 3), np.rot90(expected, -1))
     black_on_white = [bytes(12)] * 3 + [struct.pack(order + "6H", 65535, 0, 0, 65535, 32768, 0)]
-    got = prepare_image(write_planar_tiff(order, black_on_white, (338, 2)), KEEP)
+    got = prepare_image(write_planes(order, black_on_white, (3, 2), {338: 2}), KEEP)
     assert got.changed == ("depth_16_to_8", "alpha_composited", "tiff_to_png")
     assert tf_png(got.encoded, 3)[..., 1].tolist() == [[0, 255, 255], [0, 127, 255]]
     sentence = "a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read"
-    assert reason(write_planar_tiff(order, [bytes(12)] * 4, (338, 1))) == sentence  # multiplied by alpha
-    assert reason(write_planar_tiff(order, [bytes(12)] * 4, photometric=5)) == sentence  # CMYK
+    assert reason(write_planes(order, [bytes(12)] * 4, (3, 2), {338: 1})) == sentence  # multiplied by alpha
+    assert reason(write_planes(order, [bytes(12)] * 4, (3, 2), {262: 5})) == sentence  # CMYK
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("i4", 1), ("f4", 1), ("f4", 255)])
@@ -745,17 +719,8 @@ def test_a_gif_of_many_comments_is_refused(comments: int, pieces: int, before: b
 def test_a_tiff_of_many_strips_is_refused(order: str, big: bool) -> None:
     def make(strips: int) -> bytes:
         sizes = {256: 16, 257: 16, 258: 8, 262: 1, 278: 16}
-        head = struct.pack(order + ("HHHQ" if big else "I"), *((43, 8, 0, 16) if big else (8,)))
-        head = (b"II" if order == "<" else b"MM") + (head if big else struct.pack(order + "H", 42) + head)
-        size, lists = (20, 8 + 8) if big else (12, 2 + 4)
-        begin = len(head) + lists + 7 * size
-        lists = begin + 4 * strips
-        tags = {**dict.fromkeys(sizes, 1), 273: strips, 279: strips}
-        values = {**sizes, 273: begin, 279: lists} if strips > 1 else {**sizes, 273: begin, 279: 256}
-        entry = "HHQQ" if big else "HHII"
-        entries = b"".join(struct.pack(order + entry, tag, 4, tags[tag], values[tag]) for tag in sorted(tags))
-        packed = struct.pack(order + ("Q" if big else "H"), 7) + entries + bytes(8 if big else 4)
-        return head + packed + bytes(8 * strips + 256)
+        places = {273: [BEGIN] * strips, 279: [256] * strips}
+        return write_tiff(order, {**sizes, **places}, bytes(256), big)
 
     assert reason(make(500_001)) == "TIFF of more than 500,000 strips or tiles"
     if order == "<" and not big:  # the bytes of the others' numbers are Pillow's matter

@@ -1,0 +1,34 @@
+"""TIFFs written by hand, with more layouts than Pillow writes."""
+
+import struct
+from collections.abc import Mapping, Sequence
+
+BEGIN = 16
+"""The byte at which the pixels begin."""
+
+
+def write_tiff(order: str, tags: Mapping[int, int | Sequence[int]], pixels: bytes, big: bool = False) -> bytes:
+    """Writes a TIFF, or a BigTIFF, whose tags hold whole numbers of 32 bits."""
+    word, count = ("Q", "Q") if big else ("I", "H")
+    begin = BEGIN + len(pixels)
+    head = struct.pack(f"{order}HHHQ" if big else f"{order}HI8x", *((43, 8, 0, begin) if big else (42, begin)))
+    size = struct.calcsize(f"{order}{word}")
+    lists_begin = begin + struct.calcsize(f"{order}{count}") + len(tags) * (4 + 2 * size) + size
+    entries = lists = b""
+    for tag, value in sorted(tags.items()):
+        values = [value] if isinstance(value, int) else value
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        if len(packed) > size:
+            lists, packed = lists + packed, struct.pack(f"{order}{word}", lists_begin + len(lists))
+        entries += struct.pack(f"{order}HH{word}", tag, 4, len(values)) + packed.ljust(size, b"\0")
+    mark = b"II" if order == "<" else b"MM"
+    return mark + head + pixels + struct.pack(f"{order}{count}", len(tags)) + entries + bytes(size) + lists
+
+
+def write_planes(order: str, planes: Sequence[bytes], size: tuple[int, int], tags: Mapping[int, int]) -> bytes:
+    """Writes a TIFF of 16-bit samples in separate planes, each one strip; RGB if `tags` do not say otherwise."""
+    width, height = size
+    num_planes, num_bytes = len(planes), len(planes[0])
+    layout = {256: width, 257: height, 258: [16] * num_planes, 259: 1, 262: 2, 277: num_planes, 278: height, 284: 2}
+    strips = {273: [BEGIN + k * num_bytes for k in range(num_planes)], 279: [num_bytes] * num_planes}
+    return write_tiff(order, {**layout, **strips, **tags}, b"".join(planes))
