@@ -3,13 +3,12 @@
 import ast
 import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tfpipe
+from tests.beam_jobs.commands import Ran, run_python
 
 REPOSITORY = Path(__file__).parent.parent
 HEAVY = (
@@ -17,21 +16,18 @@ HEAVY = (
 )
 
 
-def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Runs code as it would run for a user, in this source tree."""
-    command = [sys.executable, "-c", code, *args]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
-
-
 def list_loaded(code: str) -> set[str]:
-    result = run_python(f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))")
+    result = run_python(
+        "-c", f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
+    )
     assert result.returncode == 0, result.stderr
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 
-def run_cli_without(library: str, *commands: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def run_cli_without(library: str, *commands: tuple[str, ...]) -> Ran:
     """Runs command lines one after the other, up to one that succeeds, as if a library were not installed."""
     return run_python(
+        "-c",
         f"""
 import sys
 
@@ -54,7 +50,7 @@ for args in {commands!r}:
         if not code:
             break
 sys.exit(code)
-"""
+""",
     )
 
 
@@ -74,12 +70,15 @@ STEPS: dict[str, set[str]] = {
 
 
 def test_modules_load_no_library_that_they_do_without() -> None:
-    result = run_python(f"""
+    result = run_python(
+        "-c",
+        f"""
 import json, sys
 for step in {[*STEPS]!r}:
     exec(step)
     print(json.dumps([step, [name for name in {HEAVY!r} if name in sys.modules]]))
-""")
+""",
+    )
     assert result.returncode == 0, result.stderr
     assert {step: set(loaded) for step, loaded in map(json.loads, result.stdout.splitlines())} == STEPS
 
@@ -98,7 +97,9 @@ assert "beam_jobs" not in sys.modules
 
 def test_readers_name_the_extra() -> None:
     # The readers' own tests check that they load no TensorFlow.
-    result = run_python("""
+    result = run_python(
+        "-c",
+        """
 import importlib, sys
 sys.modules.update(torch=None, jax=None)
 for module in ("tfpipe.readers.torch", "tfpipe.readers.jax"):
@@ -106,7 +107,8 @@ for module in ("tfpipe.readers.torch", "tfpipe.readers.jax"):
         importlib.import_module(module)
     except ImportError as error:
         print(f"{type(error).__name__}: {error}")
-""")
+""",
+    )
     assert result.stdout.splitlines() == [
         f"MissingDependencyError: `tfpipe.readers.{library}` needs {name}. Install it with: pip install '.[{library}]' "
         "in a checkout of tfpipe."
@@ -137,7 +139,7 @@ for args in {commands!r}:
     assert not loaded, (args, loaded)
 print("none")
 """
-    result = run_python(code)
+    result = run_python("-c", code)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "none"
     assert result.stdout.count("Usage: tfpipe") == 1 + len(COMMANDS)
@@ -148,9 +150,7 @@ def test_help_is_quick() -> None:
 
     def measure() -> float:
         before = _read_cpu_s()
-        result = subprocess.run(
-            [sys.executable, "-m", "tfpipe", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-        )
+        result = run_python("-m", "tfpipe", "--help")
         assert result.returncode == 0, result.stderr
         assert "shard" in result.stdout
         return _read_cpu_s() - before
@@ -199,6 +199,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_a_small_job_loads_neither_masked_arrays_nor_what_starts_processes(tmp_path: Path) -> None:
     """NumPy's masked arrays cost a twentieth of the command, and a fork server more than half of it."""
     result = run_python(
+        "-c",
         """
 import sys
 from beam_jobs import shard_job

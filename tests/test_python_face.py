@@ -17,8 +17,8 @@ from tensorflow.experimental import dtensor
 
 import tfpipe
 from beam_jobs.config import ShardConfig
+from tests.beam_jobs.commands import run_python
 from tests.refusals import refusal
-from tests.test_imports import run_python
 from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.keras import KerasBatches
@@ -100,7 +100,9 @@ def test_what_opens_a_dataset_refuses_another_type() -> None:
 
 def test_a_missing_framework_is_a_sentence() -> None:
     names = ("build_dataset", "distribute_dataset", "steps_per_epoch", "masked_sum")
-    done = run_python(f"""
+    done = run_python(
+        "-c",
+        f"""
 import sys
 sys.modules["tensorflow"] = None
 import tfpipe
@@ -109,7 +111,8 @@ for name in {names}:
         getattr(tfpipe, name)
     except tfpipe.errors.MissingDependencyError as error:
         print(error)
-""")
+""",
+    )
     for name, line in zip(names, done.stdout.splitlines(), strict=True):
         assert line.startswith(f"`tfpipe.{name}` needs TensorFlow. Install it with: pip install ")
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 
 T = TypeVar("T")
+Ran = subprocess.CompletedProcess[str]
 
 
 def start_command(*args: object, command: str = "shard", **options: Any) -> subprocess.Popen[str]:
@@ -26,6 +27,12 @@ def start_command(*args: object, command: str = "shard", **options: Any) -> subp
         start_new_session=True,
         **options,
     )
+
+
+def run_python(*words: object, cwd: Path = ROOT, seconds: float = 240, **environment: str) -> Ran:
+    """Runs this Python with further variables in the environment, and waits for its end."""
+    command, variables = [sys.executable, *map(str, words)], {**os.environ, **environment}
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def finish_command(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,7 +11,7 @@ import pytest
 
 from beam_jobs.__main__ import jobs
 from beam_jobs.config import ShardConfig
-from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.commands import run_python
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Ran, Tfpipe
@@ -110,17 +109,6 @@ def test_a_mistake_is_a_sentence_and_an_exit_code(words: list[str], code: int, m
     assert message in done.err
 
 
-def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 NOTE_IMPORTS = """
 import multiprocessing, os, sys
 
@@ -150,7 +138,7 @@ def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str,
     source = write_files(tmp_path / "in", make_photos({"cat": 4}))
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
     words = ("shard", str(source), str(tmp_path / "out"), "--workers=1", f"--runner={runner}")
-    done = run_module(module, *words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
+    done = run_python("-m", module, *words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/out is complete: ")
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]

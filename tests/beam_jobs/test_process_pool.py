@@ -13,7 +13,7 @@ import pytest
 
 from beam_jobs.process_pool import map_in_order, map_unordered
 from beam_jobs.storage import job_stores
-from tests.beam_jobs.commands import ROOT, list_processes, wait_for
+from tests.beam_jobs.commands import ROOT, list_processes, run_python, wait_for
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
 
@@ -134,8 +134,5 @@ def test_an_interrupt_leaves_no_process_that_has_just_been_started(tmp_path: Pat
     """It would not find its parent's semaphores, and print a traceback."""
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    run = run_python(script, PYTHONPATH=str(ROOT))
     assert (run.stdout, run.stderr, run.returncode) == ("interrupted\n", "", 0)

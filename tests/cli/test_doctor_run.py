@@ -4,8 +4,6 @@ import dataclasses
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.beam_jobs.commands import run_python
 from tests.integrity.made import payload, write_dataset
 from tests.several_images import write_several
 from tfpipe.cli import doctor_run
@@ -284,12 +283,8 @@ def large_records(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"order": "throughput"}, {"cache": "bytes"}, {"training": False}], ids=str)
 def test_the_process_takes_what_doctor_says(large_records: Path, options: dict[str, object]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(large_records), json.dumps(options)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", CODE, large_records, json.dumps(options))
+    assert done.returncode == 0, done.stderr
     found, peak_bytes = json.loads(done.stdout.splitlines()[-1])
     amount, unit = found.split(" with the program ")[1].split(". ")[0].split()
     assert float(amount) * {"MB": 1e6, "GB": 1e9}[unit] == pytest.approx(peak_bytes, rel=0.2), found

@@ -1,17 +1,15 @@
 """The entry point: tracebacks, and interrupts where Python ignores exceptions, as in a garbage collection."""
 
-import os
 import platform
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.commands import run_python
 from tests.conftest import PATH_OF_REPOSITORY, ROOT, Tfpipe
 from tfpipe import __version__
 from tfpipe.cli.main import describe_installation
@@ -57,14 +55,7 @@ def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_d
     script = tmp_path / "script.py"
     script.write_text(_INTERRUPTED_COMMAND)
     arguments = [str(small_dataset) if word == "DATASET" else word for word in command.split()]
-    run = subprocess.run(
-        [sys.executable, str(script), module, *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    run = run_python(script, module, *arguments, cwd=tmp_path, PYTHONPATH=PATH_OF_REPOSITORY)
     assert run.returncode == 130, run.stderr
     assert "Exception ignored" not in run.stderr
     assert "Traceback" not in run.stderr

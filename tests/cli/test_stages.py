@@ -1,7 +1,6 @@
 """--stages on real runs: a function of the user's changes the pipeline that a command profiles or checks."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.commands import run_python
 from tests.conftest import PATH_OF_REPOSITORY, Tfpipe
 
 pytest.importorskip("tensorflow")
@@ -47,14 +47,7 @@ def raise_error(stages):
 
 def run_process(folder: Path, *args: object) -> "subprocess.CompletedProcess[str]":
     (folder / "user_stages.py").write_text(MODULE)
-    return subprocess.run(
-        [sys.executable, "-m", "tfpipe", *map(str, args)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return run_python("-m", "tfpipe", *args, cwd=folder, PYTHONPATH=PATH_OF_REPOSITORY, CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 import tfpipe
+from tests.beam_jobs.commands import run_python
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine import record_reader
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -79,9 +78,7 @@ def write_shards(folder: Path, count: int) -> Path:
 
 
 def run(program: str, *args: object) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", PROGRAM + program, *map(str, args)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = run_python("-c", PROGRAM + program, *args, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     return done.returncode, done.stdout, done.stderr[-2000:]
 
 

@@ -1,8 +1,5 @@
 """Real protocol servers on loopback: an emulator of Google's store and one of Amazon's, each behind a proxy."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from itertools import count
@@ -12,7 +9,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.storage import job_stores
-from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.commands import Ran, run_python
 from tests.object_stores.google_xml import GoogleProxy
 from tests.object_stores.proxy import Proxy
 from tfpipe.storage.file_store import split_url
@@ -59,17 +56,9 @@ class Cloud:
         """Returns the uploads in parts that were neither completed nor aborted."""
         raise NotImplementedError
 
-    def run(self, *args: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: object, code: int = 0, **environment: str) -> Ran:
         """Runs a real `tfpipe` command that finds this store."""
-        process = subprocess.run(
-            [sys.executable, "-m", "tfpipe", *map(str, args)],
-            cwd=ROOT,
-            env={**os.environ, **self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        process = run_python("-m", "tfpipe", *args, **{**self.environment, **environment})
         assert process.returncode == code, process.stderr
         return process
 

@@ -1,18 +1,15 @@
 """A Dataflow service on loopback. It takes a job, runs it by replaying the staged files, and serves its metrics."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.beam_jobs.commands import Ran, run_python
 from tests.object_stores.proxy import Answer, Server, answer_json
 
-ROOT = Path(__file__).resolve().parents[2]
 _JOBS = re.compile(r"/sandbox/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/?]+))?(/messages|/metrics)?")
 _NOW = "2026-11-21T00:00:00Z"
 
@@ -28,7 +25,7 @@ class Service(Server):
         self.state: str | None = None
         self.worker_python: str | None = None
         self.looks = 0
-        self._ended: dict[str, subprocess.CompletedProcess[str]] = {}
+        self._ended: dict[str, Ran] = {}
 
     @property
     def url(self) -> str:
@@ -86,14 +83,7 @@ class Service(Server):
         request.write_text(json.dumps(self.jobs[name]))
         words = [str(request), str(self.folder / name), *([self.worker_python] if self.worker_python else [])]
         if self.state is None:
-            self._ended[name] = subprocess.run(
-                [sys.executable, "-m", "tests.object_stores.replay", *words],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                env=os.environ,
-                check=False,
-            )
+            self._ended[name] = run_python("-m", "tests.object_stores.replay", *words)
 
     def describe(self, name: str, project: str, region: str) -> dict[str, Any]:
         state = self.state or "JOB_STATE_RUNNING"

@@ -4,13 +4,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.commands import ROOT, run_python
 from tests.beam_jobs.images import make_jpeg
 from tests.object_stores.conftest import Cloud
 from tests.object_stores.hub_server import HubServer
@@ -48,15 +46,7 @@ READERS = {
 
 def run(extras: str, *args: object, **environment: str) -> str:
     """Runs Python as in an environment with some extras, and returns what it prints."""
-    process = subprocess.run(
-        [sys.executable, *map(str, args)],
-        cwd=ROOT,
-        env={**os.environ, **environment, "ONLY_EXTRAS": extras, "PYTHONPATH": HIDING},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    process = run_python(*args, **environment, ONLY_EXTRAS=extras, PYTHONPATH=HIDING)
     assert process.returncode == 0, process.stderr
     return process.stdout
 

@@ -3,11 +3,8 @@
 import gc
 import itertools
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.commands import run_python
 from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, serve_to_this_process
@@ -118,15 +115,7 @@ def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> No
 @pytest.mark.slow
 def test_tensorflows_own_client_reads_in_throughput_order(store: FolderStore, copy: Path) -> None:
     """In that order a run goes on with any records; an evaluation is that of a local copy."""
-    done = subprocess.run(
-        [sys.executable, "-c", _READ, "gs://data/photos", str(copy)],
-        cwd=ROOT,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-c", _READ, "gs://data/photos", copy, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     assert done.returncode == 0, done.stderr[-3000:]
     remote, local = json.loads(done.stdout.splitlines()[-1])
     assert (remote.pop(1), local.pop(1)) == ("throughput", "exact")

@@ -1,12 +1,12 @@
 """The reader for JAX on four devices."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
+
+from tests.beam_jobs.commands import run_python
 
 # How many devices there are is settled when JAX is loaded.
 CODE = """
@@ -53,9 +53,7 @@ next(left_open)
 
 @pytest.fixture(scope="module")
 def results(small_dataset: Path) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(small_dataset)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python("-c", CODE, small_dataset)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tfpipe
+from tests.beam_jobs.commands import run_python
 from tests.conftest import ROOT
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, make_records
@@ -261,11 +262,7 @@ def test_neither_tensorflow_nor_beam_is_loaded(tmp_path: Path) -> None:
         f"tfpipe.write(make_shard, {str(tmp_path / 'out')!r}, SCHEMA, num_shards=1, workers=0); "
         "print(json.dumps([name for name in ('tensorflow', 'apache_beam', 'PIL') if name in sys.modules]))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert json.loads(result.stdout) == []
+    assert json.loads(run_python("-c", code, PYTHONPATH=str(ROOT)).stdout) == []
 
 
 IMAGES = {"image": fields.Image(), "mask": fields.Mask(), "class": fields.Label(("cat", "dog"))}
