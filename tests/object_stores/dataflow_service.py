@@ -1,4 +1,4 @@
-"""A Dataflow service on loopback. It takes a job, runs it by replaying the staged files, and serves its metrics."""
+"""A Dataflow service on loopback. It takes a job, runs it by replaying the staged files, and serves its state."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from tests.beam_jobs.commands import Ran, run_python
 from tests.object_stores.proxy import Answer, Server, answer_json
 
-_JOBS = re.compile(r"/sandbox/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/?]+))?(/messages|/metrics)?")
+_JOBS = re.compile(r"/sandbox/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/?]+))?(/messages)?")
 _NOW = "2026-11-21T00:00:00Z"
 
 
@@ -24,7 +24,6 @@ class Service(Server):
         self.refuse: tuple[int, str] | None = None
         self.state: str | None = None
         self.worker_python: str | None = None
-        self.looks = 0
         self._ended: dict[str, Ran] = {}
 
     @property
@@ -43,9 +42,8 @@ class Service(Server):
             return answer_json(self.submit(json.loads(body), match[1], match[2]))
         if match is None or match[3] not in self.jobs:
             return answer_json({"error": {"code": 404, "message": path}}, 404)
-        if match[4] is not None:
-            return answer_json(self.messages(match[3]) if match[4] == "/messages" else self.metrics(match[3]))
-        return answer_json(self.describe(match[3], match[1], match[2]))
+        name = match[3]
+        return answer_json(self.messages(name) if match[4] else self.describe(name, match[1], match[2]))
 
     @cached_property
     def credentials(self) -> Path:
@@ -98,26 +96,3 @@ class Service(Server):
             return {"jobMessages": []}
         error = {"id": "1", "time": _NOW, "messageText": done.stderr, "messageImportance": "JOB_MESSAGE_ERROR"}
         return {"jobMessages": [error]}
-
-    def metrics(self, name: str) -> dict[str, Any]:
-        self.looks += 1
-        done = self._ended.get(name)
-        counts = {"images": self.looks, "bytes": 1000 * self.looks}  # while it runs, an image for each look
-        if done is not None and not done.returncode:
-            counts = json.loads(done.stdout.splitlines()[-1])
-        return {
-            "metricTime": _NOW,
-            "metrics": [
-                {
-                    "name": {
-                        "origin": "user",
-                        "name": word,
-                        "context": {"namespace": "tfpipe", "step": "s3", **tentative},
-                    },
-                    "scalar": count,
-                    "updateTime": _NOW,
-                }
-                for word, count in counts.items()
-                for tentative in ({}, {"tentative": "true"})
-            ],
-        }

@@ -18,7 +18,7 @@ from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.runners import dataflow
+from beam_jobs.runners import base, dataflow
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
 from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
@@ -60,7 +60,6 @@ def cloud(google: Google, service: Service, build_once: Callable[..., str], monk
     # Beam wants an endpoint without a port, or calls it no service and leaves out half of what it does for one.
     monkeypatch.setattr(PipelineOptionsValidator, "validate_endpoint_url", lambda *_: True)
     service.refuse = service.state = service.worker_python = None
-    service.looks = 0
 
     class Clock:
         time = staticmethod(time.time)
@@ -70,7 +69,7 @@ def cloud(google: Google, service: Service, build_once: Callable[..., str], monk
             time.sleep(seconds / 10)
 
     monkeypatch.setattr(dataflow_runner, "time", Clock)
-    monkeypatch.setattr(dataflow, "METRICS_EVERY_S", 0.3)
+    monkeypatch.setattr(base, "LIST_EVERY_S", 0.3)
     monkeypatch.setattr(dataflow, "build_wheel", build_once)
     return google
 
@@ -93,9 +92,8 @@ def test_a_job_makes_the_dataset_of_a_local_run(cloud, service: Service, photos:
     result = shard_job.run(ShardConfig(source, output, num_shards=4), arguments(service), observer)
     assert cloud.tree(output) == read_tree(tmp_path / "out")
     assert (result.manifest.splits["train"].records, result.manifest.quarantined, result.kept_shards) == (13, 1, 0)
-    size = sum(map(len, photos.values()))
-    assert Progress(2, 14, bytes=2000, num_shards=4) in observer.progresses  # while it ran
-    assert observer.progresses[-1] == Progress(14, 14, bytes=size, bad=1, shards=4, num_shards=4)
+    assert Progress(0, 14, num_shards=4) in observer.progresses  # while it ran
+    assert observer.progresses[-1] == Progress(14, 14, shards=4, num_shards=4)
     assert observer.submissions == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
 
 
@@ -218,7 +216,7 @@ def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, photos: dict[str
     where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
     process = start_command(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
     num_jobs = len(service.jobs)
-    wait_for(lambda: len(service.jobs) > num_jobs and service.looks, 60)
+    wait_for(lambda: len(service.jobs) > num_jobs and service.log[-1].method == "GET", 60)  # it watches the job
     process.send_signal(signal.SIGINT)
     code, out, err = finish_command(process)
     assert (code, out) == (130, "")
