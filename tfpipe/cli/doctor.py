@@ -16,13 +16,6 @@ from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_c
 @command(example="tfpipe doctor flowers --batch-size 256")
 @click.argument("dataset")
 @pipeline_options
-@click.option(
-    "--tpu",
-    metavar="NAME",
-    envvar="TPU_NAME",
-    show_envvar=True,
-    help='Check for training on this TPU: "local", a name, or grpc://address:port. The TPU is not started.',
-)
 @config_options(TargetConfig)
 def doctor(dataset: str, split: str | None, config: str | None, stages: str | None, **options: Any) -> None:
     """Check whether DATASET, the pipeline and this machine are ready for training, before it costs anything.
@@ -33,7 +26,7 @@ def doctor(dataset: str, split: str | None, config: str | None, stages: str | No
     as_json, given = options.pop("as_json"), {name: options.pop(name) for name in ("image_size", "cpu_budget")}
     pipeline = read_config(config, options.pop("batch_size"), given=given)
     variables = tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name))
-    target = TargetConfig(tpu=options.pop("tpu") or None, tpu_variables=variables, **drop_missing(options))
+    target = TargetConfig(tpu_variables=variables, **{"tpu": dict(variables).get("TPU_NAME"), **drop_missing(options)})
     require_tensorflow("doctor")
     with quiet_start():
         from tfpipe.cli.doctor_run import count_local_replicas, run_checks

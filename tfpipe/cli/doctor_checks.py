@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfpipe.cli.shared.checks import Check
-from tfpipe.system.options import Count, check_options, option
+from tfpipe.system.options import Count, Text, check_options, option
 from tfpipe.system.units import human_count
 
 OLDEST_TENSORFLOW = (2, 18)
@@ -22,8 +22,8 @@ class TargetConfig:
     """The accelerator that the pipeline feeds.
 
     Attributes:
-        tpu: The TPU: "local" for the one of this machine, the name of a TPU node, or "grpc://address:port". None: there
-            is no TPU. Default: None.
+        tpu: The TPU for which to check, without starting it: local for that of this machine, the name of a node, or
+            grpc://address:port. None: that of TPU_NAME in the environment, or there is none. Default: None.
         num_replicas: The number of replicas of all hosts together. None: one on each accelerator of this machine, on
             each host. At least 1. Default: None.
         num_hosts: The number of hosts that read. At least 1. Default: 1.
@@ -34,7 +34,7 @@ class TargetConfig:
         ConfigError: A number is too low.
     """
 
-    tpu: str | None = None
+    tpu: str | None = option(Text(), None, metavar="NAME")
     num_replicas: int | None = option(Count(1), None)
     num_hosts: int = option(Count(1), 1)
     tpu_variables: tuple[tuple[str, str], ...] = ()

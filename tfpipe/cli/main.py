@@ -118,10 +118,11 @@ def print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Prints the versions and exits, if the user asked; click calls it."""
     if not asked:
         return
+    facts = describe_installation()
     if ctx.params["as_json"]:
-        click.echo(json.dumps(describe_installation()))
+        click.echo(json.dumps(facts))
     else:
-        for name, version in _get_versions().items():
+        for name, version in {"tfpipe": facts["tfpipe"], "Python": facts["python"], **facts["libraries"]}.items():
             click.echo(f"{name} {version}")
     ctx.exit()
 
@@ -131,12 +132,11 @@ def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
 
     It is made to be published, so it names no path, host, person or dataset; a broken TensorFlow is not loaded.
     """
-    versions = _get_versions()
     devices = {name: len(list((root / "dev").glob(pattern))) for name, pattern in _DEVICES.items()}
     return {
-        "tfpipe": versions.pop("tfpipe"),
-        "python": versions.pop("Python"),
-        "libraries": versions,
+        "tfpipe": __version__,
+        "python": platform.python_version(),
+        "libraries": extras.get_versions(extras.LIBRARIES),
         "system": ", ".join(filter(None, [f"{platform.system()} {platform.machine()}", " ".join(platform.libc_ver())])),
         "processor": host_limits.read_processor_name(root),
         "cores": host_limits.usable_cpus(root),
@@ -145,11 +145,6 @@ def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
         "available_bytes": host_limits.available_memory_bytes(root),
         "devices": {name: count for name, count in devices.items() if count},
     }
-
-
-def _get_versions() -> dict[str, str]:
-    found = {"tfpipe": __version__, "Python": platform.python_version()}
-    return {**found, **extras.get_versions(extras.LIBRARIES)}
 
 
 @click.group(

@@ -49,7 +49,13 @@ def serve(as_json: bool, **options: Any) -> None:
         stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda signum, _: stopped.append(signum))
-        _print_json(service, made) if as_json else _print(service, config, made)
+        if as_json:
+            workers = [
+                {"address": address, "pid": pid} for address, pid in zip(service.addresses, service.pids, strict=True)
+            ]
+            click.echo(json.dumps({"pid": os.getpid(), "workers": workers, **({"token": made} if made else {})}))
+        else:
+            _print(service, config, made)
         service.run_until(lambda: bool(stopped))
 
 
@@ -64,15 +70,7 @@ def _print(service: "Service", config: ServiceConfig, token: str) -> None:
         click.echo(f"Only this machine reaches {config.host}; others need --host 0.0.0.0.")
 
 
-def _print_json(service: "Service", token: str) -> None:
-    workers = [{"address": address, "pid": pid} for address, pid in zip(service.addresses, service.pids, strict=True)]
-    click.echo(json.dumps({"pid": os.getpid(), "workers": workers, **({"token": token} if token else {})}))
-
-
-@command(
-    example="tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
-    name="serve-check",
-)
+@command(example="tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers", name="serve-check")
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
 @config_options(ServiceOptions, without=("workers", "share", "timeout_s"))

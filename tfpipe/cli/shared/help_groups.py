@@ -64,7 +64,7 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options; click calls it."""
         *options, _ = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
-        places = [_get_place(option) for option in options]
+        places = [(getattr(option, "group", ""), getattr(option, "rare", False)) for option in options]
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group, _ in places if group}
         groups[""] = []
         for (group, rare), option in sorted(zip(places, options, strict=True), key=lambda pair: pair[0][1]):
@@ -86,11 +86,6 @@ class GroupedCommand(click.Command):
             with formatter.indentation():
                 formatter.write_text(f"Example: {self.example}")
         super().format_epilog(ctx, formatter)
-
-
-def _get_place(option: click.Option) -> tuple[str, bool]:
-    """Returns the group of an option, and whether it is rare."""
-    return (option.group, option.rare) if isinstance(option, HelpOption) else ("", False)
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -88,33 +88,30 @@ class ShardDisplay(_Display, ShardObserver):
         self._last: Progress | None = None
         self._job: SubmittedJob | None = None
 
-    def note(self, text: str) -> None:
-        """Prints a sentence."""
-        self._print(text)
-
     def plan(self, plan: "Plan") -> None:
         """Says what is about to be written."""
         self._recent.clear()  # until here it counted the images that were listed
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
         shards = f"{human_count(len(plan.shards), 'shard')} ({splits})"
-        self._print(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
+        self.note(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
         if twins := find_twins(plan.listing.label_names):
             more = f" There are {len(twins) - 1:,} more such." if len(twins) > 1 else ""
             looks_same = len({unicodedata.normalize("NFC", name) for name in twins[0]}) == 1
             names = " and ".join(map(ascii if looks_same else repr, twins[0]))
-            self._print(f"Classes {names} differ only in case, white space or Unicode form.{more}")
+            self.note(f"Classes {names} differ only in case, white space or Unicode form.{more}")
         if self._live is not None:
             self._live.update(self._task, description="Sharding", total=plan.num_images)
 
     def submitted(self, job: "SubmittedJob") -> None:
         """Says where a browser shows the job."""
         self._job = job
-        self._print(f"Dataflow job {job.id}: {job.page}")
+        self.note(f"Dataflow job {job.id}: {job.page}")
 
     def progress(self, progress: Progress) -> None:
         """Shows how far the job is."""
         if progress.total is None:
-            self._show(progress.done, 0, 0, lambda: self._format_listing(progress))
+            line = f"{progress.done:,} images listed"
+            self._show(progress.done, 0, 0, lambda: f"{line}  {self._rates()[0]:,.0f} images/s")
             return
         self._last = progress
         self._show(progress.done, progress.bytes, progress.done, lambda: self._format(progress, progress.total or 0))
@@ -133,14 +130,12 @@ class ShardDisplay(_Display, ShardObserver):
         done = f"{self._last.shards} of {self._last.num_shards} shards are finished. " if self._last else ""
         echo(f"Interrupted. {done}Run the same command again to go on.", err=True)
 
-    def _print(self, line: str) -> None:
+    def note(self, text: str) -> None:
+        """Prints a sentence."""
         if self._live is not None:
-            self._live.console.print(clean_text(line), highlight=False, markup=False, soft_wrap=True)
+            self._live.console.print(clean_text(text), highlight=False, markup=False, soft_wrap=True)
         else:
-            echo(line, err=True)
-
-    def _format_listing(self, progress: Progress) -> str:
-        return f"{progress.done:,} images listed  {self._rates()[0]:,.0f} images/s"
+            echo(text, err=True)
 
     def _format(self, progress: Progress, total: int) -> str:
         rate, bytes_per_s = self._rates()
