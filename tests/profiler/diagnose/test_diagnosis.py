@@ -109,8 +109,8 @@ BOTTLENECKS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "python": (
         {"stages": (make_stage("decode", 500, parallelism=4), PYTHON), "host": {"cpu_fraction": 0.4}},
-        "jitter", "jitter is a Python function that holds Python's lock: 1,000 µs for each image, 100% of the time. So "
-        "it gives 1,000 images/s with any number of threads, as a run with 1 and with 2 showed.",
+        "jitter", "jitter is a Python function that holds Python's lock: 1,000 µs for each image, so 1,000 images/s "
+        "with any number of threads.",
     ),
     "lock": (
         {"stages": (LOCKED,), "host": {"cpu_fraction": 0.1}},

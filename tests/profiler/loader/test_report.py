@@ -30,8 +30,7 @@ def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() ->
     text = to_text(make_report(make_starving()))
     assert text.startswith(
         "Bottleneck: starving threads (torch.set_num_threads)\n\n"
-        "PyTorch computes in 2 threads, and this loader gets 0.4 of 2 cores: it waits for a core in 80 % of the time, "
-        "and the threads for each other.\n"
+        "PyTorch computes in 2 threads, and this loader gets 0.4 of 2 cores: it waits for a core in 80 % of the time.\n"
     )
     assert (
         "1. Call `torch.set_num_threads(1)` (your code)\n   10 images/s, 50 % idle predicted. 50 % of the loader's "

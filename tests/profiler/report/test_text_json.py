@@ -153,8 +153,7 @@ def test_without_a_step_the_rate_the_stages_and_the_fixes_are_told() -> None:
         "",
         "The 4 cores are 95% busy, 63% of it in decode: 2,400 µs of a core for each image.",
         "This pipeline gives 1,000 images/s; this host's cores allow 1,053; its storage 10,000.",
-        "100 batches in 10.0 s. With --step-ms MS, the time of a step of your training, this says how long your "
-        "accelerator waits.",
+        "100 batches in 10.0 s. With --step-ms it says how long an accelerator waits.",
         "4 cores 95 % busy; memory at most 1.0 GB; reads 100.0 MB/s; first batch after 0.5 s.",
     ]
     assert "decode               2,400     63%                   4      150" in lines

@@ -70,10 +70,8 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     if (late := _check_first_batch(profile)) is not None:
         return late
     if step.idle <= NO_IDLE:
-        reason = (
-            f"The accelerator is never idle: a step takes {step.step_s.median * 1e3:,.1f} ms, and its batch is there "
-            "before. Only a faster step makes this training faster."
-        )
+        reason = f"The accelerator is never idle: a step takes {step.step_s.median * 1e3:,.1f} ms."
+        reason += " Only a faster step makes this training faster."
         return Bottleneck("accelerator", reason, step.required_rate)
     if profile.config.service.workers:
         return _find_service_bottleneck(profile)
@@ -107,20 +105,15 @@ def _check_slowest(profile: PipelineProfile) -> Bottleneck | None:
 
 def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
     """Returns a stage of which a lock lets one call run at a time."""
-    rate = profile.images_per_second
     stage = next(stage for stage in profile.stages if stage.name == name)
     limit = profile.demand.get_stage_limit(name)
-    share = min(rate / limit, 1.0)
     if stage.waits:
         what = f"{name} waits behind a lock of its own that one call holds at a time"
     elif stage.holds_python_lock:
         what = f"{name} is a Python function that holds Python's lock"
     else:
         what = f"{name} computes behind a lock that one call holds at a time"
-    reason = (
-        f"{what}: {1e6 / limit:,.0f} µs for each image, {share:.0%} of the time. So it gives {limit:,.0f} images/s "
-        "with any number of threads, as a run with 1 and with 2 showed."
-    )
+    reason = f"{what}: {1e6 / limit:,.0f} µs for each image, so {limit:,.0f} images/s with any number of threads."
     return Bottleneck(name, reason, limit)
 
 
@@ -150,11 +143,8 @@ def _describe_busy(host: HostUse) -> str:
 def _explain_small_batches(profile: PipelineProfile, busy: str) -> Bottleneck:
     demand = profile.demand
     other_s, images = demand.cpu_s["other"], profile.step.images_per_step
-    share = other_s / sum(demand.cpu_s.values())
-    reason = (
-        f"{busy}, {share:.0%} of it in handing over batches: "
-        f"{1e6 * other_s * images:,.0f} µs of a core for each batch of {images}."
-    )
+    busy += f", {other_s / sum(demand.cpu_s.values()):.0%} of it in handing over batches"
+    reason = f"{busy}: {1e6 * other_s * images:,.0f} µs of a core for each batch of {images}."
     return Bottleneck("batch", reason, demand.cpu_limit)
 
 
@@ -284,19 +274,16 @@ def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the fixes that make the first step come earlier, or a shuffle smaller, and leave the steady state."""
     for held in profile.held:
         if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
-            reason = (
-                f"{held.stage} holds {held.number:,} {held.what}, {human_bytes(held.num_bytes)}, before the first "
-                f"batch. As records they are {human_bytes(held.number * profile.dataset.record_bytes)}."
-            )
+            size, stored = map(human_bytes, (held.num_bytes, held.number * profile.dataset.record_bytes))
+            holds = f"{held.stage} holds {held.number:,} {held.what}, {size}, before the first batch"
             instruction = f"Shuffle records before they are decoded, and not in the stage {held.stage}."
+            reason = f"{holds}. As records they are {stored}."
             yield Fix(Effort.OPTION, reason, instruction=instruction, action="move_stage", stage=held.stage)
     if profile.first_batch_s <= SLOW_FIRST_BATCH_S or not profile.dataset.shuffled_records:
         return
     share = _GOOD_FIRST_BATCH_S / profile.first_batch_s
-    reason = (
-        f"{share:.0%} as much is read before the first batch, which took {profile.first_batch_s:.1f} s and then takes "
-        f"about {_GOOD_FIRST_BATCH_S:.0f}; it mixes less."
-    )
+    less = f"{share:.0%} as much is read before the first batch"
+    reason = f"{less}, which then takes about {_GOOD_FIRST_BATCH_S:.0f} s; it mixes less."
     yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, share))
 
 

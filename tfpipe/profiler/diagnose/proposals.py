@@ -332,10 +332,7 @@ def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
         skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
         if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
             continue
-        reason = (
-            f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
-            "for each that stays."
-        )
+        reason = f"{stage.name} drops {1 - share:.0%} of the images: {1 / share:.1f} are decoded for each that stays."
         names_before = names[:place]
         handed = _count_handovers(names_before, share, skipped) / _count_handovers(names_before, share, [])
         left = dict.fromkeys(skipped, share)
@@ -369,10 +366,8 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
         )
     if facts is not None and facts.random is False and profile.config.training:
         yield from _cache_behind(profile, stage, takes)
-    instruction = (
-        f"Make {_name(name)} cheaper, which is work for you: the prediction is for {cheap_us:,.0f} µs for each image "
-        f"in place of {cost_us:,.0f}."
-    )
+    change = f"for {cheap_us:,.0f} µs for each image in place of {cost_us:,.0f}"
+    instruction = f"Make {_name(name)} cheaper, which is work for you: the prediction is {change}."
     lighter, reason = demand.scale({name: _CHEAPER}), f"{name} takes {share:.0%} of the processor time."
     yield Fix(Effort.REWRITE, reason, lighter, instruction=instruction, action="rewrite_stage", stage=name)
 
@@ -462,9 +457,7 @@ def _narrow(profile: PipelineProfile) -> Iterator[Fix]:
         if stage.name not in profile.dataset.own_stages or grows < _GROWS or stage.name in profile.dataset.late_caches:
             continue
         lighter = profile.demand.scale({**dict.fromkeys(names[place + 1 :], 1 / grows), stage.name: 0.0})
-        reason = (
-            f"{stage.name} makes {grows:.0f} bytes of each byte, {human_bytes(stage.bytes_out_per_image)} for an "
-            "image, and all that stands behind it must copy them."
-        )
+        size = human_bytes(stage.bytes_out_per_image)
+        reason = f"{stage.name} makes {grows:.0f} bytes of each, {size} for an image, which all stages behind it copy."
         what = f"Leave the values as small as they are in front of {stage.name}, and widen them on the accelerator."
         yield Fix(Effort.WASTE, reason, lighter, instruction=what, action="move_to_device", stage=stage.name)

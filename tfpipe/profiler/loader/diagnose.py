@@ -185,10 +185,8 @@ def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
     is_many = threads == 1 or threads > choose_threads(profile)
     if pool_s > _MANY_THREADS * cpu_s and profile.delay >= _DELAYED and is_many:
         whose = "A library computes in threads of its own" if threads == 1 else f"PyTorch computes in {threads} threads"
-        reason = (
-            f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.host.cores, 'core')}: it "
-            f"waits for a core in {_show(profile, 'no core')} of the time, and the threads for each other."
-        )
+        gets = f"this loader gets {profile.used_cores:.1f} of {human_count(profile.host.cores, 'core')}"
+        reason = f"{whose}, and {gets}: it waits for a core in {_show(profile, 'no core')} of the time."
         yield Bottleneck("starving threads", reason, where="" if threads == 1 else "torch.set_num_threads")
     excess = list_excess(profile)
     # In order, every worker waits for the slow one in the end; what lies in the queues bridges a part.
@@ -212,10 +210,8 @@ def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
     """Yields Python's lock, a loader without workers, and what workers wait for: the main process, or one of them."""
     share, where = profile.share("lock"), find_function(profile, "functions")[0]
     if share >= _ON_LOCK and profile.share("handing over") <= _MOVED * (1 - share):
-        reason = (
-            f"Threads of one process wait for Python's lock in {_show(profile, 'lock')} of their time. One at a time "
-            f"computes, however many there are{f'; most of it in {where}' if where else ''}."
-        )
+        reason = f"Threads of one process wait for Python's lock in {_show(profile, 'lock')} of their time"
+        reason += f"{_put_in(where)}. One at a time computes, however many there are."
         yield Bottleneck("lock", reason, where=where)
     if not profile.workers:
         text, where = _explain_largest(profile)
@@ -228,18 +224,14 @@ def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
     if share >= _MAIN and idle >= _STALLED:
         name = max((one for one in ACTIVITIES[:-3] if one != "waiting"), key=main.sum)
         where = next((place for place, activity, _ in main.functions if activity == name), "")
-        reason = (
-            f"The process of the trainer is busy with batches for {human_share(min(share, 1.0))} of the time, most of "
-            f"it {name}{_put_in(where)}, while its workers have nothing to do for {human_share(idle)}."
-        )
+        reason = f"The process of the trainer is busy with batches for {human_share(min(share, 1.0))} of the time"
+        reason += f", mostly {name}{_put_in(where)}; its workers have nothing to do for {human_share(idle)}."
         yield Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
     if is_worker_slow(profile):
         times = sorted((statistics.median(use.record_s), use.pid) for use in profile.workers if len(use.record_s) > 2)
         others_s = statistics.median(time for time, _ in times[:-1])
-        reason = (
-            f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record, the others "
-            f"{others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
-        )
+        reason = f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record"
+        reason += f", the others {others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
         yield Bottleneck("slow worker", reason, where=f"process {times[-1][1]}")
 
 
@@ -265,10 +257,8 @@ def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:
         yield Bottleneck("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where=where)
     text, where = _explain_largest(profile)
     if workers > 2 * cores:
-        reason = (
-            f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {_show(profile, 'no core')} "
-            "of their time, and each takes memory and time to start."
-        )
+        shared = f"{workers} workers share {human_count(cores, 'core')}"
+        reason = f"{shared}: they wait for one in {_show(profile, 'no core')} of their time, and each takes memory."
         yield Bottleneck("too many workers", reason, where=where)
     if workers < cores:
         reason = f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}"

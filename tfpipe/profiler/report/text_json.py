@@ -79,10 +79,9 @@ def explain_neighbors(profile: Profile) -> str:
     """Returns the sentence about other programs that take the cores, or an empty text if they take hardly any."""
     if not profile.host.is_crowded:
         return ""
-    return (
-        f"Busy neighbors: other programs take {human_share(profile.host.other_cpu_fraction)} of "
-        f"{human_count(profile.host.cores, 'core')}. End them and run this again: the figures hold only beside them."
-    )
+    taken = f"{human_share(profile.host.other_cpu_fraction)} of {human_count(profile.host.cores, 'core')}"
+    advice = "End them and run this again: the figures hold only beside them."
+    return f"Busy neighbors: other programs take {taken}. {advice}"
 
 
 def explain_rates(report: Report) -> str:
@@ -218,15 +217,10 @@ def _summary_lines(report: Report) -> Iterator[str]:
     yield explain_rates(report)
     low, high = human_share(step.idle_fraction.low), human_share(step.idle_fraction.high)
     if step.has_steps:
-        yield (
-            f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
-            f"in {step.wall_s:.1f} s."
-        )
+        steps = f"{step.steps:,} steps in {step.wall_s:.1f} s"
+        yield f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {steps}."
     else:
-        yield (
-            f"{step.steps:,} batches in {step.wall_s:.1f} s. With --step-ms MS, the time of a step of your training, "
-            "this says how long your accelerator waits."
-        )
+        yield f"{step.steps:,} batches in {step.wall_s:.1f} s. With --step-ms it says how long an accelerator waits."
     others = ""
     if host.other_cpu_fraction >= _NOTABLE_SHARE:
         others = f" with this pipeline, {human_share(host.other_cpu_fraction)} with other programs"
@@ -357,10 +351,8 @@ def explain_gain(fix: Fix) -> str:
     """Returns the rate with a fix: as measured, or else as predicted."""
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
         gain = fix.measured_gain
-        return (
-            f"{human_rate(fix.measured_images_per_second)} images/s measured, x {gain.median:.2f} ({gain.low:.2f} to "
-            f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
-        )
+        factor = f"x {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f}): {'kept' if fix.kept else 'not kept'}"
+        return f"{human_rate(fix.measured_images_per_second)} images/s measured, {factor}."
     return f"{_format_rate(fix.predicted_images_per_second, fix.predicted_idle_fraction)} predicted."
 
 
