@@ -129,7 +129,7 @@ def test_evaluation(manifest: Manifest) -> None:
 def test_text_in_the_batch(manifest: Manifest) -> None:
     config = dataclasses.replace(THROUGHPUT, extra_features=("image/filename",))
     shapes, xla = some(manifest, "shapes, xla", config)
-    advice = "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
+    advice = "Leave it out of `extra_features` for training: no compiled step takes strings."
     assert shapes == Check("shapes", "warning", "The batch has text in it: image/filename.", advice)
     assert xla.status == "ok"  # the step is compiled without it
     (shapes,) = some(manifest, "shapes", config, LOCAL_TPU)
@@ -142,8 +142,7 @@ def test_shapes_and_dtypes() -> None:
         "shapes",
         "failure",
         "The shape must be static, and that of image, box is not.",
-        "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
-        "`extra_features`.",
+        "XLA compiles for one shape: give it a size in `pad_to` or the schema, or leave it out of the batch.",
     )
     specs = {"seed": tf.TensorSpec([8, 2], tf.int64), "depth": tf.TensorSpec([8], tf.float64)}
     assert check_shapes(specs, LOCAL_TPU) == Check(

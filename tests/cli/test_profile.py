@@ -111,8 +111,8 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path, tfpipe
         ),
         (
             ("--max-idle", "5"),
-            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
-            "--price-per-hour and --trainer.",
+            "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, --price-per-hour and "
+            "--trainer.",
         ),
         (("--trainer", "fit"), "Without a step there is no idle time."),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),

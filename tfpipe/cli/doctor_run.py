@@ -177,15 +177,10 @@ def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Ch
     name = "shapes"
     # The last batch of an evaluation may be smaller, for which XLA compiles once more.
     if open_shapes := [name for name, spec in specs.items() if not spec.shape[1:].is_fully_defined()]:
-        advice = (
-            "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
-            "`extra_features`."
-        )
+        advice = "XLA compiles for one shape: give it a size in `pad_to` or the schema, or leave it out of the batch."
         return Check(name, "failure", f"The shape must be static, and that of {', '.join(open_shapes)} is not.", advice)
     if strings := [name for name, spec in specs.items() if spec.dtype == tf.string]:
-        advice = (
-            "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
-        )
+        advice = "Leave it out of `extra_features` for training: no compiled step takes strings."
         finding = f"The batch has text in it: {', '.join(strings)}."
         return Check(name, "warning" if target.tpu is None else "failure", finding, advice)
     dtypes = {name: spec.dtype.name for name, spec in specs.items()}
@@ -226,10 +221,8 @@ def _check_memory(facts: _Facts) -> Check:
     held.append("finished batches")
     what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
     program, free = host_limits.peak_memory_bytes(), host_limits.available_memory_bytes()
-    finding = (
-        f"{what[0].upper()}{what[1:]} take about {human_bytes(needed)}, with the program "
-        f"{human_bytes(needed + program)}. {human_bytes(free)} are free."
-    )
+    taken, together, room = map(human_bytes, (needed, needed + program, free))
+    finding = f"{what[0].upper()}{what[1:]} take about {taken}, with the program {together}. {room} are free."
     if needed <= _MEMORY_SHARE * free:
         return Check("memory", "ok", finding)
     return Check("memory", "warning" if needed <= free else "failure", finding, advice)

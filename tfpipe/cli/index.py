@@ -76,10 +76,8 @@ def _format(report: IndexReport) -> Iterator[str]:
         yield f"noticed: {count:,} {kind}"
     yield from report.notes
     if not manifest.random_access:
-        yield (
-            f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
-            "`tfpipe reshard --opaque FILES OUTPUT` writes them for these, packed or not."
-        )
+        yield f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume."
+        yield "`tfpipe reshard --opaque FILES OUTPUT` writes them for these, packed or not."
     yield f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"
 
 

@@ -46,12 +46,7 @@ _MAX_TEXT_SHOWN = 300
     help="Write N records, spread evenly, as a page to look through in a browser: by class, name, size and shape.",
 )
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
-@click.option(
-    "--output",
-    metavar="FILE",
-    help="With --record: write its image, or the first of several, to this file as it is stored; raw pixels become "
-    "a PNG.",
-)
+@click.option("--output", metavar="FILE", help="With --record: write its image, or the first of several, to this file.")
 def inspect(
     dataset: str,
     split: str | None,

@@ -132,10 +132,8 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
     if len(given) > 1:
         raise ConfigError(f"An accelerator has one speed. Give one of {' and '.join(given)}.")
     if not given and (max_idle, options.price_per_hour, options.trainer) != (None, None, "loop"):
-        raise ConfigError(
-            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
-            "--price-per-hour and --trainer."
-        )
+        advice = "Give --step-ms, or leave out --max-idle, --price-per-hour and --trainer."
+        raise ConfigError(f"Without a step there is no idle time. {advice}")
 
 
 def _check_goes_with_loader() -> None:

@@ -120,10 +120,8 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
     row_bytes = prod(size) * images * pixel_bytes + 8 * padded + record_bytes
     row_bytes += 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
     if rows * row_bytes > MOST_BYTES:
-        raise ConfigError(
-            f"A service makes at most {MOST_BYTES:,} bytes of a batch at once, got {rows:,} rows of {row_bytes:,} "
-            "bytes. Take smaller batches or images, or `image_dtype` uint8."
-        )
+        most, got = f"at most {MOST_BYTES:,} bytes of a batch at once", f"{rows:,} rows of {row_bytes:,} bytes"
+        raise ConfigError(f"A service makes {most}, got {got}. Take smaller batches or images, or `image_dtype` uint8.")
     return rows * row_bytes
 
 
@@ -171,10 +169,8 @@ def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str
     for path in (manifest.directory, *source.files, *(column.directory for column in kept)):
         _check_below(path, address, roots)
     if {**_describe_source(source), "address": address} != description:
-        raise DataError(
-            f"{source.name} must have the trainer's records and columns, and has others here: it was changed since the "
-            "trainer opened it, or is another copy. Begin the training anew, or copy the dataset again."
-        )
+        advice = "It was changed, or is another copy. Begin the training anew, or copy the dataset again."
+        raise DataError(f"{source.name} must have the trainer's records and columns, and has others here. {advice}")
     return source
 
 

@@ -368,7 +368,7 @@ def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog
     history = small_model().fit(make_batches(count=3), verbose=0, callbacks=[monitor.callback()])
     expected = (
         "3 steps were made, and the clock saw no batch of them. Train on the dataset that `IdleMonitor.watch` "
-        "returned, in this process, or take batches from `IdleMonitor.iterate`."
+        "returned, in this process, or use `iterate`."
     )
     assert expected in caplog.text
     assert "input_wait_fraction" not in history.history

@@ -124,10 +124,8 @@ def _read_part(text: str) -> tuple[int, int]:
     number = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("JOB_COMPLETION_INDEX", "")
     count = match[2] or os.environ.get("SLURM_ARRAY_TASK_COUNT", "")
     if not (number.isdecimal() and count.isdecimal() and int(count)):
-        raise ConfigError(
-            "--part auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the environment, or "
-            "JOB_COMPLETION_INDEX and the number of pods, as auto/8."
-        )
+        slurm, pods = "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT", "JOB_COMPLETION_INDEX"
+        raise ConfigError(f"--part auto needs {slurm} in the environment, or {pods} and their number, as auto/8.")
     return int(number), int(count)
 
 

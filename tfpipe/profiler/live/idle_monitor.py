@@ -485,19 +485,13 @@ class IdleMonitor:
 
     def _explain_no_steps(self) -> str:
         if len(self._deliveries) > _MOST_AHEAD:
-            return (
-                "A step must take one element of the dataset that `IdleMonitor.watch` returned. Take the batches of a "
-                "strategy with several replicas from `IdleMonitor.iterate`."
-            )
-        if self._ended_steps > self._warm_up:
-            return (
-                f"{self._ended_steps} steps were made, and the clock saw no batch of them. Train on the dataset that "
-                "`IdleMonitor.watch` returned, in this process, or take batches from `IdleMonitor.iterate`."
-            )
-        return (
-            f"No step was seen after the {self._warm_up} of the warm-up; {self._ended_steps} were made. Train for "
-            "longer."
-        )
+            fault = "A step must take one element of the dataset that `IdleMonitor.watch` returned."
+            return f"{fault} Take the batches of a strategy with several replicas from `IdleMonitor.iterate`."
+        made = self._ended_steps
+        if made > self._warm_up:
+            advice = "Train on the dataset that `IdleMonitor.watch` returned, in this process, or use `iterate`."
+            return f"{made} steps were made, and the clock saw no batch of them. {advice}"
+        return f"No step was seen after the {self._warm_up} of the warm-up; {made} were made. Train for longer."
 
 
 def _gets_prefetch(dataset: tf.data.Dataset) -> bool:

@@ -193,11 +193,9 @@ def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
     if excess and sum(excess) >= _STALLED * profile.free.wall_s:
         times = [time for use in profile.makers for time in use.record_s]
         name = max(profile.makers, key=lambda use: max(use.record_s, default=0.0)).slowest
-        reason = (
-            f"{human_count(len(excess), 'record')} of {len(times):,} took {statistics.fmean(excess):.2g} s more than "
-            f"the median of {statistics.median(times) * 1e3:.2g} ms, and batches come in order. The slowest is record "
-            f"{name}."
-        )
+        more = f"{statistics.fmean(excess):.2g} s more than the median of {statistics.median(times) * 1e3:.2g} ms"
+        slow = f"{human_count(len(excess), 'record')} of {len(times):,} took {more}"
+        reason = f"{slow}, and batches come in order. The slowest is record {name}."
         yield Bottleneck("slow record", reason, where=f"record {name}")
     now = compute_costs(profile)
     share = 1 - now.rate / keep_workers(profile, now).rate
