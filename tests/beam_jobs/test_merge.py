@@ -19,6 +19,7 @@ from tests.beam_jobs.datasets import (
     read_records,
 )
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
+from tests.flipped_bit import flip_bit
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
 
@@ -141,9 +142,7 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
 
     broken = Path(shutil.copytree(pair[1], tmp_path / "broken"))
     shard = broken / "train-00001-of-00003.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 8
-    shard.write_bytes(data)
+    flip_bit(shard, 100)
     for options in ({}, {"drop_duplicates": True}):
         assert join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options).quarantined == 1
         (line,) = read_quarantine(tmp_path / "out")

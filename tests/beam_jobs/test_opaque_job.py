@@ -17,6 +17,7 @@ import pytest
 
 from beam_jobs import opaque_job
 from beam_jobs.config import ShardConfig
+from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.images import make_png
 from tests.integrity.damaged import framed
 from tfpipe.dataset.load import load_manifest
@@ -50,10 +51,6 @@ def read(folder: Path) -> list[bytes]:
             is_packed = path.suffix == ".gz"
             payloads += scan_compressed(file, "GZIP") if is_packed else [payload for _, payload in scan_records(file)]
     return payloads
-
-
-def read_all(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +110,7 @@ def test_without_compression(inputs: Path, expected: Path, tmp_path: Path, form:
 
 def test_workers_do_not_matter_and_the_seed_does(inputs: Path, expected: Path, tmp_path: Path) -> None:
     run(inputs, "gzip", tmp_path / "three", workers=3)
-    assert read_all(tmp_path / "three") == read_all(expected)
+    assert read_tree(tmp_path / "three") == read_tree(expected)
     run(inputs, "gzip", tmp_path / "other", seed=1)
     assert read(tmp_path / "other") != read(expected)
     assert Counter(read(tmp_path / "other")) == Counter(read(expected))
@@ -184,13 +181,13 @@ def test_other_payloads_say_that_they_have_no_manifest(inputs: Path, tmp_path: P
 
 
 def test_the_same_run_again_finds_everything_finished(inputs: Path, tmp_path: Path) -> None:
-    first, before = run(inputs, "plain", tmp_path / "out"), read_all(tmp_path / "out")
+    first, before = run(inputs, "plain", tmp_path / "out"), read_tree(tmp_path / "out")
     left = tmp_path / "out.tfpipe-opaque"
     left.mkdir()
     (left / "plan.json").write_text("of a run that was killed just before its end")
     again = run(inputs, "plain", tmp_path / "out", workers=2)
     assert dataclasses.replace(again, seconds=0) == dataclasses.replace(first, seconds=0)
-    assert read_all(tmp_path / "out") == before
+    assert read_tree(tmp_path / "out") == before
     assert os.listdir(tmp_path) == ["out"]
     for changed in ("train-00001-of-00003.tfrecord.gz", "opaque.json"):
         (tmp_path / "out" / changed).write_bytes(b"{}")
@@ -215,7 +212,7 @@ def test_a_run_that_was_killed_goes_on(inputs: Path, expected: Path, tmp_path: P
         time.sleep(0.2)  # for the workers, which end when they find their parent gone
     if not output.exists():
         run(inputs, "gzip", output)
-    assert read_all(output) == read_all(expected)
+    assert read_tree(output) == read_tree(expected)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +267,7 @@ def test_the_command(tfpipe, inputs: Path, expected: Path, tmp_path: Path) -> No
         f'tfrecord_path: "{tmp_path}/out/train-?????-of-?????.tfrecord.gz"',
         "num_examples: 1334",
     ]
-    assert read_all(tmp_path / "out") == read_all(expected)
+    assert read_tree(tmp_path / "out") == read_tree(expected)
     for options, message in (
         (("--opaque", "--resize-short", 8), "so --resize-short does not go with it."),
         (("--opaque", "--dry-run"), "so --dry-run does not go with it."),

@@ -26,6 +26,7 @@ from tests.beam_jobs.datasets import (
     read_tree,
 )
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
+from tests.flipped_bit import flip_bit
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
@@ -250,9 +251,7 @@ def places(folder: Path, shard: str = SHARD) -> list[tuple[int, int]]:
 
 
 def damage(folder: Path, at: int, shard: str = SHARD) -> None:
-    data = bytearray((folder / shard).read_bytes())
-    data[at] ^= 1
-    (folder / shard).write_bytes(data)
+    flip_bit(folder / shard, at)
 
 
 def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.beam_jobs.commands import run_python
+from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.several_images import write_several
 from tfpipe.cli import doctor_run
@@ -65,9 +66,7 @@ def test_records_with_several_images(tmp_path: Path) -> None:
 def test_records_that_are_damaged(small_dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(small_dataset, tmp_path / "copy")
     shard = copy / "train-00000-of-00002.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 1
-    shard.write_bytes(bytes(data))
+    flip_bit(shard, 100)
     evaluation = dataclasses.replace(CONFIG, training=False)
     (shapes,) = some(load_manifest(str(copy)), "shapes", evaluation)
     assert shapes.status == "failure"

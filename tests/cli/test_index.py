@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.flipped_bit import flip_bit
+
 
 @pytest.fixture(scope="module")
 def made(foreign, tmp_path_factory) -> Path:
@@ -91,9 +93,7 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
     code, out, _ = tfpipe("verify", imagenet)
     assert (code, out.splitlines()[-1].split(":")[0]) == (0, f"{imagenet} is intact")
     path = imagenet / "train-00001-of-00004"
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, -100)
     code, out, _ = tfpipe("verify", imagenet)
     assert code == 1
     assert "train-00001-of-00004, record 15 at byte" in out

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.beam_jobs.datasets import make_seekable_dataset, make_seekable_photos, read_tree
+from tests.flipped_bit import flip_bit
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, read_all, write_dataset
 from tfpipe.dataset.load import load_manifest
@@ -33,9 +34,7 @@ def is_intact(dataset: Path) -> bool:
 
 def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> None:
     whole, out = read_all(made), tmp_path / "out"
-    data = bytearray((made / SHARD).read_bytes())
-    data[100] ^= 4
-    (made / SHARD).write_bytes(data)
+    flip_bit(made / SHARD, 100)
     (made / "train-00001-of-00003.tfrecord").unlink()
     (made / file_names.index_name("train-00002-of-00003.tfrecord")).unlink()
     before = read_tree(made)

@@ -11,6 +11,7 @@ import pytest
 
 from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.object_stores.conftest import Cloud
 from tfpipe.dataset.load import load_manifest
@@ -45,9 +46,7 @@ def local(tmp_path: Path) -> Path:
 @pytest.fixture
 def damaged(local: Path) -> Path:
     """A dataset with a wrong payload, a shard that is gone, and a file that nobody knows."""
-    data = bytearray((local / NAMES[0]).read_bytes())
-    data[40] ^= 1
-    (local / NAMES[0]).write_bytes(data)
+    flip_bit(local / NAMES[0], 40)
     (local / NAMES[1]).unlink()
     (local / file_names.INDEX_DIR / "other.idx").write_bytes(b"")
     return local

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.beam_jobs.commands import run_python
+from tests.beam_jobs.datasets import read_tree
 from tests.layers.growth import append, draw_more, find_part, list_names
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, serve_to_this_process
@@ -72,9 +73,7 @@ def store(copy: Path, monkeypatch) -> Iterator[FolderStore]:
 @pytest.fixture
 def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
     stores.configure()
-    paths = [path for path in small_dataset.rglob("*") if path.is_file()]
-    files = {path.relative_to(small_dataset).as_posix(): path.read_bytes() for path in paths}
-    yield amazon.put(amazon.new(), files)
+    yield amazon.put(amazon.new(), read_tree(small_dataset))
     stores.configure()
 
 
@@ -146,8 +145,7 @@ def test_layers_are_read_and_appended_in_a_bucket(bucket: str, amazon: Amazon, c
     append(copy, draw_more(tmp_path / "more"))
     delete_records(str(copy), [list_names(copy)[k] for k in (2, 13)])
     add_column(copy, "index", lambda record: record.index, Values("int64"))
-    files = {path.relative_to(copy).as_posix(): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    grown = amazon.put(amazon.new(), files)
+    grown = amazon.put(amazon.new(), read_tree(copy))
     assert_equal(read(grown, CONFIG, 6), read(copy, replace(CONFIG, order="exact"), 6))
     assert [record.features["index"].tolist() for record in data_source(grown, "train")] == [  # type: ignore[union-attr]
         record.features["index"].tolist()  # type: ignore[union-attr]
@@ -180,12 +178,7 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     assert load_manifest(bucket).columns == ()
     add_column(bucket, "index", count, Values("int64"))
     add_column(str(copy), "index", count, Values("int64"))
-    objects = {name.removeprefix(base) for name in amazon.names() if name.startswith(f"{base}columns/")}
-    files = {
-        path.relative_to(copy).as_posix(): path.read_bytes() for path in copy.glob("columns/**/*") if path.is_file()
-    }
-    assert objects == files.keys()
-    assert {name: amazon.get(base + name) for name in objects} == files
+    assert amazon.tree(f"{bucket}/columns") == read_tree(copy / "columns")
     records = data_source(bucket, "train")
     assert [record.features["index"].tolist() for record in records] == [[k] for k in range(12)]  # type: ignore[union-attr]
     assert amazon.get(f"{base}catalog") == Path(copy, "catalog").read_bytes()

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import tfpipe
+from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, png, write_dataset
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
@@ -206,9 +207,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         ) as caught:
             _ = record.image
         assert reason.lower() in str(caught.value).lower()
-    data = bytearray((folder / "train-00000-of-00001.tfrecord").read_bytes())
-    data[-20] ^= 1
-    (folder / "train-00000-of-00001.tfrecord").write_bytes(data)
+    flip_bit(folder / "train-00000-of-00001.tfrecord", -20)
     with pytest.raises(FormatError, match="is damaged"):
         records.with_label(0)
 

@@ -21,6 +21,7 @@ import pytest
 import tfpipe
 from tests.beam_jobs.commands import wait_for
 from tests.conftest import Foreign
+from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.service.test_arrays import check_same
@@ -327,9 +328,7 @@ def test_errors_of_the_engine_come_from_the_worker(made: Path, tmp_path: Path) -
     manifest = tfpipe.load_manifest(str(copied))
     config = replace(CONFIG, batch_size=53, service=ServiceOptions(workers=start_workers(1)))
     shard = copied / manifest.splits["train"].shards[0].file
-    data = bytearray(shard.read_bytes())
-    data[60] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard, 60)
     with pytest.raises(FormatError) as local:
         NumpyBatches(manifest, "train", replace(config, service=ServiceOptions())).read(0)
     with pytest.raises(FormatError) as caught:

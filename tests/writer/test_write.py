@@ -15,6 +15,7 @@ import pytest
 
 import tfpipe
 from tests.beam_jobs.commands import run_python
+from tests.beam_jobs.datasets import read_tree
 from tests.conftest import ROOT
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, make_records
@@ -31,10 +32,6 @@ def read_ids(output: Path, split: str = "train") -> list[list[int]]:
     with RecordReader(str(output), manifest, split) as reader:
         ids = iter([int(record["id"][0]) for record in reader])
     return [[next(ids) for _ in range(shard.records)] for shard in manifest.splits[split].shards]
-
-
-def read_bytes(output: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}
 
 
 def write(output: Path, records: Any, **options: Any) -> tfpipe.Manifest:
@@ -65,13 +62,13 @@ def test_threads_and_processes_write_the_same_bytes(tmp_path: Path) -> None:
     records = [make_record(number) for number in range(300)]
     write(tmp_path / "alone", records)
     write(tmp_path / "threads", records, workers=2)
-    alone, threads = read_bytes(tmp_path / "alone"), read_bytes(tmp_path / "threads")
+    alone, threads = read_tree(tmp_path / "alone"), read_tree(tmp_path / "threads")
     different = {name for name in alone if alone[name] != threads[name]}
     assert alone.keys() == threads.keys()
     assert different == {"manifest.json"}  # which has the dataset's name
     write(tmp_path / "here" / "out", make_shard)
     write(tmp_path / "there" / "out", make_shard, workers=2)
-    assert read_bytes(tmp_path / "here" / "out") == read_bytes(tmp_path / "there" / "out")
+    assert read_tree(tmp_path / "here" / "out") == read_tree(tmp_path / "there" / "out")
     assert read_ids(tmp_path / "there" / "out") == [list(range(10 * k, 10 * k + 10)) for k in range(3)]
 
 
@@ -231,7 +228,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, key: str) -> None:
     whole.parent.mkdir()
     write(whole, map(make_record, range(60)), key=key or None)
     write(tmp_path / "a" / "out", map(make_record, range(60)), key=key or None)
-    assert read_bytes(tmp_path / "a" / "out") == read_bytes(whole)
+    assert read_tree(tmp_path / "a" / "out") == read_tree(whole)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.flipped_bit import flip_bit
 from tests.profiler.faults.data import join_copies
 from tests.profiler.profiles import make_profile, make_stage
 from tests.service.workers import start_workers
@@ -166,9 +167,7 @@ def test_a_record_that_is_left_out_has_another_in_its_place(manifest: Manifest, 
     join_copies(manifest, 1, tmp_path / "damaged")
     damaged = load_manifest(str(tmp_path / "damaged"))
     shard = tmp_path / "damaged" / damaged.splits["train"].shards[0].file
-    content = bytearray(shard.read_bytes())
-    content[-5] ^= 255  # in the last record
-    shard.write_bytes(content)
+    flip_bit(shard, -5)  # in the last record
     config = replace(CONFIG, order="auto", tf_data=TfDataOptions(), max_bad_records=1)
     profile = profile_pipeline(damaged, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1))
     assert profile.records_per_image == 1
