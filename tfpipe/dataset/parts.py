@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -178,12 +178,18 @@ def check_local(directory: str) -> None:
         )
 
 
-def list_unnamed(directory: str, catalog: Catalog) -> Iterator[str]:
-    """Yields the files and folders of changes that no entry of the catalog names, relative to the dataset."""
+def list_unnamed(directory: str, catalog: Catalog, listing: Collection[str] = ()) -> Iterator[str]:
+    """Yields the files and folders of changes that no entry of the catalog names, relative to the dataset.
+
+    A bucket is not asked again: `listing` has its files.
+    """
     named = {entry.path for entry in catalog.entries}
     for folder in (file_names.LAYERS_DIR, file_names.COLUMNS_DIR, VIEWS_DIR):
-        paths = (f"{folder}/{name}" for name in file_io.list_names(file_io.join(directory, folder)))
-        yield from (path for path in paths if path not in named)
+        if file_io.is_url(directory):
+            names = sorted({path.split("/")[1] for path in listing if path.startswith(f"{folder}/")})
+        else:
+            names = file_io.list_names(file_io.join(directory, folder))
+        yield from (path for path in (f"{folder}/{name}" for name in names) if path not in named)
 
 
 def check_links(directory: str) -> None:

@@ -96,7 +96,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     if manifest is None or listing is None:
         return report
     # A column has no changes of its own.
-    history = None if manifest.stands_on else _check_changes(manifest, options, report, observer)
+    history = None if manifest.stands_on else _check_changes(manifest, listing, options, report, observer)
     report.damaged += _find_extra_and_missing(listing, manifest)
     if not options.quick:
         report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
@@ -234,7 +234,11 @@ def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) ->
 
 
 def _check_changes(
-    manifest: Manifest, options: VerifyConfig, report: VerifyReport, observer: Observer | None
+    manifest: Manifest,
+    listing: Mapping[str, int],
+    options: VerifyConfig,
+    report: VerifyReport,
+    observer: Observer | None,
 ) -> History | None:
     """Checks what the catalog names, and what it makes together; None if its states cannot be used."""
     try:
@@ -243,7 +247,7 @@ def _check_changes(
         report.damaged.append(Damage(file_names.CATALOG, "layer", str(error).rstrip(".")))
         return None
     catalog = history.catalog
-    for path in list_unnamed(manifest.directory, catalog):
+    for path in list_unnamed(manifest.directory, catalog, listing):
         if not path.endswith(WriteFolder.ending):
             reason = f"the {file_names.CATALOG} does not name it: a change left it unfinished"
             report.damaged.append(Damage(path, "extra", reason))
