@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import apache_beam as beam
@@ -25,6 +25,7 @@ from tfpipe.format.schema import CLASS_TEXT, FeatureSpec
 from tfpipe.storage import file_io
 
 _BLOCK_RECORDS, _BLOCK_BYTES = 256, 16 << 20
+_RECORDS = Metrics.counter("tfpipe", "records_read")
 
 
 class ReadRecords(beam.PTransform):
@@ -78,13 +79,13 @@ class ReadRecords(beam.PTransform):
 
     def expand(self, begin: Any) -> Any:
         """Builds the steps."""
-        options = find_file_options(begin.pipeline.options)
+        source = replace(self._source, file_options=find_file_options(begin.pipeline.options))
         return (
             begin
             | "Start" >> beam.Create([None], reshuffle=False)
-            | "List blocks" >> beam.ParDo(_ListFn(self._source, options)).with_output_types(tuple[int, int])
+            | "List blocks" >> beam.FlatMap(partial(_list_blocks, source)).with_output_types(tuple[int, int])
             | "Deal out" >> beam.Reshuffle()
-            | "Read" >> beam.ParDo(_ReadFn(self._source, options, self._names)).with_output_types(dict[str, Any])
+            | "Read" >> beam.FlatMap(partial(_read_block, source, self._names)).with_output_types(dict[str, Any])
         )
 
 
@@ -96,10 +97,11 @@ class _Source:
     root: str | None  # of shards that another program wrote
     split: str
     fingerprint: str
+    file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
 
-    def open(self, file_options: tuple[str, ...]) -> RecordReader:
+    def open(self) -> RecordReader:
         """Opens the records, once in each process."""
-        job_stores.adopt(file_options)
+        job_stores.adopt(self.file_options)
         return _open(self)
 
 
@@ -115,41 +117,27 @@ def _open(source: _Source) -> RecordReader:
     return RecordReader(manifest.directory, manifest, source.split)
 
 
-class _ListFn(beam.DoFn):
-    """The blocks of all records, as the first number of each and the number behind its last."""
-
-    def __init__(self, source: _Source, file_options: tuple[str, ...]) -> None:
-        super().__init__()
-        self._source, self._file_options = source, file_options
-
-    def process(self, _: None) -> Iterator[tuple[int, int]]:
-        reader = self._source.open(self._file_options)
-        records, size = len(reader), reader.manifest.splits[reader.split].bytes
-        count = max(min(_BLOCK_RECORDS, _BLOCK_BYTES * records // max(size, 1)), 1)
-        for first in range(0, records, count):
-            yield first, min(first + count, records)
+def _list_blocks(source: _Source, _: None) -> Iterator[tuple[int, int]]:
+    """Yields the blocks of all records, as the first number of each and the number behind its last."""
+    reader = source.open()
+    records, size = len(reader), reader.manifest.splits[reader.split].bytes
+    count = max(min(_BLOCK_RECORDS, _BLOCK_BYTES * records // max(size, 1)), 1)
+    for first in range(0, records, count):
+        yield first, min(first + count, records)
 
 
-class _ReadFn(beam.DoFn):
-    """The records of each block."""
-
-    def __init__(self, source: _Source, file_options: tuple[str, ...], names: tuple[str, ...]) -> None:
-        super().__init__()
-        self._source, self._file_options, self._names = source, file_options, names
-        self._records = Metrics.counter("tfpipe", "records_read")
-
-    def process(self, block: tuple[int, int]) -> Iterator[dict[str, Any]]:
-        reader = self._source.open(self._file_options)
-        specs, base = _list_specs(reader.manifest), reader.manifest.label_base
-        for number, features in enumerate(reader.iterate(range(*block)), block[0]):
-            try:
-                record = {name: _get_value(specs[name], features) for name in self._names}
-            except FormatError as error:
-                raise FormatError(f"Record {number} of {reader.split!r}: {error}") from None
-            if isinstance(label := record.get("label"), int):
-                record["label"] = label - base if label >= base else None
-            self._records.inc()
-            yield record
+def _read_block(source: _Source, names: tuple[str, ...], block: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    reader = source.open()
+    specs, base = _list_specs(reader.manifest), reader.manifest.label_base
+    for number, features in enumerate(reader.iterate(range(*block)), block[0]):
+        try:
+            record = {name: _get_value(specs[name], features) for name in names}
+        except FormatError as error:
+            raise FormatError(f"Record {number} of {reader.split!r}: {error}") from None
+        if isinstance(label := record.get("label"), int):
+            record["label"] = label - base if label >= base else None
+        _RECORDS.inc()
+        yield record
 
 
 def _list_specs(manifest: Manifest) -> dict[str, FeatureSpec]:

@@ -204,7 +204,8 @@ def _write(
     return writer.describe_shard(file)
 
 
-_NO_DIGEST = b""
+_PLACED = tuple[int, tuple[bytes, bytes]]  # elements that Beam encodes without pickling
+_RECORDS, _SHARDS, _KEPT = (Metrics.counter("tfpipe", name) for name in ("records", "shards", "kept"))
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads
 
 
@@ -264,30 +265,25 @@ class WriteRecords(beam.PTransform):
         job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
-        prepared = (
-            pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> _place_by(_PrepareFn(job, files))
-        )
+        prepare = beam.FlatMap(partial(_prepare, job, files)).with_output_types(_PLACED)
+        prepared = pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> prepare
         placed: list[Any] = []
         first = 0
         for split, collection in by_split.items():
             windowed = collection | f"Gather {split}" >> beam.WindowInto(beam.window.GlobalWindows())
-            placed.append(windowed | f"Check {split}" >> _place_by(_PlaceFn(job, split, counts[split], first)))
+            place = beam.Map(partial(_place_record, job, split, counts[split], first)).with_output_types(_PLACED)
+            placed.append(windowed | f"Check {split}" >> place)
             first += counts[split]
         grouped = [prepared, *placed] | beam.Flatten() | beam.GroupByKey()
-        shards = grouped | "Write shard" >> beam.ParDo(_WriteShardFn(job, files))
+        shards = grouped | "Write shard" >> beam.MapTuple(partial(_write_shard, job, files))
         joined = placed | "Join splits" >> beam.Flatten()
         given = joined | "Count records" >> beam.combiners.Count.Globally() | "Place count" >> beam.Map(_place)
         gathered = [shards, given] | "Join count" >> beam.Flatten() | "Gather shards" >> beam.GroupByKey()
-        return gathered | "Write manifest" >> beam.MapTuple(_FinishFn(job, files))
+        return gathered | "Write manifest" >> beam.MapTuple(partial(_finish, job, files))
 
 
 def _place(count: int) -> tuple[int, int]:
     return 0, count
-
-
-def _place_by(step: beam.DoFn) -> Any:
-    """Returns a step whose elements Beam encodes without pickling."""
-    return beam.ParDo(step).with_output_types(tuple[int, tuple[bytes, bytes]])
 
 
 def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
@@ -299,78 +295,49 @@ def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in sorted(chosen.items()))
 
 
-class _PrepareFn(beam.DoFn):
-    """The making of the working folder. Then every shard is named, so that one without a record is written too."""
-
-    def __init__(self, job: RecordsJob, files: list[str]) -> None:
-        super().__init__()
-        self._job, self._files = job, files
-
-    def process(self, _: None) -> Iterator[tuple[int, Element]]:
-        self._job.prepare(self._files)
-        for number in range(len(self._files)):
-            yield number, (_NO_DIGEST, b"")
+def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> Iterator[tuple[int, Element]]:
+    """Makes the working folder. Then every shard is named, so that one without a record is written too."""
+    job.prepare(files)
+    for number in range(len(files)):
+        yield number, (b"", b"")
 
 
-class _PlaceFn(beam.DoFn):
-    """The check of each record, its encoding, and the choice of its shard."""
-
-    def __init__(self, job: RecordsJob, split: str, num_shards: int, first: int) -> None:
-        super().__init__()
-        self._job, self._split, self._num_shards, self._first = job, split, num_shards, first
-        self._records = Metrics.counter("tfpipe", "records")
-
-    def process(self, record: Any) -> Iterator[tuple[int, Element]]:
-        job = self._job
-        with naming(self._find_name(record)):
-            checked = job.form.check(record)
-            if job.refuse_nan:
-                count_record(ShardStats(), checked, schema=job.form.schema, refuse_nan=True)
-            payload = encode_example(checked)
-        digest = hash_key(checked[job.key])
-        assert len(digest) == DIGEST_BYTES
-        self._records.inc()
-        # The order in the shard begins with other bytes of the hash than those that choose the shard.
-        yield self._first + int.from_bytes(digest[8:], "big") % self._num_shards, (digest, payload)
-
-    def _find_name(self, record: Any) -> str:
-        key = record.get(self._job.key) if isinstance(record, Mapping) else None
-        return f"A record of {self._split!r}" if key is None else f"Record {key!r:.80} of {self._split!r}"
+def _place_record(job: RecordsJob, split: str, num_shards: int, first: int, record: Any) -> tuple[int, Element]:
+    """Checks a record, encodes it, and chooses its shard; `first` is the number of the split's first one."""
+    key = record.get(job.key) if isinstance(record, Mapping) else None
+    with naming(f"A record of {split!r}" if key is None else f"Record {key!r:.80} of {split!r}"):
+        checked = job.form.check(record)
+        if job.refuse_nan:
+            count_record(ShardStats(), checked, schema=job.form.schema, refuse_nan=True)
+        payload = encode_example(checked)
+    digest = hash_key(checked[job.key])
+    assert len(digest) == DIGEST_BYTES
+    _RECORDS.inc()
+    # The order in the shard begins with other bytes of the hash than those that choose the shard.
+    return first + int.from_bytes(digest[8:], "big") % num_shards, (digest, payload)
 
 
-class _WriteShardFn(beam.DoFn):
-    """The writing of each shard."""
-
-    def __init__(self, job: RecordsJob, files: list[str]) -> None:
-        super().__init__()
-        self._job, self._files = job, files
-        self._shards, self._kept = Metrics.counter("tfpipe", "shards"), Metrics.counter("tfpipe", "kept")
-
-    def process(self, group: tuple[int, Iterable[Element]]) -> Iterator[tuple[int, tuple[WrittenShard, int]]]:
-        number, elements = group
-        shard, is_kept, num_records = write_record_shard(self._job, self._files[number], elements)
-        self._shards.inc()
-        self._kept.inc(int(is_kept))
-        yield 0, (shard, num_records)
+def _write_shard(
+    job: RecordsJob, files: Sequence[str], number: int, elements: Iterable[Element]
+) -> tuple[int, tuple[WrittenShard, int]]:
+    shard, is_kept, num_records = write_record_shard(job, files[number], elements)
+    _SHARDS.inc()
+    _KEPT.inc(int(is_kept))
+    return 0, (shard, num_records)
 
 
-class _FinishFn:
-    """The writing of the manifest, if the runner has brought every record to a shard."""
-
-    def __init__(self, job: RecordsJob, files: list[str]) -> None:
-        self._job, self._files = job, files
-
-    def __call__(self, _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:
-        given, arrived, shards = 0, 0, []
-        for each in gathered:
-            if isinstance(each, int):
-                given += each
-            else:
-                shards.append(each[0])
-                arrived += each[1]
-        if arrived != given:
-            raise DataError(
-                f"All {given:,} records must reach a shard of {self._job.output}, and {arrived:,} did: Beam's runner "
-                "lost or repeated the others. Run it again with another runner, or without worker processes."
-            )
-        return self._job.finish(self._files, shards)
+def _finish(job: RecordsJob, files: Sequence[str], _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:
+    """Writes the manifest, if the runner has brought every record to a shard."""
+    given, arrived, shards = 0, 0, []
+    for each in gathered:
+        if isinstance(each, int):
+            given += each
+        else:
+            shards.append(each[0])
+            arrived += each[1]
+    if arrived != given:
+        raise DataError(
+            f"All {given:,} records must reach a shard of {job.output}, and {arrived:,} did: Beam's runner lost or "
+            "repeated the others. Run it again with another runner, or without worker processes."
+        )
+    return job.finish(files, shards)

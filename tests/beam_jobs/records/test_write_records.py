@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import tfpipe
-from beam_jobs.records.write_records import Element, RecordsJob, _PlaceFn, find_file_options, write_record_shard
+from beam_jobs.records.write_records import Element, RecordsJob, _place_record, find_file_options, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
 from tests.refusals import refusal
@@ -83,8 +83,7 @@ def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkey
 
 
 def place(record: Any, **options: Any) -> Any:
-    (element,) = _PlaceFn(make_job(Path("out"), **options), "train", 3, 0).process(record)
-    return element
+    return _place_record(make_job(Path("out"), **options), "train", 3, 0, record)
 
 
 @pytest.mark.parametrize(
