@@ -6,7 +6,7 @@ and of columns, the first row of each group and the number of rows, and each cel
 
 import posixpath
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple, cast
@@ -135,9 +135,9 @@ def _read_file(
         for group, members in groupby(positions, lambda position: cells[position].row_group):
             missing = dict.fromkeys(members)
             try:
-                for position, data in _read_group(table, columns, group, cells, list(missing)):
+                for position, image, tensors in _read_group(table, columns, group, cells, list(missing)):
                     del missing[position]
-                    yield position, _try_to_read(data, posixpath.dirname(path), max_bytes)
+                    yield position, _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
                 reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
             except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
                 reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
@@ -146,11 +146,8 @@ def _read_file(
 
 def _read_group(
     table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
-) -> Iterator[tuple[int, Any]]:
-    """Yields the position of each cell in a row group, with Arrow's scalar.
-
-    With tensors it comes as a pair of the scalar of the image, or None, and those of the tensors by columns.
-    """
+) -> Iterator[tuple[int, Any, dict[str, Any]]]:
+    """Yields the position of each cell in a row group, with Arrow's scalars: of the image, or None, and of tensors."""
     if group >= table.num_row_groups:
         return
     batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
@@ -165,66 +162,55 @@ def _read_group(
         end = begin + batch.num_rows
         while waiting and cells[waiting[0]].row < end:
             cell = cells[waiting[0]]
-            if columns.tensors and not cell.is_mask:
-                tensors = {name: batch.column(name)[cell.row - begin] for name in columns.tensors}
-                image = batch.column(columns.image)[cell.row - begin] if columns.image else None
-                yield waiting.popleft(), (image, tensors)
-                continue
-            column = batch.column(columns.mask if cell.is_mask else columns.image)
-            yield waiting.popleft(), column[cell.row - begin]
+            name, row = columns.mask if cell.is_mask else columns.image, cell.row - begin
+            tensors = {} if cell.is_mask else {tensor: batch.column(tensor)[row] for tensor in columns.tensors}
+            yield waiting.popleft(), batch.column(name)[row] if name else None, tensors
         if not waiting:
             return
         begin = end
 
 
-def _try_to_read(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
+    """Returns the bytes of an image, those of a list of images packed, and those of tensors packed behind them."""
+    import pyarrow
+
+    pieces: list[bytes | memoryview] = []
     try:
-        return memoryview(_read(scalar, folder, max_bytes))
+        if image is not None:
+            read = _read_list if isinstance(image, pyarrow.ListScalar) else _read_one
+            pieces.append(read(image, folder, max_bytes))
+        if tensors:
+            pieces.append(pack_tensors(tensors))
+        data = pieces[0] if len(pieces) == 1 else pack(pieces)
+        _check_size(len(data), max_bytes)
+        return memoryview(data)
     except UnreadableError as error:
         return error
 
 
-def _read(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
-    """Returns the bytes of a cell, or those of the file that it names. A list of images and tensors come packed."""
-    import pyarrow
-
-    data: bytes | memoryview
-    if isinstance(scalar, tuple):
-        image, tensors = scalar
-        data = pack_tensors(tensors)
-        data = data if image is None else pack([_read(image, folder, max_bytes), data])
-    elif isinstance(scalar, pyarrow.ListScalar):
-        return _read_list(scalar, folder, max_bytes)
-    else:
-        found, path = _split(scalar)
-        if found is None:
-            return _read_path(path, folder, max_bytes)
-        data = found
-    if len(data) > max_bytes:
-        raise _too_large(len(data), max_bytes)
-    return data
-
-
-def _split(scalar: Any) -> tuple[memoryview | None, str | None]:
-    """Returns the bytes of an image in a cell, and the path beside them."""
+def _read_one(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
+    """Returns the bytes of an image, or those of the file that its cell names."""
     import pyarrow
 
     path = None
     if isinstance(scalar, pyarrow.StructScalar):
         path = scalar["path"].as_py() if scalar.type.get_field_index("path") >= 0 else None
         scalar = scalar["bytes"]
-    return memoryview(scalar.as_buffer()).cast("B") if scalar.is_valid else None, path
-
-
-def _read_path(path: str | None, folder: str, max_bytes: int) -> bytes:
+    if scalar.is_valid:
+        data = memoryview(scalar.as_buffer()).cast("B")
+        _check_size(len(data), max_bytes)
+        return data
     if not path or "\0" in path:
         raise UnreadableError("the row holds neither bytes nor a path")
     if not file_io.lies_below(path, folder):
         raise UnreadableError(f"the row holds no bytes, and its path {path} lies outside of the table's folder")
-    size = file_io.get_size(file_io.join(folder, path))
-    if size > max_bytes:
-        raise _too_large(size, max_bytes)
+    _check_size(file_io.get_size(file_io.join(folder, path)), max_bytes)
     return read_image(folder, ImageRef(path))
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
 
 
 def _read_list(scalar: Any, folder: str, max_bytes: int) -> bytes:
@@ -234,17 +220,13 @@ def _read_list(scalar: Any, folder: str, max_bytes: int) -> bytes:
     images, size = list[bytes | memoryview](), 0
     for value in values:
         try:
-            images.append(_read(value, folder, max_bytes))
+            images.append(_read_one(value, folder, max_bytes))
         except UnreadableError as error:
             raise UnreadableError(f"image {len(images)}: {error}") from error
         size += len(images[-1])
         if size > max_bytes:
             raise UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
     return pack(images)
-
-
-def _too_large(size: int, max_bytes: int) -> UnreadableError:
-    return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
 
 
 def _shorten(error: Exception) -> str:

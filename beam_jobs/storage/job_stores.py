@@ -4,11 +4,11 @@ Local paths and buckets do not go through Beam. So a worker process imports it (
 alone knows.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import stores
@@ -63,15 +63,69 @@ def _open_store(scheme: str, path: str) -> FileStore:
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
-    from beam_jobs.storage.beam_store import BeamStore
-
     try:
         return BeamStore(path, options)
     except DataError:
         if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
-            with suppress(DataError):
+            with contextlib.suppress(DataError):
                 return TensorFlowStore(path)
         raise
+
+
+class BeamStore(FileStore):
+    """A `FileStore` for the other file systems that Beam knows by a scheme, such as `hdfs://`."""
+
+    def __init__(self, url: str, options: Any) -> None:
+        from apache_beam.io.filesystems import FileSystems
+
+        FileSystems.set_options(options)
+        self._files: Any = FileSystems
+        try:
+            FileSystems.get_filesystem(url)
+        except ValueError as error:
+            raise DataError(
+                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, az://, and those that "
+                "Apache Beam knows."
+            ) from error
+
+    def open(self, url: str) -> BinaryIO:
+        """Opens the file for reading at any place. Compressed files are not unpacked."""
+        return cast(BinaryIO, self._files.open(url, compression_type="uncompressed"))
+
+    @contextlib.contextmanager
+    def create(self, url: str) -> Iterator[IO[bytes]]:
+        """Opens a new file; one that is cut off by an error is removed."""
+        file = self._files.create(url, compression_type="uncompressed")
+        try:
+            yield file
+            file.close()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.close()
+                self._files.delete([url])
+            raise
+
+    def size(self, url: str) -> int:
+        """Implements `FileStore.size`."""
+        (match,) = self._files.match([url])
+        return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
+
+    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
+        """Implements `FileStore.list`, but always recursive: by `*`, Beam finds files alone, and no folders."""
+        (match,) = self._files.match([f"{folder}**"])
+        for metadata in match.metadata_list:
+            if not metadata.path.endswith("/"):
+                yield metadata.path, metadata.size_in_bytes
+
+    def rename(self, source: str, target: str) -> None:
+        """Implements `FileStore.rename`."""
+        self._files.rename([source], [target])
+
+    def delete(self, urls: Iterable[str]) -> None:
+        """Implements `FileStore.delete`."""
+        for url in urls:
+            if self._files.exists(url):
+                self._files.delete([url])
 
 
 def _read_options(google: Any, amazon: Any) -> StoreOptions:
