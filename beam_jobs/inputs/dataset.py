@@ -117,7 +117,14 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     indexes = [file_io.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
     mend = _advise_mending(manifest)
     for path, shard, size in zip(indexes, shards, _check_sizes(manifest, shards, indexes), strict=True):
-        yield _read_index(path, shard, size, mend, bool(manifest.compression))
+        if size > max_index_bytes(shard.bytes, shard.records):  # checked before anything is read
+            raise FormatError(f"{path} has {size:,} bytes, too many for {shard.records:,} records. {mend}")
+        with file_io.explain_os_errors(f"read {path}"):
+            data = file_io.read_whole(path)
+        try:
+            yield decode_index(data, shard.bytes, shard.records)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
 
 
 def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
@@ -157,14 +164,3 @@ def _check_sizes(manifest: Manifest, shards: Sequence[ShardInfo], indexes: Seque
         if size != shard.bytes:
             raise FormatError(f"{path} must have {shard.bytes:,} bytes, as the manifest says, got {size:,}. {mend}")
     return sizes[len(shards) :]
-
-
-def _read_index(path: str, shard: ShardInfo, size: int, mend: str, is_packed: bool) -> NDArray[np.int64]:
-    if size > max_index_bytes(shard.bytes, shard.records):  # checked before anything is read
-        raise FormatError(f"{path} has {size:,} bytes, too many for {shard.records:,} records. {mend}")
-    with file_io.explain_os_errors(f"read {path}"):
-        data = file_io.read_whole(path)
-    try:
-        return decode_index(data, shard.bytes, shard.records, is_packed=is_packed)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None

@@ -16,17 +16,9 @@ from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
+from beam_jobs.inputs import parquet_rows
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, find_splits, list_begin
-from beam_jobs.inputs.parquet_rows import (
-    EmbeddedImage,
-    ImageColumns,
-    check_type,
-    find_image_columns,
-    list_cells,
-    read_batches,
-    read_embedded_rows,
-)
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
@@ -167,7 +159,7 @@ def _open_parquet(file: Any, source: TableFile) -> Iterator[Any]:
         raise DataError(f"{source.path} is damaged or is not a Parquet file ({error}).") from error
 
 
-def find_columns(source: TableFile) -> ImageColumns | None:
+def find_columns(source: TableFile) -> parquet_rows.ImageColumns | None:
     """Returns the columns of a Parquet file that holds images or tensors itself; None for another file."""
     if get_suffix(source.path) != ".parquet":
         return None
@@ -176,7 +168,7 @@ def find_columns(source: TableFile) -> ImageColumns | None:
         file_io.open_read(source.path) as file,
         _open_parquet(file, source) as table,
     ):
-        return find_image_columns(table, source.columns)
+        return parquet_rows.find_image_columns(table, source.columns)
 
 
 def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
@@ -184,7 +176,7 @@ def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     with file_io.explain_os_errors(f"read {source.path}"), file_io.open_read(source.path) as file:
         named, is_checked = source.columns.named, False
         for number, row in _READERS[get_suffix(source.path)](file, source):
-            if isinstance(row, dict) and named and not isinstance(row.get("image"), EmbeddedImage):
+            if isinstance(row, dict) and named and not isinstance(row.get("image"), parquet_rows.EmbeddedImage):
                 if not is_checked:
                     source.columns.check(source.path, row)
                 row, is_checked = _rename_columns(row, named), True
@@ -307,21 +299,21 @@ def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
 def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     with _open_parquet(file, source) as table:
         groups, budget = range(table.num_row_groups), DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
-        columns = find_image_columns(table, source.columns)
+        columns = parquet_rows.find_image_columns(table, source.columns)
         if columns is not None:
-            rows = read_embedded_rows(table, file, source.path, columns, groups, source.columns, budget)
+            rows = parquet_rows.read_embedded_rows(table, file, source.path, columns, groups, source.columns, budget)
         else:
             names = table.schema_arrow.names
             for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
-                check_type(field, source.path)
-            batches = read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
+                parquet_rows.check_type(field, source.path)
+            batches = parquet_rows.read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
             rows = chain.from_iterable(map(_list_rows, batches))
         yield from enumerate(rows, start=1)
 
 
 def _list_rows(batch: Any) -> Iterator[Row]:
     names = batch.schema.names
-    for cells in zip(*map(list_cells, batch.columns), strict=True):
+    for cells in zip(*map(parquet_rows.list_cells, batch.columns), strict=True):
         yield dict(zip(names, cells, strict=True))
 
 

@@ -15,12 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from apache_beam import Pipeline
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    SetupOptions,
-    TestOptions,
-    WorkerOptions,
-)
+from apache_beam.options import pipeline_options
 from apache_beam.runners.runner import PipelineState
 
 import beam_jobs
@@ -62,7 +57,7 @@ class DataflowRunner(Runner):
         """Checks that the job can run on Dataflow."""
         with importing("The runner for Dataflow", "Beam's part for Google Cloud", "tfpipe[dataflow]"):
             from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
-        cloud = self.options.view_as(GoogleCloudOptions)
+        cloud = self.options.view_as(pipeline_options.GoogleCloudOptions)
         for name in ("project", "region"):
             if not getattr(cloud, name):
                 raise ConfigError(
@@ -78,7 +73,7 @@ class DataflowRunner(Runner):
                 )
         if config.workers:
             raise ConfigError("`workers` are processes of this machine; on Dataflow it is `max_workers`.")
-        if self.options.view_as(TestOptions).dry_run:
+        if self.options.view_as(pipeline_options.TestOptions).dry_run:
             raise ConfigError(
                 "A job is planned for the images of one run, so Beam cannot run it dry. Leave --dry_run out; "
                 "`tfpipe shard --dry-run` prints the plan."
@@ -92,11 +87,14 @@ class DataflowRunner(Runner):
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
         """Completes the options and makes the wheels that are sent with the job."""
-        cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
+        cloud, setup = (
+            self.options.view_as(pipeline_options.GoogleCloudOptions),
+            self.options.view_as(pipeline_options.SetupOptions),
+        )
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
         cloud.staging_location = cloud.staging_location or cloud.temp_location
         cloud.job_name = cloud.job_name or make_job_name(job.header.name)
-        machines = self.options.view_as(WorkerOptions)
+        machines = self.options.view_as(pipeline_options.WorkerOptions)
         if machines.max_num_workers and not machines.num_workers:
             # All machines start at once: the plan knows that there is work for them. The service would notice that
             # late, because it sees only shard numbers, a few bytes each.
@@ -113,7 +111,7 @@ class DataflowRunner(Runner):
         process has ended: `GraphWritten` is raised.
         """
         super().submit(pipeline, observer)
-        cloud = self.options.view_as(GoogleCloudOptions)
+        cloud = self.options.view_as(pipeline_options.GoogleCloudOptions)
         if cloud.template_location:
             raise GraphWritten(
                 f"The plan and the graph are written; the service runs the graph at {cloud.template_location}."

@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from beam_jobs.inputs import parquet_images, parquet_tensors
 from beam_jobs.inputs.annotations.segmentation import draw_mask
-from beam_jobs.inputs.parquet_images import (
-    Cell,
-    CopiedRows,
-    get_row_mask,
-    list_cells,
-    read_cells,
-)
-from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import (
@@ -59,7 +52,7 @@ class ImageFiles:
     """The images of a folder, an archive or a table; see `RecordSource`."""
 
     header: PlanHeader
-    _copies: dict[str, CopiedRows] = field(default_factory=dict, repr=False, compare=False)
+    _copies: dict[str, parquet_images.CopiedRows] = field(default_factory=dict, repr=False, compare=False)
 
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         """Yields each image with the function that makes its record.
@@ -72,11 +65,11 @@ class ImageFiles:
 
     def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         for images in _cut_blocks(planned):
-            block = _Block(self.header, list_cells(images, masks=True), self._copies)
+            block = _Block(self.header, parquet_images.list_cells(images, masks=True), self._copies)
             position = 0
             for image in images:
                 yield image, partial(self._make_from_block, image, block, position)
-                position += 1 if get_row_mask(image) is None else 2
+                position += 1 if parquet_images.get_row_mask(image) is None else 2
 
     def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
         """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
@@ -84,10 +77,10 @@ class ImageFiles:
             data = block.take(position)
         if keys.IMAGE_ENCODED not in self.header.schema:
             return self._make_row(planned, data)
-        data, tensors = unpack(data) if self.header.schema.tensors else (data, b"")
+        data, tensors = parquet_tensors.unpack(data) if self.header.schema.tensors else (data, b"")
         if self.header.schema.has_several_images:
-            return self._make_record(planned, _Fetched(unpack(data), None, tensors))
-        if get_row_mask(planned) is None:
+            return self._make_record(planned, _Fetched(parquet_tensors.unpack(data), None, tensors))
+        if parquet_images.get_row_mask(planned) is None:
             return self._make_record(planned, _Fetched([data], self._fetch_mask(planned), tensors))
         with rejecting("its mask: "):
             mask = block.take(position + 1)
@@ -176,9 +169,9 @@ class ImageFiles:
         return Record(encode_example(features), features, (), hashlib.sha256(cell).digest(), planned.path)
 
     def _make_tensors(self, packed: bytes) -> dict[str, Any]:
-        header = self.header
+        specs, dtypes = self.header.schema.tensors, self.header.tensor_dtypes
         try:
-            return dict(fit_tensors(header.schema.tensors, header.tensor_dtypes, unpack_tensors(packed)))
+            return dict(parquet_tensors.fit_tensors(specs, dtypes, parquet_tensors.unpack_tensors(packed)))
         except ConfigError as error:
             reason = str(error).rstrip(".")
             raise RejectedImage("bad", f"{reason[0].lower()}{reason[1:]}") from error
@@ -203,8 +196,8 @@ class _Block:
     """Some images and masks in Parquet files, which are read together when the first of them is taken."""
 
     header: PlanHeader
-    cells: list[Cell]  # each mask in a row behind its image
-    copies: dict[str, CopiedRows]  # by their locations
+    cells: list[parquet_images.Cell]  # each mask in a row behind its image
+    copies: dict[str, parquet_images.CopiedRows]  # by their locations
     data: dict[int, bytes | UnreadableError] = field(default_factory=dict)  # read and not taken yet, by position
 
     def take(self, position: int) -> bytes:
@@ -221,13 +214,13 @@ class _Block:
             raise data
         return data
 
-    def _read_copy(self, cell: Cell) -> bytes | None:
+    def _read_copy(self, cell: parquet_images.Cell) -> bytes | None:
         path = self.header.unpacked.get(cell.file)
         if path is None:
             return None
         try:
             if cell.file not in self.copies:
-                self.copies[cell.file] = CopiedRows.open(path)
+                self.copies[cell.file] = parquet_images.CopiedRows.open(path)
             return self.copies[cell.file].read(cell)
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
@@ -236,7 +229,7 @@ class _Block:
         # Of a file with a copy only what the copy lacks is read here, when it is needed.
         wanted = [k for k in positions if k == positions.start or self.cells[k].file not in self.header.unpacked]
         num_bytes = 0
-        for k, data in read_cells(
+        for k, data in parquet_images.read_cells(
             self.header.root, self.header.columns, [self.cells[k] for k in wanted], MAX_SOURCE_BYTES
         ):
             self.data[wanted[k]] = data if isinstance(data, UnreadableError) else bytes(data)
