@@ -195,22 +195,21 @@ def _list_records(job: _Job, number: int) -> None:
     try:
         with file_io.explain_os_errors(f"read {path}"):
             compression = compressed.detect_compression(file_io.read_start(path, HEADER_BYTES))
-            form, sizes, unpacked = _measure(path, compression)
-            if form is None:
-                form, sizes, unpacked = _MEMBERS, *_pack(path, compression, job.scratch_path(number))
+            found = _measure(path, compression)
+            form, sizes, unpacked = found or (_MEMBERS, *_pack(path, compression, job.scratch_path(number)))
     except FormatError as error:
         raise FormatError(f"{path}: {error} `tfpipe verify` lists all damage.") from None
     ends = np.concatenate(([form, unpacked, 0], np.cumsum(sizes, dtype=np.int64))).astype(np.int64)
     file_io.write_file(job.sizes_path(number), ends.tobytes(), f"{job.sizes_path(number)}.tmp")
 
 
-def _measure(path: str, compression: Compression) -> tuple[int | None, NDArray[np.int64], int]:
+def _measure(path: str, compression: Compression) -> tuple[int, NDArray[np.int64], int] | None:
     """Returns the form of a file, and its records' sizes there and in all unpacked; None for a single stream."""
     sizes, unpacked = bytearray(), 0
     with file_io.open_read(path) as file:
         for payload, size in _scan(file, compression):
             if size is None:
-                return None, np.empty(0, np.int64), 0
+                return None
             sizes += size.to_bytes(8, "little")
             unpacked += len(payload) + FRAME_BYTES
     return (_MEMBERS if compression else _PLAIN), np.frombuffer(bytes(sizes), "<i8"), unpacked

@@ -24,13 +24,11 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
 
     With `explains_all` every other error becomes a sentence, too.
     """
-    # Beam turns an interruption or a worker's error into these; other runners of it may raise anything.
-    wrapping = (Exception,) if explains_all else (RuntimeError, ImportError)
     try:
         yield
     except TfpipeError as error:
         raise remove_graph_place(error) from error
-    except wrapping as error:
+    except Exception as error:  # Beam turns an interruption or a worker's error into another one
         if str(error).startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from error
         our_error = find_error("".join(traceback.format_exception(error)))
