@@ -91,7 +91,8 @@ def form_batch(batch: Batch, config: PipelineConfig) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
     if not config.as_supervised:
         return batch
-    inputs = {name: batch[name] for name in ("image", "crop", "flip", *config.extra_features) if name in batch}
+    images = ("image", "crop", "flip") if config.augment == "device" else ("image",)
+    inputs = {name: batch[name] for name in (*images, *config.extra_features) if name in batch}
     first = inputs if len(inputs) > 1 else inputs["image"]
     return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
 
