@@ -50,7 +50,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, DType
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.storage.file_io import is_url
 from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import IntArray
@@ -181,7 +181,7 @@ class BatchMaker(Maker):
                 "Leave one of them out."
             )
         self.plan, self.manifest, self.split = plan, manifest, split
-        self.kinds = self._choose_kinds()
+        self.kinds = {name: source.schema[name].dtype for name in list_stored_features(source, plan.features)}
         manifest = manifest.keep_columns(self.kinds)  # the others are not read
         self.reader = RecordReader(manifest.directory, manifest, split)
         columns = (column.splits[split] for column in manifest.columns)
@@ -429,11 +429,6 @@ class BatchMaker(Maker):
             yield
         except BadRecord as error:
             raise self.name_record(int(numbers[error.row]), error) from None
-
-    def _choose_kinds(self) -> dict[str, DType]:
-        """Chooses the features that a batch needs of each record."""
-        names = list_stored_features(self.plan.source, self.plan.features)
-        return {name: self.plan.source.schema[name].dtype for name in names}
 
     def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
         """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""

@@ -29,7 +29,8 @@ def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str,
     if spec.shape is not None:
         return {name: _stack_values(spec, column, filled)}
     if feature.pad_to is None:
-        return {name: _split_lists(column, filled)}
+        empty: Any = np.zeros(0, column.values.dtype) if column.memory is None else []
+        return {name: [*column.list_records(), *[empty] * filled]}
     padded = _pad_lists(column, feature.pad_to[0], _PADDING[spec.dtype], filled)
     if feature.is_box:
         return {name: padded}
@@ -61,12 +62,6 @@ def _pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
     fits = places < length
     padded[rows[fits], places[fits]] = column.values[fits]
     return padded
-
-
-def _split_lists(column: Column, filled: int) -> list[Any]:
-    """Splits numbers into an array for each record, and text into a list, with empty ones behind them."""
-    empty: Any = np.zeros(0, column.values.dtype) if column.memory is None else []
-    return [*column.list_records(), *[empty] * filled]
 
 
 def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
