@@ -121,25 +121,34 @@ def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None)
     return [max(limit * whole // max(sum(wholes), 1), 1) for whole in wholes]
 
 
-def _count_kept(slots: IntArray) -> int:
-    return int(slots.max(initial=-1)) + 1
-
-
-class BytesCache:
-    """The payloads of records. Threads may share it."""
+class _MemoryCache:
+    """The places of records in memory, by their slots, and which of them are there. Threads may share it."""
 
     def __init__(self, slots: IntArray) -> None:
-        self._slots, count = slots, _count_kept(slots)
-        self._payloads: list[bytes | None] = [None] * count
-        self._present = np.zeros(count + 1, np.bool_)  # the last one stands for records that are not kept
+        self.slots = slots  # of each record, or -1: int64 [records]
+        self.count = int(slots.max(initial=-1)) + 1
+        self.present = np.zeros(self.count + 1, np.bool_)  # the last one stands for records that are not kept
+
+    def find(self, numbers: IntArray) -> NDArray[np.bool_]:
+        """Returns whether each record is there, bool [n]."""
+        found: NDArray[np.bool_] = self.present[self.slots[numbers]]
+        return found
 
     def leave_out_present(self, numbers: IntArray) -> IntArray:
         """Returns the records that must still be read."""
-        return numbers[~self._present[self._slots[numbers]]]
+        return numbers[~self.find(numbers)]
+
+
+class BytesCache(_MemoryCache):
+    """The payloads of records."""
+
+    def __init__(self, slots: IntArray) -> None:
+        super().__init__(slots)
+        self._payloads: list[bytes | None] = [None] * self.count
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records, those that are not there yet by a method of `RecordReader`."""
-        slots = self._slots[numbers].tolist()
+        slots = self.slots[numbers].tolist()
         found: list[bytes | None] = [None if slot < 0 else self._payloads[slot] for slot in slots]
         missing = [row for row, payload in enumerate(found) if payload is None]
         if len(missing) == len(found):
@@ -157,31 +166,21 @@ class BytesCache:
         for slot, payload in zip(slots, payloads, strict=True):
             if slot >= 0 and payload is not None:
                 self._payloads[slot] = payload
-                self._present[slot] = True
+                self.present[slot] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._slots,)  # another process has a cache of its own
+        return type(self), (self.slots,)  # another process has a cache of its own
 
 
-class DecodedCache:
-    """The decoded images and the other features of records. Threads may share it."""
+class DecodedCache(_MemoryCache):
+    """The decoded images and the other features of records."""
 
     def __init__(self, slots: IntArray, plan: BatchPlan) -> None:
-        (size, dtype), count = get_cached_form(plan), _count_kept(slots)
-        self.slots = slots  # of each record, or -1: int64 [records]
-        self.images = np.empty((count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
-        self.sizes = np.zeros((count, 2), np.int64)
-        self.present = np.zeros(count, np.bool_)
-        self.others: list[dict[str, Any]] = [{}] * count  # features: lists of bytes or arrays by their names
-
-    def find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Returns the place of each record or -1, int64 [n], and whether it is there, bool [n]."""
-        slots: IntArray = self.slots[numbers]
-        return slots, (slots >= 0) & self.present[np.maximum(slots, 0)] if len(self.present) else slots >= 0
-
-    def leave_out_present(self, numbers: IntArray) -> IntArray:
-        """Returns the records that must still be read."""
-        return numbers[~self.find(numbers)[1]]
+        super().__init__(slots)
+        size, dtype = get_cached_form(plan)
+        self.images = np.empty((self.count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
+        self.sizes = np.zeros((self.count, 2), np.int64)
+        self.others: list[dict[str, Any]] = [{}] * self.count  # features: lists of bytes or arrays by their names
 
     def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
         """Keeps all of some records but their images, which are in their places already."""

@@ -52,7 +52,7 @@ class CachingMaker(BatchMaker):
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
-        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers))[1])
+        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers)))
         stored = super().read(epoch, step, numbers[missing]) if len(missing) else None
         return HalfCachedBatch(epoch, numbers, missing, stored)
 
