@@ -42,7 +42,7 @@ class Estimate:
     bad: int  # of the sampled ones
     output_bytes: float
     wall_s: float  # from the command to the manifest
-    worker_processes: int
+    workers: int  # processes, or threads of the command for a small job
 
 
 _ImageCost = tuple[int, int, float]
@@ -55,6 +55,8 @@ _ShardCost = tuple[list[_ImageCost], float]
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
     """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job."""
     processes, start_up_s = infer_processes(config, beam_args)
+    if plan.fits_threads(config, beam_args):
+        start_up_s = 0.0
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
         sample = _draw_sample(plan, config.seed)
         unpacked, unpack_s = _unpack_sample(sample, file_io.join(folder, "unpacked"))
@@ -74,7 +76,7 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
         bad=sum(stored_bytes == 0 for _, stored_bytes in sizes),
         output_bytes=output_bytes,
         wall_s=planned_s + unpack_s + start_up_s + (images_s + shards_s) * rounds / len(plan.shards),
-        worker_processes=processes,
+        workers=processes,
     )
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from beam_jobs import process_pool
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.faults import keeping, raise_all
 from beam_jobs.inputs.recognize import Input, recognize
@@ -81,9 +80,6 @@ def _check_classes(listing: Listing, num_splits: int) -> None:
         )
 
 
-_PARALLEL_FORMATS = (".jpg", ".jpeg", ".png")
-
-
 @dataclass(frozen=True, slots=True)
 class ShardResult:
     """The result of a run.
@@ -129,7 +125,6 @@ def run(
     plan = plan_shards(config, beam_args, observer)
     observer.plan(plan)
     check(plan)
-    in_threads = not beam_args and not config.workers and _is_small(plan)
     with open_work_dir(config, plan) as work, progress_folder(work) as folder:
         finished_before = work.list_written()
         header = work.read_header()
@@ -139,7 +134,7 @@ def run(
             header.versions if runner.has_same_codecs else {"tfpipe": header.versions["tfpipe"]},
             runner.get_pool_workers(config.workers),
             job_stores.get_options(),
-            in_threads=in_threads,
+            in_threads=plan.fits_threads(config, beam_args),
         )
         _write(job, runner, beam_args, observer)
         try:
@@ -152,12 +147,6 @@ def run(
                 "command again with another runner."
             ) from error
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
-
-
-def _is_small(plan: Plan) -> bool:
-    """Returns whether threads are enough: for few images, and for formats whose decoders run beside each other."""
-    is_small = process_pool.is_small(plan.num_images, plan.num_bytes)
-    return is_small and all(path.lower().endswith(_PARALLEL_FORMATS) for path in plan.images.iterate_paths())
 
 
 def make_runner(beam_args: Sequence[str]) -> Runner:

@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs import process_pool
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.image_table import ImageTable
@@ -20,6 +21,7 @@ from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.record_index import MAX_RECORDS
 
 _ROWS_AT_ONCE = 1 << 13
+_PARALLEL_FORMATS = (".jpg", ".jpeg", ".png")
 
 
 @dataclass
@@ -58,6 +60,11 @@ class Plan:
             planned.append(PlannedShard(*shard, begin, end))
         num_bytes = tuple(np.diff(sums).tolist())
         return cls(listing, images, order, tuple(planned), num_bytes, class_counts, digests.hexdigest())
+
+    def fits_threads(self, config: ShardConfig, beam_args: Sequence[str]) -> bool:
+        """Returns whether threads of this process write the shards: few images, whose decoders run side by side."""
+        is_small = not beam_args and not config.workers and process_pool.is_small(self.num_images, self.num_bytes)
+        return is_small and all(path.lower().endswith(_PARALLEL_FORMATS) for path in self.images.iterate_paths())
 
     @property
     def num_images(self) -> int:

@@ -38,9 +38,9 @@ def test_the_bytes_are_those_of_the_job(tmp_path: Path, monkeypatch, form: Image
     source = write_files(tmp_path / "in", make_photos(200))
     estimated = make_estimate(source, form=form)
     written = sum(split.bytes for split in make_dataset(source, tmp_path / "out", form=form).splits.values())
-    assert (estimated.sampled, estimated.bad, estimated.worker_processes) == (60, 0, 2)
+    assert (estimated.sampled, estimated.bad, estimated.workers) == (60, 0, 2)
     assert estimated.output_bytes == pytest.approx(written, rel=within)
-    assert estimated.wall_s > 1.0 + estimate.START_UP_S
+    assert estimated.wall_s > 1.0  # a small job starts no processes
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])

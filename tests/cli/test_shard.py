@@ -95,14 +95,14 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     head, output, time = done.out.splitlines()[-3:]
     assert head == "estimate from 150 images of 150, 1 of them bad:"
     assert output == "  output  619.7 KB"
-    assert re.fullmatch(r"  time    \d:\d\d with \d+ worker process(es)?", time)
+    assert re.fullmatch(r"  time    \d:\d\d with \d+ workers?", time)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").out)
     estimate = plan.pop("estimate")
-    assert set(estimate) == {"sampled", "bad", "output_bytes", "wall_s", "worker_processes"}
+    assert set(estimate) == {"sampled", "bad", "output_bytes", "wall_s", "workers"}
     assert (estimate["sampled"], estimate["bad"]) == (150, 1)
     assert plan == {
         "images": 150,

@@ -126,12 +126,11 @@ def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from _format_counts("skipped", facts["skipped"])
     if facts["dropped"]:
         yield f"duplicates: {facts['dropped']:,} dropped"
-    estimate, processes = facts["estimate"], facts["estimate"]["worker_processes"]
+    estimate, workers = facts["estimate"], human_count(facts["estimate"]["workers"], "worker")
     bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
     yield f"estimate from {human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}:"
     yield f"  output  {human_bytes(estimate['output_bytes'])}"
-    who = f"{processes:,} worker process{'es' * (processes > 1)}"
-    yield f"  time    {format_duration(estimate['wall_s'])} with {who}"
+    yield f"  time    {format_duration(estimate['wall_s'])} with {workers}"
 
 
 def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
