@@ -48,19 +48,13 @@ _MAX_TEXT_SHOWN = 300
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option("--output", metavar="FILE", help="With --record: write its image, or the first of several, to this file.")
 def inspect(
-    dataset: str,
-    split: str | None,
-    show: tuple[int, str] | None,
-    page: tuple[int, str] | None,
-    record: str | None,
-    output: str | None,
-    as_json: bool,
+    dataset: str, split: str | None, record: str | None, output: str | None, as_json: bool, **drawn: Any
 ) -> None:
     """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out.
 
     Exit code 1 if a shard is missing or has another size than it should have; `tfpipe verify` looks at every record.
     """
-    for name, given in (("show", show), ("page", page)):
+    for name, given in drawn.items():
         if record is not None and given is not None:
             raise ConfigError(f"--record and --{name} exclude each other.")
     if record is not None and split is not None:
@@ -73,23 +67,16 @@ def inspect(
     if record is not None:
         _show_record(dataset, manifest, record, output, as_json)
     else:
-        _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], show, page, as_json)
+        _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], drawn, as_json)
 
 
-def _inspect_dataset(
-    dataset: str,
-    manifest: Manifest,
-    names: list[str],
-    show: tuple[int, str] | None,
-    page: tuple[int, str] | None,
-    as_json: bool,
-) -> None:
+def _inspect_dataset(dataset: str, manifest: Manifest, names: list[str], drawn: dict[str, Any], as_json: bool) -> None:
     splits = {name: manifest.splits[name] for name in names}
     written = {}
-    if show is not None or page is not None:
+    if any(drawn.values()):
         from tfpipe.cli.inspect_images import draw_sheet, write_page  # loads Pillow
 
-        for name, target, write in (("sheet", show, draw_sheet), ("page", page, write_page)):
+        for name, target, write in (("sheet", drawn["show"], draw_sheet), ("page", drawn["page"], write_page)):
             if target is not None:
                 written[name] = {"file": target[1], "records": write(manifest, names, *target)}
     document = make_document(dataset, manifest, splits)

@@ -21,21 +21,15 @@ from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
 from tfpipe.lookups.steps import Seen, StepRow, find_number, find_steps, look_up_step
 from tfpipe.system.units import human_count
 
-_SHOWN_ROWS, _EPOCHS, _TILE_PX = 16, 10, 160
+_SHOWN_ROWS, _TILE_PX = 16, 160
+_EPOCHS = "For --record: look through so many epochs."
 
 
 @command(example="tfpipe steps runs/flowers --step 340 --show step340.png")
 @click.argument("target", metavar="RUN|DATASET")
 @click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
 @click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
-@click.option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=_EPOCHS,
-    metavar="N",
-    show_default=True,
-    help="For --record: look through so many epochs.",
-)
+@click.option("--epochs", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help=_EPOCHS)
 @click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
 @split_option
 @batch_option

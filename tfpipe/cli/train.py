@@ -87,7 +87,7 @@ def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> 
     begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays if the dataset has grown
     given = {name: options[name] for name in ("image_size", "seed")}
     defaults = {**default_pipeline(options["model"], manifest.splits[options["split"]].records, num_replicas), **begun}
-    pipeline = read_config(options["config"], options["batch_size"], given=given, defaults=defaults)
+    pipeline = read_config(options["config"], options["batch_size"], given, defaults)
     return TrainConfig(pipeline=pipeline, **take(TrainConfig, {**options, "output": output}))
 
 

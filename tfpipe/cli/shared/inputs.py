@@ -36,19 +36,15 @@ def quiet_start() -> Iterator[None]:
 
 
 def read_config(
-    path: str | None,
-    batch_size: int | None,
-    default_batch_size: int = BATCH_SIZE,
-    given: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    path: str | None, batch_size: int | None, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> "PipelineConfig":
     """Returns the options in the file, with the batch of the command line in place of the file's."""
     from tfpipe.engine.config import toml_json
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
     table = {} if path is None else toml_json.read(path)
-    asked = {name: value for name, value in {**(given or {}), "batch_size": batch_size}.items() if value is not None}
-    table = {"batch_size": default_batch_size, **(defaults or {}), **table, **asked}
+    asked = {name: value for name, value in {**given, "batch_size": batch_size}.items() if value is not None}
+    table = {"batch_size": BATCH_SIZE, **(defaults or {}), **table, **asked}
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 
