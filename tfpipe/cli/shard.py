@@ -8,9 +8,8 @@ import click
 from beam_jobs.config import ShardConfig, TableColumns
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import build, config_options, drop_missing, take
-from tfpipe.cli.shared.help_groups import help_option
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.shard_command import RunArgs, job_options, run_job, run_opaque, run_options
+from tfpipe.cli.shared.shard_command import OpaqueOptions, RunArgs, job_options, run_job, run_opaque, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -76,28 +75,13 @@ def append(dataset: str, **options: Any) -> None:
         run_job(job.config, run_args, job)
 
 
-@command(
-    example="tfpipe reshard flowers small-flowers --resize-short 256",
-    epilog=_BEAM,
-)
+@command(example="tfpipe reshard flowers small-flowers --resize-short 256", epilog=_BEAM)
 @click.argument("dataset")
 @click.argument("output")
 @_beam_argument
 @config_options(ImageForm, without=("max_pixels",), default="that of DATASET")
 @config_options(ShardConfig, "Records", "Output", without=("keep_quarantined", "drop_duplicates"))
-@help_option(
-    "--opaque",
-    is_flag=True,
-    group="Opaque records",
-    help="Shuffle any TFRecords byte for byte: DATASET is a file, a folder or a pattern in quotes, packed or not.",
-)
-@help_option(
-    "--compression",
-    type=click.Choice(["none", "gzip"]),
-    group="Opaque records",
-    help="With --opaque: gzip packs each record on its own, so that it can be read at random.  [default: none]",
-)
-@help_option("--split", metavar="NAME", group="Opaque records", help="With --opaque: the split.  [default: train]")
+@config_options(OpaqueOptions)
 @run_options
 def reshard(**options: Any) -> None:
     """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
@@ -112,12 +96,10 @@ def reshard(**options: Any) -> None:
 
     Run the same command again after an interruption: finished shards are kept.
     """
-    opaque = {name: options.pop(name) for name in ("opaque", "compression", "split")}
-    if opaque["opaque"]:
-        run_opaque(options, opaque["compression"], opaque["split"])
+    opaque = build(OpaqueOptions, options)
+    if opaque.opaque:
+        run_opaque(options, opaque)
         return
-    if given := next((name for name in ("compression", "split") if opaque[name] is not None), None):
-        raise ConfigError(f"--{given} goes with --opaque. Leave it out, or add --opaque.")
     run_args = RunArgs.take(options, "DATASET and OUTPUT", "To join several datasets, use `tfpipe merge`.")
     form, dataset = take(ImageForm, options), options.pop("dataset")
     run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import click
 
@@ -30,7 +30,7 @@ from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
-from tfpipe.system.options import Flag, Unchecked, get_options, list_changes, option
+from tfpipe.system.options import Choice, Flag, Text, Unchecked, check_options, get_options, list_changes, option
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from beam_jobs.plan.plan import Plan
 
 _Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
+_RECORDS = "Opaque records"
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
 _NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # of a shard
 
@@ -163,9 +164,33 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
 
 
 _OPAQUE = ("num_shards", "shard_size_bytes", "shuffle", "seed", "workers")  # the options of an opaque job
+_Compression = Literal["none", "gzip"]
 
 
-def run_opaque(options: dict[str, Any], compression: str | None, split: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class OpaqueOptions:
+    """The options of `reshard --opaque` alone.
+
+    Attributes:
+        opaque: Whether to shuffle any TFRecords byte for byte: DATASET is a file, a folder or a pattern in quotes,
+            packed or not. Default: False.
+        compression: The packing with `opaque`: gzip packs each record on its own, so that it can be read at random.
+            "none" or "gzip". Default: "none".
+        split: The split with `opaque`. Default: "train".
+    """
+
+    opaque: bool = option(Flag(), False, group=_RECORDS)
+    compression: _Compression = option(Choice(get_args(_Compression)), "none", group=_RECORDS)
+    split: str = option(Text(), "train", group=_RECORDS, metavar="NAME")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for name in () if self.opaque else ("compression", "split"):
+            if getattr(self, name) != getattr(OpaqueOptions, name):
+                raise ConfigError(f"`{name}` goes with `opaque`. Leave it out, or add --opaque.")
+
+
+def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
     """Runs `reshard --opaque`, and prints the result; refuses every option that it does not have."""
     from beam_jobs import opaque_job, process_pool
     from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -180,12 +205,12 @@ def run_opaque(options: dict[str, Any], compression: str | None, split: str | No
     if known["num_shards"] is not None and known["shard_size_bytes"] is not None:
         _exclude("--num-shards", "--shard-size")
     process_pool.start_early()
-    config = ShardConfig(pattern, output, split=split, **drop_missing(known))
+    config = ShardConfig(pattern, output, split=opaque.split, **drop_missing(known))
     with ScanDisplay("Indexing") as display:
         result = opaque_job.run(
             config,
-            "GZIP" if compression == "gzip" else "",
-            lambda shards: index(IndexConfig(shards, split=split or "train"), display).manifest,
+            "GZIP" if opaque.compression == "gzip" else "",
+            lambda shards: index(IndexConfig(shards, split=opaque.split), display).manifest,
         )
     facts = {"dataset": output, **asdict(result)}
     show(facts, _format_opaque(facts), as_json)
