@@ -183,7 +183,7 @@ FIRST_FIXES: dict[str, tuple[PipelineProfile, dict[str, OptionValue] | str, floa
     ),
     "python": (
         make_own("jitter", 900, 0.35, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
-        "Write the stage jitter with TensorFlow's operations instead of a Python function", 4000,
+        "Write the stage jitter with TensorFlow's operations, do its work on the accelerator", 4000,
     ),
     "python of the engine": (
         make_own("transform", 900, 0.35, True, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),

@@ -432,16 +432,14 @@ def _leave_lock(profile: PipelineProfile, stage: StageTiming) -> Fix:
     name, what, demand = stage.name, _name(stage.name), profile.demand
     threads = {**demand.threads, name: max(stage.parallelism, 1)}
     freed = replace(demand, threads=threads, lock_bound=demand.lock_bound - {name})
+    instruction = f"Take the lock out of {what}, or hold it for a shorter time"
     if stage.waits:
-        reason = "More threads wait for the same lock. Without it, calls wait side by side."
-        instruction = f"Take the lock out of {what}, or hold it for a shorter time: threads do not help."
+        reason, instruction = "Without it, calls wait side by side.", f"{instruction}: threads do not help."
     elif not stage.holds_python_lock:
-        reason = "It computes, and all cores can do so at once without the lock."
-        instruction = f"Take the lock out of {what}, or hold it for a shorter time."
+        reason, instruction = "All cores can compute at once without the lock.", f"{instruction}."
         freed = freed.scale({}, {name: 0.0})
     else:
-        reason = "They use all cores; a Python function holds Python's lock."
-        instruction = f"Write {what} with TensorFlow's operations instead of a Python function"
+        reason, instruction = "A Python function holds Python's lock.", f"Write {what} with TensorFlow's operations"
         if name in _FUNCTIONS:
             instruction = f"Let {what} call operations that let go of Python's lock"
         instruction += ", do its work on the accelerator, or run it in several processes."

@@ -40,26 +40,19 @@ _MOVES = re.compile(r"\b(loads|dumps|dump|load|_?send(_bytes)?|_?recv(_bytes)?|w
 _BLOCKS = re.compile(r"\b(sleep|acquire|wait|join|result)\(|^\s*with [\w.]*lock\w*:", re.IGNORECASE)
 _READS = re.compile(r"\b(open|read|readinto|read_bytes|readline|recv|recv_into|pread|get_object|fromfile|memmap)\(")
 _DECODES = re.compile(r"\b(imdecode|imread|decode_(jpeg|png|image|webp|gif)|read_image|Image\.open|decode)\(")
-_FILES: tuple[tuple[Activity, re.Pattern[str]], ...] = (
-    (
-        "handing over",
-        re.compile(
-            r"/(multiprocessing/heap|shared_memory|shared_memory_array|pin_memory|spawn|ring_queue|variable_size_queue)\.py$"
-        ),
+_FILES: Mapping[Activity, re.Pattern[str]] = {
+    "handing over": re.compile(
+        r"/(multiprocessing/heap|shared_memory(_array)?|pin_memory|spawn|(ring|variable_size)_queue)\.py$"
     ),
-    ("collating", re.compile(r"/torch/utils/data/_utils/collate\.py$|/transformations/batch\.py$")),
-    (
-        "decoding",
-        re.compile(r"/PIL/(ImageFile|\w+ImagePlugin)\.py$|/torchvision/io/|/(cv2|imageio|simplejpeg|turbojpeg)\b"),
+    "collating": re.compile(r"/torch/utils/data/_utils/collate\.py$|/transformations/batch\.py$"),
+    "decoding": re.compile(
+        r"/PIL/(ImageFile|\w+ImagePlugin)\.py$|/torchvision/io/|/(cv2|imageio|simplejpeg|turbojpeg)\b"
     ),
-    (
-        "reading",
-        re.compile(
-            r"/(zipfile|tarfile|gzip|pathlib|socket|ssl|mmap)(/\w+)?\.py$"
-            r"|/(fsspec|s3fs|gcsfs|h5py|lmdb|urllib|urllib3|requests|http|botocore|boto3|pyarrow|array_record)/"
-        ),
+    "reading": re.compile(
+        r"/(zipfile|tarfile|gzip|pathlib|socket|ssl|mmap)(/\w+)?\.py$"
+        r"|/(fsspec|s3fs|gcsfs|h5py|lmdb|urllib|urllib3|requests|http|botocore|boto3|pyarrow|array_record)/"
     ),
-)
+}
 _LOADERS = re.compile(r"/torch/utils/data/|/grain/|/multiprocessing/|/keras/src/trainers/data_adapters/")
 
 
@@ -123,7 +116,7 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     for number, frame in enumerate(stack):
         if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
             return Doing("collating", place)
-        for activity, files in _FILES if number < len(library) else ():
+        for activity, files in _FILES.items() if number < len(library) else ():
             if files.search(frame.file):
                 return Doing(activity, place)
         if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):
