@@ -38,6 +38,10 @@ class Block:
     def place(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    @property
+    def kind(self) -> str:
+        return "shell" if self.language in SHELL else "cell" if self.language == NOTEBOOK else "python"
+
 
 def copy_samples(target: Path) -> None:
     """Copies those sample images that pages count on: one or more of every kind, without the many small ones."""

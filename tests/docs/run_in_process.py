@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.docs.pages import SHELL, Block
+from tests.docs.pages import Block
 
 RUNNER = Path(__file__).with_name("run_blocks.py")
 
@@ -19,20 +19,19 @@ def run_blocks(blocks: Iterable[Block], folder: Path, python: str, environment: 
 
     The command `tfpipe` is that of the tests, so it needs nothing from the other Python.
     """
-    tasks = [
-        {"place": block.place, "kind": "shell" if block.language in SHELL else "python", "code": block.code}
-        for block in blocks
-    ]
+    tasks = [{"place": block.place, "kind": block.kind, "code": block.code} for block in blocks]
     (folder / "blocks.json").write_text(json.dumps(tasks))
     scripts = folder / ".bin"
     scripts.mkdir()
-    command = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m tfpipe"
+    path = f"{shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    command = f"PYTHONPATH={path} exec {shlex.quote(sys.executable)} -m tfpipe"
     (scripts / "tfpipe").write_text(f'#!/bin/sh\n{command} "$@"\n')
     (scripts / "tfpipe").chmod(0o755)
+    path = os.pathsep.join([str(scripts), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [python, str(RUNNER), "blocks.json"],
         cwd=folder,
-        env={**environment, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "HF_HOME": str(folder)},
+        env={**environment, "PATH": path, "HF_HOME": str(folder)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,12 +1,10 @@
 """Every Python and shell block of the README and of the site runs, or says in the line before it why it does not."""
 
 import ast
-import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import pytest
 
 import tfpipe
 from tests.conftest import PATH_OF_REPOSITORY, ROOT
-from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, copy_samples, find_blocks
-from tests.docs.run_in_process import RUNNER
+from tests.docs.pages import PAGES, Block, copy_samples, find_blocks
+from tests.docs.run_in_process import run_blocks
 from tfpipe.cli.main import tfpipe as commands
 
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
@@ -34,10 +32,6 @@ def mark_slow(page: Path) -> object:
     return pytest.param(page, id=name, marks=() if name in FAST else pytest.mark.slow)
 
 
-def get_kind(block: Block) -> str:
-    return "shell" if block.language in SHELL else "cell" if block.language == NOTEBOOK else "python"
-
-
 @pytest.mark.parametrize(
     "page", [mark_slow(page) for page in PAGES if any(not block.reason for block in BLOCKS if block.page == page)]
 )
@@ -45,42 +39,21 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     copy_samples(tmp_path / "images")
     for name in ("photos", "sample_data"):
         shutil.copytree(ROOT / "sample_data", tmp_path / name)
-    blocks = [
-        {"place": block.place, "kind": get_kind(block), "code": block.code}
-        for block in BLOCKS
-        if block.page == page and not block.reason
-    ]
-    (tmp_path / "blocks.json").write_text(json.dumps(blocks))
-    scripts = tmp_path / ".bin"
-    scripts.mkdir()
-    (scripts / "tfpipe").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tfpipe "$@"\n')
-    (scripts / "tfpipe").chmod(0o755)
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join([str(scripts), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATH_OF_REPOSITORY}",  # modules that a page writes can be imported
         "CUDA_VISIBLE_DEVICES": "",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), "blocks.json"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+    blocks = [block for block in BLOCKS if block.page == page and not block.reason]
+    run_blocks(blocks, tmp_path, sys.executable, environment)
 
 
 def test_each_block_is_valid() -> None:
     faults = []
     for block in BLOCKS:
-        kind = get_kind(block)
         try:
-            if kind == "python" or (kind == "cell" and not block.code.startswith("!")):
+            if block.kind == "python" or (block.kind == "cell" and not block.code.startswith("!")):
                 ast.parse(re.sub(r"\A%%writefile .*", "", block.code))
         except SyntaxError as error:
             faults.append(f"{block.place}: {error}")
@@ -121,7 +94,7 @@ HELP = {"--help", "--help-all"}
 
 
 def check_commands(block: Block) -> list[str]:
-    if get_kind(block) == "python":
+    if block.kind == "python":
         return []
     faults = []
     for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
