@@ -33,8 +33,7 @@ LABELS = "labels.txt"  # the names of the classes, one a line, in the order of t
 
 _WORKERS = Workers(
     preload=["tfpipe.export.run", "tfpipe.images.decode"],
-    death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
-    "kept. `workers` 1 needs the least memory.",
+    death="A worker process died: it was killed, or memory ran out. Run the same command again, with fewer `workers`.",
 )
 
 

@@ -77,10 +77,8 @@ class LoaderSource:
                 raise ConfigError(f"--loader: {self._name} raises {type(error).__name__}: {error}") from error
         if changes and not made:
             if not _is_a(loader, "keras.utils", "PyDataset"):
-                raise ConfigError(
-                    f"--apply makes the loader with other options, and {self._name} returns one that was made before. "
-                    "Make the DataLoader inside of the function."
-                )
+                fault = f"--apply makes the loader anew, and {self._name} returns one that was made before."
+                raise ConfigError(f"{fault} Make the DataLoader inside of the function.")
             for name, value in changes.items():
                 setattr(loader, name, value)
         return replace(self._describe(loader, made), strangers=self._strangers)
@@ -128,9 +126,7 @@ def describe_batch(batch: Any) -> BatchFacts:
         images = len(entries) if isinstance(entries, (list, tuple)) else 1
     else:
         images = first.shape[0]
-    if not arrays:
-        return BatchFacts(images, 0, objects=objects)
-    largest = max(arrays, key=lambda array: array.bytes)
+    largest = max(arrays, key=lambda array: array.bytes, default=_Array((), "", 0))
     return BatchFacts(images, sum(array.bytes for array in arrays), largest.dtype, largest.shape, objects)
 
 

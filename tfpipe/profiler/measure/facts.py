@@ -174,6 +174,9 @@ def get_dataset_facts(
     unread = _measure_unread(data, plan, payloads)
     counted = count_records(source) if source.num_records is None else None
     own = [stage for stage in stages if stage.is_own]
+    unpacked_bytes = counted[1] if counted else source.record_bytes
+    if source.compression and payloads and not counted:
+        unpacked_bytes = sum(map(len, payloads)) / len(payloads)
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
@@ -199,7 +202,7 @@ def get_dataset_facts(
         unread_share=sum(unread.values()),
         described=isinstance(data, Manifest),
         compression="" if source.shard_records is not None else source.compression,
-        unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
+        unpacked_record_bytes=unpacked_bytes,
         unit=source.unit,
     )
 
@@ -215,15 +218,6 @@ def _measure_unread(data: Manifest | Source, plan: BatchPlan, payloads: Sequence
     except FormatError:  # the pipeline itself says so, or leaves the record out
         return {}
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
-
-
-def _compute_record_bytes(source: Source, payloads: Sequence[bytes], counted: tuple[int, float] | None) -> float:
-    """Returns the mean size of a record in memory: as counted, from a sample if they are compressed, or as stored."""
-    if counted is not None:
-        return counted[1]
-    if source.compression and payloads:
-        return sum(map(len, payloads)) / len(payloads)
-    return source.record_bytes
 
 
 def _compute_short_side(size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
