@@ -26,25 +26,14 @@ from tfpipe.storage.file_io import check_files
 
 _MAX_VALUES_SHOWN = 8
 _MAX_TEXT_SHOWN = 300
+_TWO: Any = {"nargs": 2, "type": (int, str)}
 
 
 @command(example="tfpipe inspect flowers --show 12 sheet.png")
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
-@click.option(
-    "--show",
-    nargs=2,
-    type=(int, str),
-    metavar="N OUT.png",
-    help="Draw the images of N records, spread evenly, on one sheet. Several images of a record are one row.",
-)
-@click.option(
-    "--page",
-    nargs=2,
-    type=(int, str),
-    metavar="N OUT.html",
-    help="Write N records, spread evenly, as a page to look through in a browser: by class, name, size and shape.",
-)
+@click.option("--show", **_TWO, metavar="N OUT.png", help="Draw the images of N records, spread evenly, on one sheet.")
+@click.option("--page", **_TWO, metavar="N OUT.html", help="Write N records, spread evenly, as a page for a browser.")
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option("--output", metavar="FILE", help="With --record: write its image, or the first of several, to this file.")
 def inspect(

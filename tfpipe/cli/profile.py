@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _DATA, _OWN, _ACCELERATOR, _MEASURING = "Data", "A loader of your own", "Accelerator", "Measuring"
 _OF_THE_PIPELINE = ("dataset", "trainer", "html")
 _FUNCTION = "MODULE:FUNCTION"
+_MAX_IDLE = "Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%."
 
 TrainerKind = Literal["loop", "fit"]
 
@@ -77,13 +78,7 @@ class ProfileOptions:
 @click.argument("dataset", required=False)
 @pipeline_options
 @config_options(ProfileOptions)
-@help_option(
-    "--max-idle",
-    group=_MEASURING,
-    type=PERCENT,
-    metavar="PERCENT",
-    help="Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%.",
-)
+@help_option("--max-idle", group=_MEASURING, type=PERCENT, metavar="PERCENT", help=_MAX_IDLE)
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
 def profile(dataset: str | None, max_idle: float | None, html: str | None, as_json: bool, **given: Any) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
