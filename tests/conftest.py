@@ -1,7 +1,6 @@
 """A small finished dataset, how its images are drawn, commands and processes; for the tests of every folder."""
 
 import gc
-import io
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tests.browser import browser as browser  # a fixture
 
 # How long a case takes says more about what else the machine does than about the code.
@@ -191,9 +191,7 @@ def _image(seed: int, size: tuple[int, int], kind: str) -> bytes:
     width, height = size
     y, x = np.mgrid[0:height, 0:width]
     planes = [(x * (seed + 3)) % 256, (y * (seed + 5)) % 256, np.full((height, width), 17 * seed % 256)]
-    buffer = io.BytesIO()
-    Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)).save(buffer, kind)
-    return buffer.getvalue()
+    return save_image(Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)), kind)
 
 
 class Foreign:

@@ -1,6 +1,5 @@
 """Records with several images, for tests. Every image tells its record and its place by its colors."""
 
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tfpipe
+from tests.beam_jobs.images import save_image
 from tfpipe import fields
 
 Records = Iterator[dict[str, Any]]
@@ -25,9 +25,7 @@ def make_pixels(record: int, number: int) -> NDArray[np.uint8]:
 
 def make_file(record: int, number: int, kind: str = "PNG") -> bytes:
     """Makes the file of such an image: a PNG, so that pixels are exact, or a JPEG."""
-    buffer = io.BytesIO()
-    Image.fromarray(make_pixels(record, number)).save(buffer, kind)
-    return buffer.getvalue()
+    return save_image(Image.fromarray(make_pixels(record, number)), kind)
 
 
 def count_images(record: int, number: int | None) -> int:

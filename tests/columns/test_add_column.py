@@ -84,9 +84,8 @@ def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> Non
     for dataset, workers in ((pets, 0), (other, 2)):
         tfpipe.add_column(dataset, "index", get_index, fields.Values("int64"), workers=workers)
     assert read_tree(Path(pets, "columns")) == read_tree(Path(other, "columns"))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^With `workers` the function must stand at the top of a module, where"):
         tfpipe.add_column(pets, "other", lambda record: 1, fields.Values("int64"), workers=1)
-    assert str(caught.value).startswith("With `workers` the function must stand at the top of a module, where worker ")
 
 
 def test_a_record_without_a_value_is_an_error(pets: str) -> None:
@@ -321,9 +320,9 @@ def test_a_failure_leaves_the_old_column(pets: str) -> None:
 
 def test_a_feature_of_the_records_is_not_replaced(tmp_path: Path) -> None:
     tfpipe.write([{"caption": "a"}], tmp_path / "texts", {"caption": fields.Text()}, num_shards=1, workers=0)
-    with pytest.raises(ConfigError) as caught:
-        tfpipe.add_column(tmp_path / "texts", "caption", str, fields.Text(), replace=True)
-    assert str(caught.value) == f"{tmp_path}/texts has a feature 'caption'. Give the new one another name."
+    arguments = (tmp_path / "texts", "caption", str, fields.Text())
+    sentence = f"{tmp_path}/texts has a feature 'caption'. Give the new one another name."
+    assert refusal(ConfigError, tfpipe.add_column, *arguments, replace=True) == sentence
 
 
 def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
@@ -337,9 +336,10 @@ def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
 
 
 def test_a_function_that_fails_is_named(pets: str) -> None:
-    with pytest.raises(DataError) as caught:
-        tfpipe.add_column(pets, "new", lambda record: 1 // (record.index - 2), fields.Values("int64"))
-    assert str(caught.value) == (
+    def make(record: Record) -> int:
+        return 1 // (record.index - 2)
+
+    assert refusal(DataError, tfpipe.add_column, pets, "new", make, fields.Values("int64")) == (
         "Record 2 of shard 0 of 'train' could not be made: ZeroDivisionError: integer division or modulo by zero."
     )
     with pytest.raises(DataError, match=r"The function must return 4 values for as many records, got 3\.$"):
@@ -348,9 +348,8 @@ def test_a_function_that_fails_is_named(pets: str) -> None:
 
 def test_a_view_gets_no_column(pets: str) -> None:
     tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")
-    with pytest.raises(ConfigError) as caught:
-        add(f"{pets}@even")
-    assert str(caught.value) == "A column is added to a dataset and not to the view 'even'. Leave the @ out."
+    sentence = "A column is added to a dataset and not to the view 'even'. Leave the @ out."
+    assert refusal(ConfigError, add, f"{pets}@even") == sentence
     shutil.rmtree(Path(pets, "columns"))
     tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")  # its own view is replaced
     shutil.rmtree(Path(pets, "columns"))

@@ -142,9 +142,8 @@ def test_rows_that_are_missing_or_too_many(pets: str, tmp_path: Path, tfpipe: Tf
 )
 def test_wrong_tables(pets: str, tmp_path: Path, rows: Any, options: dict[str, Any], message: str) -> None:
     table = write_table(tmp_path / "x.parquet", rows)
-    with pytest.raises(TfpipeError) as caught:
-        join_table(pets, table, TableConfig("x", **options))
-    assert str(caught.value).startswith(message.format(table=table, pets=pets))
+    found = refusal(TfpipeError, join_table, pets, table, TableConfig("x", **options))
+    assert found.startswith(message.format(table=table, pets=pets))
     assert library.load_manifest(pets).columns == ()
 
 

@@ -1,6 +1,5 @@
 """The batches of a cache in a file: the same pixels in the same order in each of its states, by every framework."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 import tfpipe
 from tests.engine.test_cache_file import NAME, check_equal, config_of, get_file, open_batches, plain
+from tests.engine.test_cache_file import source as source
 from tests.mask_files import make_mask
 from tests.refusals import refusal
 from tests.several_images import make_file, make_pixels, write_several
@@ -26,11 +26,6 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
-
-
-@pytest.fixture
-def source(small_dataset: Path, tmp_path: Path) -> Manifest:
-    return tfpipe.load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
 
 
 def write_records(folder: Path, kind: str) -> Manifest:

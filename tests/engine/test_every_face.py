@@ -15,7 +15,7 @@ from PIL import Image
 
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
-from tests.beam_jobs.images import write_files
+from tests.beam_jobs.images import save_image, write_files
 from tests.engine.reference import Dataset, get_numbers, list_rows, make_image, make_mask_crop
 from tests.mask_files import make_mask
 from tests.service.workers import start_workers
@@ -42,9 +42,7 @@ def draw_image(seed: int, kind: str) -> bytes:
     drawn = np.random.default_rng(seed)
     height, width = drawn.integers(20, 60, 2).tolist()
     small = drawn.integers(0, 256, (5, 6, 3)).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC).save(buffer, kind)
-    return buffer.getvalue()
+    return save_image(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC), kind)
 
 
 def draw_features(k: int) -> dict[str, Any]:
@@ -235,27 +233,24 @@ def test_the_cases_have_every_kind() -> None:
     assert {name for case in cases for name in case["options"]["extra_features"]} == {NAME, *LENGTHS}
 
 
-def read_by_numpy(
-    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
-) -> list[list[bytes]]:
-    batches = NumpyBatches(data, "train", config, rank=rank)
-    batches.load_state_dict(NumpyBatches(data, "train", config, start).state_dict())
+MIXED = PipelineConfig(batch_size=6, image_size=8, seed=3, extra_features=(NAME,))
+
+
+def read_by_numpy(data: Any, start: int, count: int, rank: tuple[int, int]) -> list[list[bytes]]:
+    batches = NumpyBatches(data, "train", MIXED, rank=rank)
+    batches.load_state_dict(NumpyBatches(data, "train", MIXED, start).state_dict())
     return [batch[NAME] for batch in take_steps(batches, count)]
 
 
-def read_by_torch(
-    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
-) -> list[list[bytes]]:
-    loader = data_loader(TorchBatches(data, "train", config, rank=rank))
-    loader.position = NumpyBatches(data, "train", config, start).position
+def read_by_torch(data: Any, start: int, count: int, rank: tuple[int, int]) -> list[list[bytes]]:
+    loader = data_loader(TorchBatches(data, "train", MIXED, rank=rank))
+    loader.position = NumpyBatches(data, "train", MIXED, start).position
     return [batch[NAME] for batch in take_steps(loader, count)]
 
 
-def read_by_tf_data(
-    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
-) -> list[list[bytes]]:
+def read_by_tf_data(data: Any, start: int, count: int, rank: tuple[int, int]) -> list[list[bytes]]:
     context = tf.distribute.InputContext(rank[1], rank[0], rank[1])
-    dataset = tfpipe.build_dataset(data, "train", config, context, start)
+    dataset = tfpipe.build_dataset(data, "train", MIXED, context, start)
     return [batch[NAME].tolist() for batch in dataset.take(count).as_numpy_iterator()]
 
 
@@ -270,12 +265,11 @@ def take_steps(batches: Any, count: int) -> list[Any]:
 @pytest.mark.parametrize("read", [read_by_numpy, read_by_torch, read_by_tf_data])
 def test_a_mixture_goes_on_with_other_hosts(manifests: dict[str, tfpipe.Manifest], read: Any) -> None:
     data = tfpipe.mix({manifests["jpeg"].directory: 5, manifests["png"].directory: 1})  # 5 and 1 of 6, on any host
-    config = PipelineConfig(batch_size=6, image_size=8, seed=3, extra_features=(NAME,))
-    alone = NumpyBatches(data, "train", config)
+    alone = NumpyBatches(data, "train", MIXED)
     assert len(alone) == 10
     expected = [alone.read(step)[NAME] for step in range(24)]
     found: list[list[bytes]] = []
     for hosts, count in ((1, 3), (2, 9), (3, 5), (1, 2), (6, 5)):
-        parts = [read(data, config, len(found), count, (host, hosts)) for host in range(hosts)]
+        parts = [read(data, len(found), count, (host, hosts)) for host in range(hosts)]
         found += [[name for part in parts for name in part[step]] for step in range(count)]
     assert found == expected

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.flipped_bit import flip_bit
+from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_block import RecordBlock, append_payloads, join_block, join_payloads, plan_spans
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.foreign.index import IndexConfig, index
 
 ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
@@ -34,14 +36,10 @@ def open_reader(folder: Path) -> RecordReader:
     return RecordReader(str(folder), load_manifest(str(folder)), "train")
 
 
-def flip_bit(folder: Path, number: int, at: int) -> None:
+def damage(folder: Path, number: int, at: int) -> None:
     """Damages one byte of a record, counted from the begin of its frame."""
     place = open_reader(folder).locate(number)
-    with (folder / place.shard.file).open("r+b") as file:
-        file.seek(place.offset + at)
-        (byte,) = file.read(1)
-        file.seek(place.offset + at)
-        file.write(bytes([byte ^ 16]))
+    flip_bit(folder / place.shard.file, place.offset + at)
 
 
 def say(call: Callable[[], object]) -> str:
@@ -83,7 +81,7 @@ def test_damage_is_told_as_for_one_record(folder: Path, at: int) -> None:
     with open_reader(folder) as reader:
         sizes = [reader.locate(number).size for number in (12, 3)]
     for number, size in zip((12, 3), sizes, strict=True):
-        flip_bit(folder, number, at % size)
+        damage(folder, number, at % size)
     with open_reader(folder) as reader:
         assert reader.read_payloads([11, 13, 2]) == [PAYLOADS[k] for k in (11, 13, 2)]
         for numbers, first in (([5, 12, 3], 12), ([3, 5, 12], 3), ([0, 1, 12], 12)):
@@ -110,7 +108,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_named(folder: Path) -> None:
 
 def test_a_missing_file_is_named_unless_an_earlier_record_is_damaged(folder: Path) -> None:
     (folder / SHARDS[1]).unlink()
-    flip_bit(folder, 3, 20)
+    damage(folder, 3, 20)
     with open_reader(folder) as reader:
         assert (
             say(lambda: reader.read_examples([0, 10, 3])) == f"FormatError: {folder / SHARDS[1]} is missing. {ADVICE}"
@@ -133,14 +131,11 @@ def test_bytes_that_are_not_an_example_are_named(tmp_path: Path) -> None:
 def test_numbers_out_of_range_and_of_other_kinds_are_refused(folder: Path) -> None:
     with open_reader(folder) as reader:
         for wrong in (30, -31, 2**40):
-            with pytest.raises(IndexError) as caught:
-                reader.read_payloads([0, wrong, 99])
-            assert str(caught.value) == f"A record of 'train' must have an index from -30 to 29, got {wrong}."
+            sentence = f"A record of 'train' must have an index from -30 to 29, got {wrong}."
+            assert refusal(IndexError, reader.read_payloads, [0, wrong, 99]) == sentence
         for numbers, got in (([0.5], "float64 on 1 axes"), ([[1]], "int64 on 2 axes"), ([True], "bool on 1 axes")):
-            with pytest.raises(ConfigError) as refused:
-                reader.read_examples(numbers)
-            expected = f"Records are chosen by whole numbers in one list or array, got {got}."
-            assert str(refused.value) == expected
+            sentence = f"Records are chosen by whole numbers in one list or array, got {got}."
+            assert refusal(ConfigError, reader.read_examples, numbers) == sentence
 
 
 @pytest.mark.parametrize(
@@ -152,7 +147,7 @@ def test_blocks_of_few_bytes_or_files_give_the_same(folder: Path, monkeypatch, n
         assert reader.read_payloads(CHOSEN) == [PAYLOADS[k] for k in CHOSEN]
         assert reader.read_payloads(range(30)) == PAYLOADS
     if value == 900:
-        flip_bit(folder, 20, 30)
+        damage(folder, 20, 30)
         with open_reader(folder) as reader:
             assert say(lambda: reader.read_payloads(CHOSEN)) == say(lambda: reader[20])
 
@@ -210,7 +205,7 @@ def test_unusual_examples_among_usual_ones(tmp_path: Path) -> None:
 
 
 def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch) -> None:
-    flip_bit(folder, 12, 30)
+    damage(folder, 12, 30)
     asked: list[int] = []
     real = record_reader.parse_records
 
@@ -286,18 +281,15 @@ def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypa
 
 
 def test_floats_have_a_column(tmp_path: Path) -> None:
-    with (tmp_path / "a.tfrecord").open("wb") as file:
-        for k in range(3):
-            data = encode_example({"image": png(k), "weight": k + 0.5, "list": [1, 2]})
-            file.write(record_header(len(data)) + data + record_footer(data))
+    payloads = [encode_example({"image": png(k), "weight": k + 0.5, "list": [1, 2]}) for k in range(3)]
+    (tmp_path / "a.tfrecord").write_bytes(framed(payloads))
     index(IndexConfig(str(tmp_path)))
     with open_reader(tmp_path) as reader:
         weights = reader.read_columns([2, 0], ["weight"])["weight"]
         assert isinstance(weights, np.ndarray)
         assert (weights.dtype, weights.tolist()) == (np.float32, [2.5, 0.5])
-        with pytest.raises(ConfigError) as refused:
-            reader.read_columns([0], ["list"])
-    assert str(refused.value) == "A column must be a feature with one value, of image, weight; got 'list'."
+        sentence = "A column must be a feature with one value, of image, weight; got 'list'."
+        assert refusal(ConfigError, reader.read_columns, [0], ["list"]) == sentence
 
 
 def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
@@ -308,19 +300,17 @@ def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
             (1, "image/class/label", "int64 values of 'image/class/label', got bytes"),
             (2, "image/class/label", "one value of 'image/class/label', got 2"),
         ):
-            with pytest.raises(FormatError) as caught:
-                reader.read_columns([0, number], [name])
-            assert str(caught.value) == f"Record {number} of 'train': it must have {must}."
+            sentence = f"Record {number} of 'train': it must have {must}."
+            assert refusal(FormatError, reader.read_columns, [0, number], [name]) == sentence
 
 
 @pytest.mark.parametrize(
     "memory", [b"abc", np.zeros(9, np.int8), np.zeros((3, 3), np.uint8), np.zeros(9, np.uint8)[::2]]
 )
 def test_memory_of_another_form_is_refused(folder: Path, memory: np.ndarray) -> None:
-    with open_reader(folder) as reader, pytest.raises(ConfigError) as refused:
-        reader.read_columns([0], ["image/encoded"], memory)
-    expected = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
-    assert str(refused.value) == expected
+    sentence = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
+    with open_reader(folder) as reader:
+        assert refusal(ConfigError, reader.read_columns, [0], ["image/encoded"], memory) == sentence
 
 
 def test_payloads_are_joined_where_there_is_room() -> None:

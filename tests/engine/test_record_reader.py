@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.flipped_bit import flip_bit
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
@@ -51,9 +54,8 @@ def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> Non
 def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
     with reader_of(small_dataset, "validation") as reader:
         assert sorted([features["image/class/text"] for features in reader]) == [[b"cat"], [b"dog"], [b"owl"]]
-        assert (
-            reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
-        )
+        last = decode_example(payloads(small_dataset, "validation")[-1])
+        assert reader[-1]["image/filename"] == last["image/filename"]
 
 
 def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch) -> None:
@@ -111,58 +113,47 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", [SHARD, INDEX])
-def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        (SHARD, None, f"is missing. {MEND}"),
+        (INDEX, None, f"is missing. {MEND}"),
+        (SHARD, lambda data: data + b"more", "must have {} bytes, as manifest.json says, got {}. " + MEND),
+        (INDEX, lambda data: b"9" * 1000, f"must have at most 60 bytes for 6 records, got 1000. {MEND}"),
+    ],
+    ids=["no shard", "no index", "another shard", "another index"],
+)
+def test_a_file_that_is_missing_or_of_another_size_is_named(copy: Path, name: str, change: Any, sentence: str) -> None:
+    data = (copy / name).read_bytes()
     (copy / name).unlink()
+    if change is not None:
+        (copy / name).write_bytes(change(data))
     with reader_of(copy) as reader:
         reader.read_payload(0)
-        with pytest.raises(FormatError) as caught:
-            reader.read_payload(11)
-    assert str(caught.value) == f"{copy / name} is missing. {MEND}"
-
-
-def test_a_shard_of_another_size_is_refused(copy: Path) -> None:
-    size = (copy / SHARD).stat().st_size
-    with (copy / SHARD).open("ab") as file:
-        file.write(b"more")
-    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.read_payload(11)
-    assert str(caught.value) == (
-        f"{copy / SHARD} must have {size} bytes, as manifest.json says, got {size + 4}. {MEND}"
-    )
-
-
-def test_an_index_of_another_size_is_refused_unread(copy: Path) -> None:
-    (copy / INDEX).write_bytes(b"9" * 1000)
-    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.read_payload(11)
-    assert str(caught.value) == f"{copy / INDEX} must have at most 60 bytes for 6 records, got 1000. {MEND}"
+        assert refusal(FormatError, reader.read_payload, 11) == (
+            f"{copy / name} {sentence.format(len(data), len(data) + 4)}"
+        )
 
 
 def test_a_damaged_index_is_named(copy: Path) -> None:
     (copy / INDEX).write_bytes(b"0 20\n")
-    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.read_payload(11)
-    assert str(caught.value) == (
-        f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
-        "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
-    )
+    with reader_of(copy) as reader:
+        assert refusal(FormatError, reader.read_payload, 11) == (
+            f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
+            "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
+        )
 
 
 def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
-    data = bytearray((copy / SHARD).read_bytes())
-    data[-20] ^= 1
-    (copy / SHARD).write_bytes(data)
+    flip_bit(copy / SHARD, -20)
     with reader_of(copy) as reader:
         place = reader.locate(11)
-        assert place.offset + place.size == len(data)
+        assert place.offset + place.size == (copy / SHARD).stat().st_size
         reader.read_payload(10)
-        with pytest.raises(FormatError) as caught:
-            reader.read_payload(11)
-    assert str(caught.value) == (
-        f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
-        f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"
-    )
+        assert refusal(FormatError, reader.read_payload, 11) == (
+            f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
+            f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"
+        )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
@@ -170,6 +161,4 @@ def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
 def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
     (copy / name).unlink()
     os.mkfifo(copy / name)
-    with pytest.raises(FormatError) as caught:
-        reader_of(copy)[11]
-    assert str(caught.value) == f"{copy / name} must be a regular file."
+    assert refusal(FormatError, lambda: reader_of(copy)[11]) == f"{copy / name} must be a regular file."

@@ -8,16 +8,15 @@ from typing import Any
 
 from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
+from tests.integrity.damaged import framed
 from tfpipe.format.example import encode_example
-from tfpipe.format.tfrecord import record_footer, record_header
 
 Features = dict[str, Any]
 
 
 def write_foreign(path: Path, records: Iterable[dict[str, Any]], compression: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    payloads = map(encode_example, records)
-    data = b"".join(record_header(len(payload)) + payload + record_footer(payload) for payload in payloads)
+    data = framed([encode_example(record) for record in records])
     path.write_bytes(gzip.compress(data) if compression else data)
 
 

@@ -288,13 +288,10 @@ def test_hostile_bytes_take_linear_time():
         b"\x4b\x4c" * size,  # empty groups
         b"\x80" * size,
     ]
-    body = b"\x1a\x00\x0a\x00" * (size // 4)  # a list that changes its kind at each step
-    length = bytes([len(body) & 127 | 128, len(body) >> 7 & 127 | 128, len(body) >> 14])
-    outer = b"\x12" + length + body
-    length = bytes([len(outer) & 127 | 128, len(outer) >> 7 & 127 | 128, len(outer) >> 14])
-    entry = b"\x0a" + length + outer
-    length = bytes([len(entry) & 127 | 128, len(entry) >> 7 & 127 | 128, len(entry) >> 14])
-    many.append(b"\x0a" + length + entry)
+    message = b"\x1a\x00\x0a\x00" * (size // 4)  # a list that changes its kind at each step
+    for tag in (b"\x12", b"\x0a", b"\x0a"):
+        message = tag + bytes([len(message) & 127 | 128, len(message) >> 7 & 127 | 128, len(message) >> 14]) + message
+    many.append(message)
     start = time.process_time()
     for data in many:
         with contextlib.suppress(FormatError):

@@ -21,9 +21,8 @@ def test_names():
     ],
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(FormatError) as error:
-        file_names.parse_shard_name(name)
-    assert str(error.value) == f"A shard must be named like train-00003-of-00008.tfrecord, got {name!r}."
+    sentence = f"A shard must be named like train-00003-of-00008.tfrecord, got {name!r}."
+    assert refusal(FormatError, file_names.parse_shard_name, name) == sentence
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a-b", "a/b", "..", "träin", "train\n"])

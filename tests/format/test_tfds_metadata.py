@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.integrity.damaged import framed
 from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.format import tfds_metadata as written
-from tfpipe.format import tfrecord
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
@@ -62,10 +62,9 @@ def values(i, encoded, form):
 
 def write(folder, info, encoded, forms):
     for shard in range(2):
-        with open(folder / f"train-{shard:05d}-of-00002.tfrecord", "wb") as file:
-            for i in range(3 * shard, 3 * shard + 3):
-                payload = encode_example(SCHEMA.check(values(i, encoded[i], forms[i])))
-                file.write(tfrecord.record_header(len(payload)) + payload + tfrecord.record_footer(payload))
+        numbers = range(3 * shard, 3 * shard + 3)
+        payloads = [encode_example(SCHEMA.check(values(i, encoded[i], forms[i]))) for i in numbers]
+        (folder / f"train-{shard:05d}-of-00002.tfrecord").write_bytes(framed(payloads))
     files = {"features.json": written.features_json(info), "dataset_info.json": written.dataset_info_json(info)}
     for name, text in {**files, **written.label_files(info)}.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,19 +1,20 @@
 """A dataset of hand-made shards, so that a test knows every byte."""
 
 import hashlib
-import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
+from tests.integrity.damaged import framed
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import image_schema
-from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header, scan_records
+from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 
 LABELS = ("cat", "dog")
 
@@ -21,9 +22,7 @@ LABELS = ("cat", "dog")
 def png(seed: int) -> bytes:
     pixels = np.full((4, 5, 3), seed % 251, np.uint8)
     pixels[0, 0] = seed // 251 % 251
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return save_image(Image.fromarray(pixels))
 
 
 def payload(seed: int, **changes: object) -> bytes:
@@ -49,26 +48,30 @@ def payload(seed: int, **changes: object) -> bytes:
 SCHEMA = image_schema(labeled=True, boxes=False, box_labels=False)
 
 
+def write_shards(folder: Path, split: str, files: list[list[bytes]]) -> tuple[ShardInfo, ...]:
+    """Writes the shards of a split out of their payloads, and their indexes."""
+    (folder / file_names.INDEX_DIR).mkdir(parents=True, exist_ok=True)
+    infos = []
+    for k, payloads in enumerate(files):
+        name, data = file_names.shard_name(split, k, len(files)), framed(payloads)
+        (folder / name).write_bytes(data)
+        (folder / file_names.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
+        infos.append(ShardInfo(name, len(payloads), len(data), hashlib.sha256(data).hexdigest()))
+    return tuple(infos)
+
+
 def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
     """Writes shards and all that belongs to them, out of payloads; a split's further shards are `train:1` ..."""
-    (folder / file_names.INDEX_DIR).mkdir(parents=True)
     by_split: dict[str, list[list[bytes]]] = {}
     for name, payloads in shards.items():
         by_split.setdefault(name.split(":")[0], []).append(payloads)
     splits = {}
     for split, files in by_split.items():
-        infos = []
-        for k, payloads in enumerate(files):
-            name = file_names.shard_name(split, k, len(files))
-            data = b"".join(record_header(len(p)) + p + record_footer(p) for p in payloads)
-            (folder / name).write_bytes(data)
-            sizes = [len(p) + FRAME_BYTES for p in payloads]
-            (folder / file_names.index_name(name)).write_bytes(encode_index(sizes))
-            infos.append(ShardInfo(name, len(payloads), len(data), hashlib.sha256(data).hexdigest()))
+        infos = write_shards(folder, split, files)
         records = [p for payloads in files for p in payloads]
         dogs = sum(b"dog/" in p for p in records)
         splits[split] = SplitInfo(
-            split, tuple(infos), {"PNG": len(records)}, (len(records) - dogs, dogs), ImageSizes(4, 4, 4.0, 5, 5, 5.0)
+            split, infos, {"PNG": len(records)}, (len(records) - dogs, dogs), ImageSizes(4, 4, 4.0, 5, 5, 5.0)
         )
     manifest = Manifest(
         name="made",

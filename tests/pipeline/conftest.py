@@ -2,9 +2,8 @@
 
 import dataclasses
 import hashlib
-import io
 import shutil
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tests.integrity.damaged import framed
+from tests.integrity.made import write_shards
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
-from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.record_index import encode_index
-from tfpipe.format.schema import FeatureSpec, Schema, image_schema
-from tfpipe.format.tfrecord import FRAME_BYTES
+from tfpipe.format.manifest import ImageSizes, Manifest, SplitInfo
+from tfpipe.format.schema import FeatureSpec, image_schema
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
 """The records of each shard of `many`: 257 in all, which no batch divides."""
@@ -37,12 +36,10 @@ def values_of(number: int) -> dict[str, Any]:
     """The features of record `number`; its image is 10 x 14, JPEG, and its color goes up with the number."""
     y, x = np.mgrid[0:10, 0:14]
     pixels = np.stack([x * 9 + number % 100, y * 12 + number % 70, np.full_like(x, number % 256)], axis=-1)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(buffer, "JPEG")
     boxes = number % 4
     sides = {side: [0.125 * (i + 1) for i in range(boxes)] for side in ("xmin", "xmax", "ymin", "ymax")}
     return {
-        "image/encoded": buffer.getvalue(),
+        "image/encoded": save_image(Image.fromarray(pixels.astype(np.uint8)), "JPEG"),
         "image/format": "JPEG",
         "image/height": 10,
         "image/width": 14,
@@ -60,19 +57,12 @@ def values_of(number: int) -> dict[str, Any]:
     }
 
 
-def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema: Schema = SCHEMA) -> SplitInfo:
-    (folder / file_names.INDEX_DIR).mkdir(parents=True, exist_ok=True)
-    shards, number = [], 0
-    for index, records in enumerate(shard_records):
-        name = file_names.shard_name(split, index, len(shard_records))
-        payloads = [encode_example(schema.check(values_of(number + i))) for i in range(records)]
-        number += records
-        data = framed(payloads)
-        (folder / name).write_bytes(data)
-        (folder / file_names.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
-        shards.append(ShardInfo(name, records, len(data), hashlib.sha256(data).hexdigest()))
-    counts = tuple(len(range(label, number, 3)) for label in range(3))
-    return SplitInfo(split, tuple(shards), {"JPEG": number}, counts, ImageSizes(10, 10, 10.0, 14, 14, 14.0))
+def write_split(folder: Path, split: str, shard_records: tuple[int, ...]) -> SplitInfo:
+    count = sum(shard_records)
+    payloads = (encode_example(SCHEMA.check(values_of(number))) for number in range(count))
+    shards = write_shards(folder, split, [list(islice(payloads, records)) for records in shard_records])
+    counts = tuple(len(range(label, count, 3)) for label in range(3))
+    return SplitInfo(split, shards, {"JPEG": count}, counts, ImageSizes(10, 10, 10.0, 14, 14, 14.0))
 
 
 def write_dataset(folder: Path, **splits: tuple[int, ...]) -> Manifest:
@@ -108,49 +98,17 @@ def copied(few: Manifest, tmp_path: Path) -> Manifest:
 
 
 @pytest.fixture(scope="session")
-def flip_bit() -> Callable[[Path, int, str], int]:
-    """Flips a bit in the payload, or in the checksum of the length, of a record; returns the record's offset."""
-
-    def flip(path: Path, record: int, where: str = "payload") -> int:
-        data = bytearray(path.read_bytes())
-        offset = 0
-        for _ in range(record):
-            offset += FRAME_BYTES + int.from_bytes(data[offset : offset + 8], "little")
-        data[offset + (40 if where == "payload" else 9)] ^= 1
-        path.write_bytes(data)
-        return offset
-
-    return flip
-
-
-@pytest.fixture(scope="session")
 def foreign(tmp_path_factory) -> Path:
     """A folder of files that something else wrote: `train-*` with `image/encoded`, 10 and 6; `flat-*` as TFDS does."""
     folder = tmp_path_factory.mktemp("foreign")
-    number = 0
-    for shard, records in enumerate((10, 6)):
+    for shard, numbers in enumerate((range(10), range(10, 16))):
         kinds: dict[str, list[bytes]] = {"train": [], "flat": []}
-        for _ in range(records):
+        for number in numbers:
             values = values_of(number)
-            image, label = values["image/encoded"], values["image/class/label"]
-            reference = Schema(
-                (
-                    FeatureSpec("image/encoded", "bytes", ()),
-                    FeatureSpec("image/class/label", "int64", ()),
-                    FeatureSpec("id", "int64", ()),
-                    FeatureSpec("marks", "int64", None),
-                )
-            )
-            kinds["train"].append(
-                encode_example(
-                    reference.check(
-                        {"image/encoded": image, "image/class/label": label, "id": number, "marks": [1] * (number % 3)}
-                    )
-                )
-            )
-            flat = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))
-            kinds["flat"].append(encode_example(flat.check({"image": image, "label": label})))
-            number += 1
+            record = {name: values[name] for name in ("image/encoded", "image/class/label", "id")}
+            kinds["train"].append(encode_example({**record, "marks": np.ones(number % 3, np.int64)}))
+            flat = {"image": values["image/encoded"], "label": values["image/class/label"]}
+            kinds["flat"].append(encode_example(flat))
         for kind, payloads in kinds.items():
             (folder / f"{kind}-{shard:05d}-of-00002").write_bytes(framed(payloads))
     return folder

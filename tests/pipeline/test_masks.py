@@ -11,6 +11,7 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.mask_files import MASK_NAME, make_masked_images
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.pipeline.device.augment import augment, augment_masks
@@ -41,19 +42,14 @@ def read(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: An
     return [{name: np.asarray(value) for name, value in batch.items()} for batch in dataset.take(STEPS)]
 
 
-def check_equal(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]]) -> None:
-    assert len(left) == len(right) > 0
-    for first, second in zip(left, right, strict=True):
-        assert first[MASK_NAME].dtype == second[MASK_NAME].dtype == np.int32
-        np.testing.assert_array_equal(first[MASK_NAME], second[MASK_NAME])
-
-
 @pytest.mark.slow
 def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
     in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
     config = make_config(cache="decoded", decoded_size=20, cache_dir=str(tmp_path / "cache"))
     for _ in range(2):
-        check_equal(read(manifest, config), in_memory)
+        for batch, expected in zip(read(manifest, config), in_memory, strict=True):
+            assert batch[MASK_NAME].dtype == expected[MASK_NAME].dtype == np.int32
+            np.testing.assert_array_equal(batch[MASK_NAME], expected[MASK_NAME])
     plain = read(manifest, make_config(cache="decoded", decoded_size=20, augment="none"))
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
 
@@ -74,9 +70,7 @@ def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path) -> N
 
 
 def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
-    with pytest.raises(ConfigError) as error:
-        TorchBatches(manifest, "train", make_config(), transform=lambda image: image)
-    assert str(error.value) == (
+    assert refusal(ConfigError, TorchBatches, manifest, "train", make_config(), transform=lambda image: image) == (
         "`transform` gets an image without its mask, so a batch cannot hold 'image/mask' as well. Leave one of them "
         "out."
     )

@@ -1,11 +1,14 @@
-"""Batch sizes, orders and beginnings: numbers only."""
+"""Batch sizes, orders, beginnings and what a cache takes: numbers only."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.refusals import refusal
+from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
@@ -41,9 +44,8 @@ def test_a_batch_is_shared_by_the_replicas(plan: Plan) -> None:
 
 @pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])
 def test_a_batch_that_replicas_cannot_share(batch_size: int, fitting: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        split_batch(batch_size, 8)
-    assert str(caught.value) == f"`batch_size` {batch_size} must be divisible by 8 replicas; use {fitting}."
+    sentence = f"`batch_size` {batch_size} must be divisible by 8 replicas; use {fitting}."
+    assert refusal(ConfigError, split_batch, batch_size, 8) == sentence
 
 
 @pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
@@ -96,7 +98,7 @@ def test_steps_of_an_evaluation_are_those_of_the_host_with_most(plan: Plan) -> N
 
 
 @pytest.fixture
-def uncounted(foreign) -> Source:
+def uncounted(foreign: Path) -> Source:
     return tfrecord_files(str(foreign / "train-*"))
 
 
@@ -150,9 +152,8 @@ def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
     size = plan().source.record_bytes
     assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="100KB"))) == round(100_000 / size)
     assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="1B"))) == 1
-    assert (
-        count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=1000))) == 257
-    )  # no more than there are
+    most = count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=1000)))
+    assert most == 257  # no more than there are
     assert count_shuffled_records(plan(2)) == 129
     by_size = plan_batches(uncounted, PipelineConfig(batch_size=1))
     assert count_shuffled_records(by_size) == 16  # by the files' size, about
@@ -161,3 +162,37 @@ def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
 def test_what_tf_distribute_says(context) -> None:
     assert get_host(context(2, 1, 4), 5) == Host(index=1, num_hosts=2, num_replicas=4, start_step=5)
     assert get_host(None, 5) == Host(start_step=5)
+
+
+# What a cache takes
+
+IMAGE = 9 * 9 * 3 + 200
+
+
+def plan_of(data: Manifest, num_hosts: int = 1, host: int = 0, **options: Any) -> BatchPlan:
+    config = PipelineConfig(**{"batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options})
+    return plan_batches(Source.from_manifest(data, "train"), config, Host(host, num_hosts, num_hosts))
+
+
+def test_as_much_is_needed_as_all_records_take_or_as_may_be_kept(few: Manifest) -> None:
+    assert estimate_cache_bytes(plan_of(few)) == 23 * IMAGE
+    assert estimate_cache_bytes(plan_of(few, cache_bytes=7 * IMAGE)) == 7 * IMAGE
+    assert estimate_cache_bytes(plan_of(few, cache_bytes="1GiB")) == 23 * IMAGE
+    source = Source.from_manifest(few, "train")
+    assert estimate_cache_bytes(plan_of(few, cache="bytes")) == source.total_bytes
+    assert estimate_cache_bytes(plan_of(few, 2, 1, training=False)) == 12 * (8 * 8 * 3 + 200)
+
+
+def test_nobody_knows_what_uncounted_records_take(uncounted: Source) -> None:
+    plan = plan_batches(uncounted, PipelineConfig(batch_size=8, cache="bytes", order="throughput"))
+    assert estimate_cache_bytes(plan) is None
+
+
+def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch) -> None:
+    monkeypatch.setattr("tfpipe.system.host_limits.available_memory_bytes", lambda: 10_000)
+    check_memory(plan_of(few), 9000, by_engine=True)
+    plan = plan_of(few, order="throughput")
+    assert refusal(ConfigError, check_memory, plan, estimate_cache_bytes(plan) or 0, by_engine=False) == (
+        f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which a cache may "
+        "take 90 %. Use a smaller `decoded_size`, or no cache."
+    )

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,8 @@ def refuse(data: Any, split: str | None = "train", build: Callable[..., Any] = b
 def test_records_and_crops_that_the_engine_makes(few: Manifest, options: dict[str, Any], refused: str) -> None:
     assert refuse(few, order="throughput", **options) == f"{refused}: {ORDER} {EXACT}"
     build_dataset(few, "train", PipelineConfig(batch_size=2, image_size=8, **options))
-    own = refusal(
-        ConfigError,
-        build_stages,
-        few,
-        "train",
-        PipelineConfig(batch_size=2, **options),
-        customize=lambda stages: stages,
-    )
-    assert own == f"{refused}: {ORDER} {EXACT}"
+    own = partial(build_stages, customize=lambda stages: stages)
+    assert refuse(few, build=own, **options) == f"{refused}: {ORDER} {EXACT}"
 
 
 def test_masks_several_images_and_tensors(tmp_path: Path) -> None:

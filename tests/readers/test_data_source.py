@@ -145,9 +145,8 @@ def test_a_batch_is_its_records(records: DataSource) -> None:
         assert [repr(record.features) for record in batch] == [repr(view[k].features) for k in (3, -1, 0, 3)]
         assert repr(view._getitems([3, -1, 0, 3])) == repr(batch)  # Grain's name for it
     assert records.__getitems__([]) == []
-    with pytest.raises(IndexError) as caught:
-        records[2:5].__getitems__(np.array([0, 3]))
-    assert str(caught.value) == "A record of 'train' must have an index from -3 to 2, got 3."
+    sentence = "A record of 'train' must have an index from -3 to 2, got 3."
+    assert refusal(IndexError, records[2:5].__getitems__, np.array([0, 3])) == sentence
 
 
 def test_columns_are_the_features_of_a_view(records: DataSource) -> None:
@@ -202,11 +201,9 @@ def test_damage_is_named(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": bad})
     records = data_source(folder, "train")
     for record, reason in zip(records, ("PNG", "not an image"), strict=True):
-        with pytest.raises(
-            FormatError, match=f"^Record {record.index} of 'train': its image cannot be used, .*"
-        ) as caught:
-            _ = record.image
-        assert reason.lower() in str(caught.value).lower()
+        found = refusal(FormatError, getattr, record, "image")
+        assert found.startswith(f"Record {record.index} of 'train': its image cannot be used, ")
+        assert reason.lower() in found.lower()
     flip_bit(folder / "train-00000-of-00001.tfrecord", -20)
     with pytest.raises(FormatError, match="is damaged"):
         records.with_label(0)

@@ -1,11 +1,13 @@
-"""Meshes with an axis for the model beside that for the data: who holds the same rows reads the same records."""
+"""Meshes, with an axis for the model beside that for the data: who holds the same rows reads the same records."""
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 import tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
 
@@ -14,7 +16,7 @@ EVALUATED = [[1, 0, 2]]  # the labels of validation, in the order of its records
 
 JAX = """
 import os, sys
-processes, devices, layout = int(sys.argv[4]), int(sys.argv[5]), sys.argv[6]
+processes, devices, layout, start = int(sys.argv[4]), int(sys.argv[5]), sys.argv[6], int(sys.argv[7])
 os.environ.update(XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}", JAX_PLATFORMS="cpu")
 import json
 from dataclasses import replace
@@ -28,8 +30,8 @@ from tfpipe.readers.jax import JaxBatches
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 grid = np.array(sorted(jax.devices(), key=lambda device: device.id)).reshape(2, 2)
-mesh = Mesh(grid if layout == "data" else grid.T, ("data", "model"))
-rows = NamedSharding(mesh, P("data"))
+mesh = Mesh(grid.T if layout == "model" else grid, ("data", "model"))
+rows = None if layout == "all" else NamedSharding(mesh, P("data"))
 config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
 manifest = tfpipe.load_manifest(sys.argv[1])
 weights = np.arange(192 * 6, dtype=np.float32).reshape(192, 6) / 1e4
@@ -41,16 +43,20 @@ def step(images, weights):
 
 whole = jax.jit(lambda *arrays: arrays, out_shardings=NamedSharding(mesh, P()))
 steps = []
-for batch in JaxBatches(manifest, "train", config, sharding=rows):
-    held = {str(shard.index[0].start or 0): shard.data.tolist() for shard in batch["label"].addressable_shards}
-    (images,) = map(np.asarray, whole(batch["image"]))
-    plain = (images.reshape(4, -1) / 255.0 @ weights).sum()
-    steps.append([held, float(step(batch["image"], split)), float(plain)])
+batches = JaxBatches(manifest, "train", config, start, sharding=rows)
+while len(steps) < 6 - start:
+    for batch in batches:
+        held = {}
+        for label, height in zip(batch["label"].addressable_shards, batch["image/height"].addressable_shards):
+            held[str(label.index[0].start or 0)] = [label.data.tolist(), height.data.ravel().tolist()]
+        (images,) = map(np.asarray, whole(batch["image"]))
+        plain = (images.reshape(4, -1) / 255.0 @ weights).sum()
+        steps.append([held, int(images.sum()), float(step(batch["image"], split)), float(plain)])
 evaluated = []
 for batch in JaxBatches(manifest, "validation", replace(config, training=False), sharding=rows):
     label, mask = map(np.asarray, whole(batch["label"], batch["mask"]))
     evaluated.append(label[mask].tolist())
-print(json.dumps([steps, evaluated]))
+print(json.dumps([steps, evaluated, batches.state_dict()]))
 """
 
 TORCH = """
@@ -87,34 +93,38 @@ torch.distributed.destroy_process_group()
 
 
 def read_expected(dataset: Path) -> list[dict[str, Any]]:
-    """Reads an epoch by the pipeline of TensorFlow."""
-    return list(build_dataset(tfpipe.load_manifest(str(dataset)), "train", CONFIG).take(3).as_numpy_iterator())
+    """Reads two epochs by the pipeline of TensorFlow."""
+    return list(build_dataset(tfpipe.load_manifest(str(dataset)), "train", CONFIG).take(6).as_numpy_iterator())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_processes", "devices", "layout", "held"),
+    ("num_processes", "devices", "layout", "start", "held"),
     [
-        (1, 4, "data", [["0", "2"]]),
-        (2, 2, "data", [["0"], ["2"]]),  # a process for each part of the rows
-        (2, 2, "model", [["0", "2"], ["0", "2"]]),  # the processes of one model group
-        (4, 1, "data", [["0"], ["0"], ["2"], ["2"]]),
+        (1, 4, "data", 0, [["0", "2"]]),
+        (2, 2, "data", 0, [["0"], ["2"]]),  # a process for each part of the rows
+        (2, 2, "model", 0, [["0", "2"], ["0", "2"]]),  # the processes of one model group
+        (4, 1, "data", 0, [["0"], ["0"], ["2"], ["2"]]),
+        (2, 2, "all", 0, [["0", "1"], ["2", "3"]]),  # all devices share the rows, if nobody says more
+        (2, 2, "all", 4, [["0", "1"], ["2", "3"]]),
     ],
 )
-def test_jax_splits_rows_over_data_alone(small_dataset, processes, num_processes, devices, layout, held):
+def test_jax_splits_rows_over_data_alone(small_dataset, processes, num_processes, devices, layout, start, held):
     pytest.importorskip("jax")
-    port = str(processes.free_ports(1)[0])
-    more = (str(num_processes), str(devices), layout)
+    port, size = str(processes.free_ports(1)[0]), 1 if layout == "all" else 2
+    more = (str(num_processes), str(devices), layout, str(start))
     started = [processes.start("-c", JAX, str(small_dataset), port, str(i), *more) for i in range(num_processes)]
     results = [processes.finish(process) for process in started]
-    for number, expected in enumerate(read_expected(small_dataset)):
-        labels = expected["label"].tolist()
-        for (steps, _), parts in zip(results, held, strict=True):
-            own, total, plain = steps[number]
-            assert own == {part: labels[int(part) : int(part) + 2] for part in parts}
+    for number, expected in enumerate(read_expected(small_dataset)[start:]):
+        values = (expected["label"].tolist(), expected["image/height"].ravel().tolist())
+        for (steps, *_), parts in zip(results, held, strict=True):
+            own, pixels, total, plain = steps[number]
+            assert own == {part: [each[int(part) : int(part) + size] for each in values] for part in parts}
+            assert pixels == expected["image"].sum()
             assert total == pytest.approx(plain, rel=1e-4)
-    for _, evaluated in results:
+    for _, evaluated, state in results:
         assert evaluated == EVALUATED
+        assert state == {"seed": 3, "epoch": 2, "step": 0, "order": 1, "data": ANY}
 
 
 @pytest.mark.slow
@@ -124,7 +134,7 @@ def test_pytorch_splits_rows_over_data_alone(small_dataset: Path, processes: Any
     started = [processes.start("-c", TORCH, str(small_dataset), **shared, RANK=str(rank)) for rank in range(4)]
     results = [processes.finish(process) for process in started]
     assert [coordinate for coordinate, _, _ in results] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    for number, expected in enumerate(read_expected(small_dataset)):
+    for number, expected in enumerate(read_expected(small_dataset)[:3]):
         for (part, _), steps, _ in results:
             labels, heights, error = steps[number]
             assert labels == expected["label"][2 * part : 2 * part + 2].tolist()
@@ -141,6 +151,5 @@ def test_a_mesh_without_data_is_refused(small_dataset: Path) -> None:
     class Mesh:  # a real one needs processes
         mesh_dim_names = ("replicate", "shard")
 
-    with pytest.raises(ConfigError) as caught:
-        TorchBatches(tfpipe.load_manifest(str(small_dataset)), "train", CONFIG, rank=Mesh())
-    assert str(caught.value) == "`rank` must be a mesh with a dimension data, got replicate, shard."
+    sentence = "`rank` must be a mesh with a dimension data, got replicate, shard."
+    assert refusal(ConfigError, TorchBatches, small_dataset, "train", CONFIG, rank=Mesh()) == sentence

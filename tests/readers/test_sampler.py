@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -41,12 +42,14 @@ def read(batches: Any) -> list[list[int]]:
     return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
 
 
-@pytest.fixture
-def second_of_two() -> Iterator[None]:
-    """This process as the second of two that PyTorch knows."""
-    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    yield
-    torch.distributed.destroy_process_group()
+@contextmanager
+def fake_ranks(count: int) -> Iterator[None]:
+    """Makes this process the second of some that PyTorch knows."""
+    torch.distributed.init_process_group("fake", rank=1, world_size=count, store=FakeStore())
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -157,7 +160,6 @@ def test_set_epoch_keeps_the_step_of_a_state_and_refuses_another_epoch() -> None
     assert list(sampler) == list_steps(0, STEPS)
 
 
-@pytest.mark.usefixtures("second_of_two")
 def test_a_second_sharding_is_refused() -> None:
     from torch.utils.data.distributed import DistributedSampler
 
@@ -166,16 +168,16 @@ def test_a_second_sharding_is_refused() -> None:
         "Trainer(use_distributed_sampler=False); with Accelerate leave the loader out of `prepare`, or give the "
         "sampler `rank` (0, 1) and Accelerate split_batches=True."
     )
-    assert refusal(ConfigError, getattr, make_sampler(), "drop_last", False) == message
+    with fake_ranks(2):
+        assert refusal(ConfigError, getattr, make_sampler(), "drop_last", False) == message
     assert make_sampler(rank=(0, 1)).drop_last is True
     assert not isinstance(make_sampler(), BatchSampler | DistributedSampler)  # which Lightning makes anew
 
 
-def test_ranks_are_asked_for_when_a_pass_begins(request: pytest.FixtureRequest) -> None:
-    sampler = make_sampler()
-    batches = iter(sampler)
-    request.getfixturevalue("second_of_two")
-    assert list(batches) == [rows[2:] for rows in list_steps(0, STEPS)]
+def test_ranks_are_asked_for_when_a_pass_begins() -> None:
+    batches = iter(make_sampler())
+    with fake_ranks(2):
+        assert list(batches) == [rows[2:] for rows in list_steps(0, STEPS)]
 
 
 def test_it_needs_no_pytorch() -> None:

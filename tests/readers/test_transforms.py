@@ -1,4 +1,4 @@
-"""Functions of the trainer's own in every reader without TensorFlow: for an image, and for a finished batch."""
+"""In every reader without TensorFlow: functions of the trainer's own, and limits for threads and waiting batches."""
 
 import threading
 import time
@@ -17,6 +17,7 @@ import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.several_images import write_several
+from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.grain import GrainBatches
@@ -24,6 +25,7 @@ from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
+from tfpipe.system import host_limits
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, as_supervised=True)
 STEPS = 5  # more than an epoch of three
@@ -116,31 +118,28 @@ def test_a_transform_of_several_images_and_of_a_mixture(tmp_path: Path) -> None:
 
 def double(batch: dict[str, Any]) -> dict[str, Any]:
     assert batch["image"].shape[0] == 4
-    return {"image": batch["image"], "label": 2 * batch["label"] + 0.5, "thread": threading.current_thread().name}
+    return {"image": batch["image"], "label": 2 * batch["label"] + 0.5}
+
+
+def tell_thread(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"image": batch["image"], "thread": threading.current_thread().name}
 
 
 @pytest.mark.parametrize("open_face", ALL)
 def test_a_function_of_a_batch(small_dataset: Path, open_face: Open) -> None:
     expected = NumpyBatches(small_dataset, "train", CONFIG)
-    for step, (image, label) in enumerate(islice(open_face(small_dataset, CONFIG, batch_transform=double_only), STEPS)):
+    for step, (image, label) in enumerate(islice(open_face(small_dataset, CONFIG, batch_transform=double), STEPS)):
         wanted, wanted_label = expected.read(step)
         np.testing.assert_array_equal(image.movedim(1, -1) if isinstance(image, torch.Tensor) else image, wanted)
         assert label.tolist() == (2 * wanted_label + 0.5).tolist()
         assert isinstance(label, {open_jax: jax.Array, open_torch: torch.Tensor}.get(open_face, np.ndarray))
 
 
-def double_only(batch: dict[str, Any]) -> dict[str, Any]:
-    changed = double(batch)
-    thread = changed.pop("thread")
-    assert thread.startswith("tfpipe-decode") or thread == threading.main_thread().name
-    return changed
-
-
 def test_a_function_of_a_batch_runs_in_the_threads(small_dataset: Path) -> None:
     config = PipelineConfig(batch_size=4, image_size=8)
-    threads = [batch["thread"] for batch in NumpyBatches(small_dataset, "train", config, batch_transform=double)]
+    threads = [batch["thread"] for batch in NumpyBatches(small_dataset, "train", config, batch_transform=tell_thread)]
     assert {thread.rpartition("_")[0] for thread in threads} == {"tfpipe-decode"}
-    images = TorchBatches(small_dataset, "train", config, batch_transform=double)
+    images = TorchBatches(small_dataset, "train", config, batch_transform=tell_thread)
     assert {batch["thread"].rpartition("_")[0] for batch in data_loader(images, 0)} == {"tfpipe-decode"}
 
 
@@ -226,3 +225,67 @@ def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
         assert refusal(ConfigError, open_reader, small_dataset, "train", config, transform=draw) == (
             "`transform` returns images of its own dtype, so `image_dtype` float32 cannot be had. Leave it out."
         )
+
+
+# Limits for threads and waiting batches
+
+OPTIONS: dict[str, Any] = {"batch_size": 2, "image_size": 8, "as_supervised": True}
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 4])
+@pytest.mark.parametrize("open_face", [open_numpy, open_jax, open_keras, open_torch])
+def test_so_many_finished_batches_wait(small_dataset: Path, open_face: Open, waiting: int) -> None:
+    made = []
+    config = PipelineConfig(**OPTIONS, prefetch_batches=waiting)
+    batches = open_face(small_dataset, config, batch_transform=lambda batch: made.append(1) or batch)
+    next(batches)
+    deadline = time.monotonic() + 10
+    while len(made) < 1 + waiting and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert len(made) == 1 + waiting
+    batches.close()
+
+
+def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
+    def count(workers: int, waiting: int | None, **functions: Any) -> Any:
+        images = TorchBatches(small_dataset, "train", PipelineConfig(**OPTIONS, prefetch_batches=waiting), **functions)
+        return data_loader(images, workers).prefetch_factor
+
+    assert [count(0, 3), count(2, None), count(2, 5), count(2, 1)] == [None, 2, 3, 1]
+    with pytest.raises(ConfigError, match=r"^`prefetch_batches` 0 needs `num_workers` 0: a batch of each"):
+        count(2, 0)
+    with pytest.raises(ConfigError, match=r"^`prefetch_batches` 3 needs workers with a `transform`"):
+        count(0, 3, transform=lambda image: image)
+
+
+def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path) -> None:
+    config = PipelineConfig(**OPTIONS, prefetch_batches=3)
+    assert refusal(ConfigError, GrainBatches, small_dataset, "train", config) == (
+        "`prefetch_batches` 3 is decided by Grain: give `grain.ReadOptions(prefetch_buffer_size=...)`, and leave it "
+        "out here."
+    )
+
+
+@pytest.mark.parametrize("open_face", ALL)
+def test_threads_are_those_that_the_budget_leaves(small_dataset: Path, open_face: Open, monkeypatch):
+    monkeypatch.setattr(host_limits, "usable_cpus", lambda: 10)
+    given: set[tuple[float | None, int]] = set()
+    decode = BatchMaker.decode
+
+    def note(self: BatchMaker, stored: Any, threads: int = 1, *more: Any) -> Any:
+        given.add((self.plan.config.cpu_budget, threads))
+        return decode(self, stored, threads, *more)
+
+    monkeypatch.setattr(BatchMaker, "decode", note)
+    expected = {(None, 10), (0.35, 3), (0.01, 1)}
+    has_number = open_face in (open_numpy, open_jax)
+    for budget in (None, 0.35, 0.01):
+        options = {"num_threads": None} if has_number else {}
+        batches = open_face(small_dataset, PipelineConfig(**OPTIONS, cpu_budget=budget), **options)
+        next(batches)
+        batches.close()
+    if has_number:  # one that the program gives stands
+        expected.add((0.02, 5))
+        next(open_face(small_dataset, PipelineConfig(**OPTIONS, cpu_budget=0.02), num_threads=5))
+    assert given == expected

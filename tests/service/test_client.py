@@ -47,10 +47,18 @@ def made(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("served") / "made", shards)
 
 
-def take(data: Any, config: PipelineConfig, steps: int = STEPS, **options: Any) -> list[dict[str, Any]]:
-    batches = NumpyBatches(data, options.pop("split", "train"), config, num_threads=1, **options)
-    passes = itertools.chain.from_iterable(itertools.repeat(batches) if config.training else [batches])
-    return list(itertools.islice(passes, steps))
+def repeat(batches: NumpyBatches) -> Iterator[dict[str, Any]]:
+    return itertools.chain.from_iterable(itertools.repeat(batches))
+
+
+def take(data: Any, config: PipelineConfig, steps: int = STEPS) -> list[dict[str, Any]]:
+    return list(itertools.islice(repeat(NumpyBatches(data, "train", config, num_threads=1)), steps))
+
+
+def serve(workers: int | tuple[str, ...], **options: Any) -> PipelineConfig:
+    """Returns the config of a trainer whose workers run at some addresses, or are started here."""
+    addresses = start_workers(workers) if isinstance(workers, int) else workers
+    return replace(CONFIG, service=ServiceOptions(workers=addresses, **options))
 
 
 def check_all_same(given: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -65,11 +73,8 @@ def count_batches(maker: RemoteMaker) -> list[int]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_any_number_of_workers_gives_the_same_batches(made: Path, workers: int) -> None:
-    addresses = start_workers(workers)
-    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
-    check_all_same(
-        list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS)), take(made, CONFIG)
-    )
+    served = NumpyBatches(made, "train", serve(workers))
+    check_all_same(list(itertools.islice(repeat(served), STEPS)), take(made, CONFIG))
     assert isinstance(served._maker, RemoteMaker)
     counts = count_batches(served._maker)
     assert len(counts) == workers
@@ -104,8 +109,8 @@ def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, "auto"])
 def test_a_share_of_the_steps_is_made_here(made: Path, share: Any) -> None:
-    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2), share=share)))
-    given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS))
+    served = NumpyBatches(made, "train", serve(2, share=share))
+    given = list(itertools.islice(repeat(served), STEPS))
     check_all_same(given, take(made, CONFIG))
     assert isinstance(served._maker, RemoteMaker)
     came = sum(count_batches(served._maker))
@@ -134,9 +139,7 @@ def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch
         return make(self, *request)
 
     monkeypatch.setattr(server.Server, "_make", wait)
-    batches = NumpyBatches(
-        made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1), share="auto"))
-    )
+    batches = NumpyBatches(made, "train", serve(1, share="auto"))
     maker = batches._maker
     assert maker.steps_ahead == 4
     made_here = [threading.Thread(target=maker.make, args=(0, step)) for step in range(4)]
@@ -152,8 +155,7 @@ def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch
 
 def test_this_host_goes_on_alone_without_any_worker(made: Path) -> None:
     with server.Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
-        options = ServiceOptions(workers=(f"127.0.0.1:{worker.port}",), share="auto")
-        maker = NumpyBatches(made, "train", replace(CONFIG, service=options))._maker
+        maker = NumpyBatches(made, "train", serve((f"127.0.0.1:{worker.port}",), share="auto"))._maker
         given = [maker.make(0, 0)]
     assert isinstance(maker, RemoteMaker)
     assert count_batches(maker)[0] == 1
@@ -163,16 +165,16 @@ def test_this_host_goes_on_alone_without_any_worker(made: Path) -> None:
 
 def test_a_run_goes_on_with_other_workers(made: Path) -> None:
     whole = take(made, CONFIG)
-    first = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
-    given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(first)), 8))
-    second = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(3))))
+    first = NumpyBatches(made, "train", serve(1))
+    given = list(itertools.islice(repeat(first), 8))
+    second = NumpyBatches(made, "train", serve(3))
     second.load_state_dict(first.state_dict())
-    given += list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(second)), STEPS - 8))
+    given += list(itertools.islice(repeat(second), STEPS - 8))
     check_all_same(given, whole)
 
 
 def test_a_pickled_maker_connects_anew(made: Path) -> None:
-    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2))))
+    served = NumpyBatches(made, "train", serve(2))
     served._maker.make(0, 0)
     check_same(pickle.loads(pickle.dumps(served._maker)).make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
 
@@ -184,8 +186,8 @@ def service() -> Iterator[Service]:
 
 
 def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, monkeypatch) -> None:
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
-    iterator = itertools.chain.from_iterable(itertools.repeat(batches))
+    batches = NumpyBatches(made, "train", serve(service.addresses))
+    iterator = repeat(batches)
     expected = take(made, CONFIG, 40)
     given = list(itertools.islice(iterator, 10))
     killed = service.pids[0]
@@ -210,8 +212,8 @@ def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, mo
 
 def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch) -> None:
     monkeypatch.setattr(client, "SILENCE_S", 1.0)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
-    iterator = itertools.chain.from_iterable(itertools.repeat(batches))
+    batches = NumpyBatches(made, "train", serve(service.addresses))
+    iterator = repeat(batches)
     given = list(itertools.islice(iterator, 5))
     halted = service.pids[1]
     assert halted is not None
@@ -225,23 +227,21 @@ def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, mo
 
 def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
     with Service(ServiceConfig(root=("/",), port=0, workers=1)) as running:
-        config = replace(CONFIG, service=ServiceOptions(workers=running.addresses, timeout_s=1))
+        config = serve(running.addresses, timeout_s=1)
         batches = NumpyBatches(made, "train", config)
         batches.read(0)
     begin = time.monotonic()
-    with pytest.raises(DataError) as caught:
-        batches.read(1)
-    assert time.monotonic() - begin > 0.9
-    assert str(caught.value) == (
+    assert refusal(DataError, batches.read, 1) == (
         "The `service` must give a batch within 1 s (its `timeout_s`), and gave none for step 1 of epoch 0: "
         f"{running.addresses[0]} (connection refused). Start the workers again, then run the same command."
     )
+    assert time.monotonic() - begin > 0.9
 
 
 def test_who_leaves_waits_for_nobody(made: Path) -> None:
     before = set(threading.enumerate())  # of other tests
     with Service(ServiceConfig(root=("/",), port=0, workers=1)) as running:
-        batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=running.addresses)))
+        batches = NumpyBatches(made, "train", serve(running.addresses))
         next(iter(batches))
     threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("tfpipe-read")]
     assert threads
@@ -252,9 +252,7 @@ def test_who_leaves_waits_for_nobody(made: Path) -> None:
 
 
 def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9",))))
-    assert str(caught.value) == (
+    assert refusal(ConfigError, NumpyBatches, made, "train", serve(("127.0.0.1:9",))) == (
         "`service` must name running workers, and none serves this trainer: 127.0.0.1:9 (connection refused). Start "
         "one of the same release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
         "TFPIPE_SERVICE_TOKEN for a command."
@@ -262,7 +260,7 @@ def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
 
 
 def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog) -> None:
-    config = replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9", *start_workers(1))))
+    config = serve(("127.0.0.1:9", *start_workers(1)))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
     assert "The worker 127.0.0.1:9 of the service does not serve this trainer (connection refused)." in caplog.text
 
@@ -270,14 +268,13 @@ def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog) -
 def test_another_release_is_a_sentence(made: Path, monkeypatch) -> None:
     addresses = start_workers(1)
     monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
-    with pytest.raises(ConfigError) as caught:
-        NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
-    assert f": {addresses[0]} (it has the release {server.RELEASE}, not tfpipe 0.0). Start" in str(caught.value)
+    found = refusal(ConfigError, NumpyBatches, made, "train", serve(addresses))
+    assert f": {addresses[0]} (it has the release {server.RELEASE}, not tfpipe 0.0). Start" in found
 
 
 def test_a_worker_refuses_another_release(made: Path, monkeypatch) -> None:
     monkeypatch.setattr(client, "_CALL_EVERY_S", 60)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
+    batches = NumpyBatches(made, "train", serve(1))
     monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
     with pytest.raises(ConfigError, match=r"^At the worker 127.*: A ticket must be that of a trainer of this release"):
         batches.read(0)
@@ -298,7 +295,7 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
             ConfigError,
             match=r"none serves .* \(trying to connect an http1\.x server \(http status 400\)\)",
         ):
-            NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=(address,))))
+            NumpyBatches(made, "train", serve((address,)))
         thread.join()
 
 
@@ -310,16 +307,16 @@ def test_an_answer_without_a_batch_is_asked_for_again(made: Path, monkeypatch) -
         return given[-1] if len(given) > 1 else {}
 
     monkeypatch.setattr(server.Server, "_make", make)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
+    batches = NumpyBatches(made, "train", serve(1))
     check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
     assert len(given) == 2
 
 
 def test_a_worker_that_breaks_each_batch_is_asked_ever_less(made: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(server.Server, "_make", lambda *_: {})
-    options = ServiceOptions(workers=start_workers(1), timeout_s=3)
+    batches = NumpyBatches(made, "train", serve(1, timeout_s=3))
     with pytest.raises(DataError, match=r"\(its answer holds no batch\)"):
-        NumpyBatches(made, "train", replace(CONFIG, service=options)).read(0)
+        batches.read(0)
     assert 2 <= caplog.text.count("of the service is lost") <= 5
 
 
@@ -329,16 +326,14 @@ def test_errors_of_the_engine_come_from_the_worker(made: Path, tmp_path: Path) -
     config = replace(CONFIG, batch_size=53, service=ServiceOptions(workers=start_workers(1)))
     shard = copied / manifest.splits["train"].shards[0].file
     flip_bit(shard, 60)
-    with pytest.raises(FormatError) as local:
-        NumpyBatches(manifest, "train", replace(config, service=ServiceOptions())).read(0)
-    with pytest.raises(FormatError) as caught:
-        NumpyBatches(manifest, "train", config).read(0)
-    assert str(caught.value) == f"At the worker {config.service.workers[0]}: {local.value}"
+    local = refusal(FormatError, NumpyBatches(manifest, "train", replace(config, service=ServiceOptions())).read, 0)
+    found = refusal(FormatError, NumpyBatches(manifest, "train", config).read, 0)
+    assert found == f"At the worker {config.service.workers[0]}: {local}"
 
 
 def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
-    batches = NumpyBatches(copied, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
+    batches = NumpyBatches(copied, "train", serve(1))
     copied.rename(tmp_path / "moved")
     with pytest.raises(DataError, match=rf"^At the worker .*: Workers must reach the dataset under .* {copied}: "):
         batches.read(0)
@@ -350,33 +345,23 @@ def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path)
 def test_a_transform_is_refused(made: Path) -> None:
     from tfpipe.readers.torch import TorchBatches
 
-    with pytest.raises(ConfigError) as caught:
-        TorchBatches(
-            made, "train", replace(CONFIG, service=ServiceOptions(workers=("a:1",))), transform=lambda image: image
-        )
-    assert str(caught.value) == (
-        "A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out."
-    )
+    sentence = "A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out."
+    assert refusal(ConfigError, TorchBatches, made, "train", serve(("a:1",)), transform=lambda image: image) == sentence
 
 
 def test_a_batch_transform_is_called_here(made: Path) -> None:
     def sum_up(batch: dict[str, Any]) -> dict[str, Any]:
         return {"sum": int(batch["image"].sum())}
 
-    served = replace(CONFIG, service=ServiceOptions(workers=start_workers(1)))
     expected = [int(NumpyBatches(made, "train", CONFIG).read(step)["image"].sum()) for step in range(3)]
-    batches = NumpyBatches(made, "train", served, batch_transform=sum_up)
+    batches = NumpyBatches(made, "train", serve(1), batch_transform=sum_up)
     assert [batch["sum"] for batch in itertools.islice(batches, 3)] == expected
-
-
-def repeat(batches: Any) -> Iterator[Any]:
-    return itertools.chain.from_iterable(itertools.repeat(batches))
 
 
 def test_processes_of_a_loader_connect_for_themselves(made: Path) -> None:
     from tfpipe.readers.torch import TorchBatches, data_loader
 
-    images = TorchBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))), rank=(0, 1))
+    images = TorchBatches(made, "train", serve(1), rank=(0, 1))
     loader = data_loader(images, num_workers=1)
     assert loader.multiprocessing_context is not None
     assert loader.multiprocessing_context.get_start_method() == "spawn"

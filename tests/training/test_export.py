@@ -15,8 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfpipe
-from beam_jobs import shard_job
-from beam_jobs.config import ShardConfig
+from tests.beam_jobs.datasets import make_dataset
 from tests.training.conftest import make_interpreter
 from tfpipe import PipelineConfig
 from tfpipe.engine.config.augment_config import AugmentOptions
@@ -54,19 +53,12 @@ def linear_model(config: PipelineConfig = CONFIG, classes: int = 3) -> Any:
 def datasets(tmp_path_factory, draw_images: Callable[[Path], Path]) -> GetDataset:
     """Returns a function from a form to the drawn images as the job stores them in it."""
     folder = tmp_path_factory.mktemp("forms")
-    manifests: dict[str, tfpipe.Manifest] = {}
+    images = draw_images(folder / "images")
 
+    @cache
     def get(form: str) -> tfpipe.Manifest:
-        if form not in manifests:
-            if not (folder / "images").exists():
-                draw_images(folder / "images")
-            output = str(folder / form)
-            options = ShardConfig(
-                input=str(folder / "images"), output=output, form=FORMS[form], workers=1, num_shards=1
-            )
-            shard_job.run(options)
-            manifests[form] = tfpipe.load_manifest(output)
-        return manifests[form]
+        make_dataset(images, folder / form, form=FORMS[form], num_shards=1)
+        return tfpipe.load_manifest(str(folder / form))
 
     return get
 

@@ -11,8 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 import tfpipe
-from beam_jobs import shard_job
-from beam_jobs.config import ShardConfig
+from tests.beam_jobs.datasets import make_dataset
 from tests.refusals import refusal
 from tfpipe import PipelineConfig
 from tfpipe.errors import DataError, FormatError
@@ -72,7 +71,7 @@ def exported(tmp_path_factory, model: Any) -> Path:
     ids=["keep", "short", "raw"],
 )
 def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path: Path, model: Any, images: Path, form: ImageForm):
-    shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
+    make_dataset(images, tmp_path / "data", form=form, num_shards=1)
     manifest = tfpipe.load_manifest(str(tmp_path / "data"))
     batch = next(iter(tfpipe.build_dataset(manifest, "train", CONFIG)))
     names = [name.decode() for name in batch["image/filename"][:6].numpy()]
@@ -117,10 +116,10 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
         refused(run, FormatError)
         == "The model in /run/model cannot be read: its version is 2, and this tfpipe reads 1."
     )
-    notes.write_text("[]")
-    assert refused(run, FormatError).startswith("The model in /run/model cannot be read: ")
-    notes.unlink()
-    assert refused(run, FormatError).startswith("The model in /run/model cannot be read: ")
-    notes.write_text(json.dumps(kept))
-    (run / "model" / "saved_model.pb").write_bytes(b"\xff")
-    assert refused(run, FormatError).startswith("The model in /run/model cannot be read: ")
+    for spoil in (
+        lambda: notes.write_text("[]"),
+        notes.unlink,
+        lambda: (notes.write_text(json.dumps(kept)), (run / "model" / "saved_model.pb").write_bytes(b"\xff")),
+    ):
+        spoil()
+        assert refused(run, FormatError).startswith("The model in /run/model cannot be read: ")

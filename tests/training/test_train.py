@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.beam_jobs.datasets import make_dataset
 from tests.refusals import refusal
 from tests.training.conftest import COLORS, Train, make_interpreter, read_lines, stop_after
 from tfpipe.errors import ConfigError, DataError
@@ -150,13 +151,10 @@ def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_datas
 
 
 def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
-    from beam_jobs import shard_job
-    from beam_jobs.config import ShardConfig
-
     table = tmp_path / "images.csv"
     images = sorted((draw_images(tmp_path / "images") / "train").rglob("*.png"))
     table.write_text("image\n" + "".join(f"{path}\n" for path in images))
-    shard_job.run(ShardConfig(input=str(table), output=str(tmp_path / "data"), num_shards=1, workers=1))
+    make_dataset(table, tmp_path / "data", num_shards=1)
     with pytest.raises(DataError, match=r"A classifier needs images and labels, and .*data lacks one\."):
         train(dataset=tmp_path / "data")
 

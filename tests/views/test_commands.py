@@ -12,6 +12,7 @@ import tfpipe as library
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import find_part, list_names
+from tests.refusals import refusal
 from tests.service.workers import open_as_worker
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.engine.source import Source
@@ -88,9 +89,8 @@ def test_a_worker_of_a_service_opens_the_view(owls: str) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_the_textbook_pipeline_refuses_a_view(owls: str, training: bool) -> None:
     """It reads whole files, so it would give records that the view leaves out."""
-    with pytest.raises(ConfigError) as caught:
-        library.build_dataset(owls, "train", replace(CONFIG, order="throughput", training=training))
-    assert str(caught.value) == (
+    config = replace(CONFIG, order="throughput", training=training)
+    assert refusal(ConfigError, library.build_dataset, owls, "train", config) == (
         f"'train' of {owls} is a view: it is for batches by their steps, and `order` is throughput. Leave one out."
     )
 

@@ -252,9 +252,8 @@ def test_a_split_without_records_is_none_of_the_view(pets: str) -> None:
 
 
 def test_a_view_that_is_not_there(pets: str) -> None:
-    with pytest.raises(DataError) as caught:
-        tfpipe.load_manifest(f"{pets}@big")
-    assert str(caught.value) == f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
+    sentence = f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
+    assert refusal(DataError, tfpipe.load_manifest, f"{pets}@big") == sentence
     add(pets)
     with pytest.raises(DataError, match=r"has no view 'big'; it has v\."):
         tfpipe.load_manifest(f"{pets}@big")

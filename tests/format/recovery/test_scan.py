@@ -1,7 +1,11 @@
-"""`tfpipe.format.recovery.scan` and `resync`: what is said of damage; the fuzz of tests/integrity says that it is
-all."""
+"""`tfpipe.format.recovery`: bytes read once, headers in bytes of any kind, and what is said of damage.
 
+The fuzz of tests/integrity says that it is all.
+"""
+
+import hashlib
 import io
+import random
 import struct
 
 import numpy as np
@@ -9,10 +13,107 @@ import pytest
 
 from tests.integrity.damaged import DamagedFile, framed
 from tests.memory import peak_memory
-from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.resync import Damage
+from tfpipe.errors import FormatError
+from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
+from tfpipe.format.recovery.resync import Damage, find_headers, iterate_headers
 from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.tfrecord import FRAME_BYTES, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, record_header
+
+# Bytes, read once
+
+
+def test_views_anywhere_and_one_hash(rng: random.Random) -> None:
+    data = rng.randbytes(3 * BUFFER_BYTES + 12345)
+    reader = HashedReader(io.BytesIO(data), hashed=True)
+    for _ in range(60):
+        offset = rng.randrange(len(data))
+        size = min(rng.choice((0, 1, 100, 70_000, BUFFER_BYTES)), len(data) - offset)
+        assert reader.view(offset, size).tobytes() == data[offset : offset + size]
+        assert reader.peek(offset, size) == data[offset : offset + size]
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES - FRAME_BYTES, BUFFER_BYTES, 3 * BUFFER_BYTES])
+def test_a_record_of_any_size(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    record = framed([payload])
+    data = b"12345" + record + b"rest"
+    reader = HashedReader(io.BytesIO(data), hashed=True)
+    assert reader.record_at(5) == size + FRAME_BYTES
+    assert reader.payload(5, size + FRAME_BYTES) == payload
+    assert [reader.record_at(at) for at in (0, 4, 6, len(data) - 3)] == [0, 0, 0, 0]
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
+    for at in (5, 15, len(data) - 5):  # length, its checksum, the payload's checksum
+        wrong = bytearray(data)
+        wrong[at] ^= 1
+        assert HashedReader(io.BytesIO(bytes(wrong))).record_at(5) == 0
+
+
+def test_a_huge_length_takes_no_memory() -> None:
+    assert HashedReader(io.BytesIO(record_header(2**62) + bytes(100))).record_at(0) == 0
+
+
+def test_read_in_order() -> None:
+    data = random.Random(0).randbytes(BUFFER_BYTES + 99)
+    reader = HashedReader(io.BytesIO(data), hashed=True)
+    file = reader.as_file()
+    assert b"".join(iter(lambda: file.read(1000), b"")) == data
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
+
+
+def test_a_file_that_shrinks() -> None:
+    file = io.BytesIO(bytes(100))
+    reader = HashedReader(file)
+    file.truncate(50)
+    message = r"The file had 100 bytes when it was opened and now ends at byte 50: it changed while it was read\."
+    with pytest.raises(FormatError, match=message):
+        reader.view(0, 100)
+
+
+# Headers
+
+
+def slowly(data: bytes, max_length: int) -> list[tuple[int, int]]:
+    """The same, place by place."""
+    found = [(at, decode_header(data[at : at + HEADER_BYTES])) for at in range(len(data) - HEADER_BYTES + 1)]
+    return [(at, length) for at, length in found if length is not None and length <= max_length]
+
+
+@pytest.mark.parametrize("background", ["random", "zeros", "small"])
+def test_every_header_is_found(rng: random.Random, background: str) -> None:
+    size = 3000
+    kinds = {"random": rng.randbytes(size), "zeros": bytes(size), "small": bytes(rng.randrange(2) for _ in range(size))}
+    data = bytearray(kinds[background])
+    for at, length in ((0, 5), (500, 0), (1001, 2**33), (1500, 2**62), (size - HEADER_BYTES, 77)):
+        data[at : at + HEADER_BYTES] = record_header(length)
+    expected = [(0, 5), (500, 0), (1001, 2**33), (size - HEADER_BYTES, 77)]
+    assert find_headers(bytes(data), 2**40) == slowly(bytes(data), 2**40)
+    assert set(expected) <= set(find_headers(bytes(data), 2**40))
+    assert (1001, 2**33) not in find_headers(bytes(data), 2**32)
+
+
+@pytest.mark.parametrize("size", range(HEADER_BYTES + 1))
+def test_too_few_bytes(size: int) -> None:
+    assert find_headers(record_header(3)[:size], 10) == ([(0, 3)] if size >= HEADER_BYTES else [])
+
+
+def test_headers_on_the_edge_of_a_piece() -> None:
+    places = [0, (1 << 15) - 5, 3 * (1 << 15) - 1, BUFFER_BYTES - 3, 2 * BUFFER_BYTES + 7]
+    data = bytearray(3 * BUFFER_BYTES)
+    for at in places:
+        data[at : at + HEADER_BYTES] = record_header(9)
+    reader = HashedReader(io.BytesIO(bytes(data)))
+    assert [at for at, _ in iterate_headers(reader, 0, len(data))] == places
+    assert [at for at, _ in iterate_headers(reader, 1, places[-1])] == places[1:-1]
+
+
+def test_what_does_not_fit_in_the_file_is_none() -> None:
+    data = record_header(10) + bytes(14)
+    assert list(iterate_headers(HashedReader(io.BytesIO(data)), 0, len(data))) == [(0, 10)]
+    assert list(iterate_headers(HashedReader(io.BytesIO(data[:-1])), 0, len(data))) == []
+
+
+# Damage
 
 PAYLOADS = [bytes([n]) * (100 + n) for n in range(1, 6)]
 

@@ -1,19 +1,16 @@
 """A small dataset of tensors and text, written by hand."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 
+from tests.integrity.made import write_shards
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
-from tfpipe.format.file_names import index_name
-from tfpipe.format.manifest import Manifest, ShardInfo
-from tfpipe.format.record_index import encode_index
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.format.tfrecord import record_footer, record_header
 
 SCHEMA = Schema(
     (
@@ -30,20 +27,12 @@ RECORDS = [
 
 
 def write_tensors(folder: Path) -> Manifest:
-    stats, data, sizes = ShardStats(), b"", []
+    stats, payloads = ShardStats(), []
     for record in RECORDS:
         checked = SCHEMA.check(record)
         assert stats.add_tensors(SCHEMA, checked) == []
-        payload = encode_example(checked)
-        frame = record_header(len(payload)) + payload + record_footer(payload)
-        sizes.append(len(frame))
-        data += frame
-    name = "train-00000-of-00001.tfrecord"
-    shard = ShardInfo(name, len(RECORDS), len(data), hashlib.sha256(data).hexdigest())
-    split = stats.to_split_info("train", [shard], 0)
+        payloads.append(encode_example(checked))
+    split = stats.to_split_info("train", write_shards(folder, "train", [payloads]), 0)
     manifest = Manifest(name="tensors", splits={"train": split}, schema=SCHEMA, tool_version="0.1.0")
-    (folder / "index").mkdir()
-    (folder / name).write_bytes(data)
-    (folder / index_name(name)).write_bytes(encode_index(sizes))
     (folder / "manifest.json").write_text(manifest_json.dumps(manifest))
     return manifest

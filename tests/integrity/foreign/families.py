@@ -1,4 +1,4 @@
-"""Small records as ten families of other projects write them, by TensorFlow alone, and what TensorFlow parses."""
+"""Small records as ten families of other projects write them, and what TensorFlow parses."""
 
 import gzip
 import json
@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+
+from tests.integrity.damaged import framed
 
 RECORDS = 14
 """The records of each family, in two files."""
@@ -34,13 +36,8 @@ class Family:
         for k, name in enumerate(self.files):
             path, part = folder / name, records[k * RECORDS // 2 : (k + 1) * RECORDS // 2]
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tf.io.TFRecordWriter(str(path)) as writer:
-                for record in part:
-                    writer.write(record)
-            if in_members:
-                with path.open("rb") as file:
-                    frames = [file.read(len(record) + 16) for record in part]
-                path.write_bytes(b"".join(map(gzip.compress, frames)))
+            frames = [framed([record]) for record in part]
+            path.write_bytes(b"".join(map(gzip.compress, frames) if in_members else frames))
         if self.sidecar is not None:
             (folder / "statistics.json").write_text(json.dumps(self.sidecar))
         return records

@@ -15,6 +15,7 @@ import torch
 
 from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
+from tests.integrity.damaged import framed
 from tests.integrity.foreign.families import FAMILIES, RECORDS, Family, example, png, sequence_example
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
@@ -235,9 +236,7 @@ def test_they_are_verified_and_made_a_dataset_of_our_own(indexed: Indexed, tmp_p
 
 def write(folder: Path, *records: bytes) -> Path:
     folder.mkdir(exist_ok=True)
-    with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as writer:
-        for record in records:
-            writer.write(record)
+    (folder / "train.tfrecord").write_bytes(framed(list(records)))
     return folder
 
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tests.flipped_bit import flip_bit
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.host import Host
 from tfpipe.engine.order import Order
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
@@ -47,13 +47,10 @@ def flat(batches: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(batches))
 
 
-def order_of(steps: int, first_step: int = 0, hosts: int = 1, host: int = 0) -> list[list[int]]:
+def order_of(steps: int, first_step: int = 0) -> list[list[int]]:
     """Lists the ids of each step's batch by `tfpipe.engine.order`."""
-    order, rows = Order(40, 8, 3, IDS.seed), Host(host, hosts, hosts).share(8)
-    return [
-        order.list_numbers(*order.locate(global_step), rows).tolist()
-        for global_step in range(first_step, first_step + steps)
-    ]
+    order = Order(40, 8, 3, IDS.seed)
+    return [order.list_numbers(*order.locate(step)).tolist() for step in range(first_step, first_step + steps)]
 
 
 def test_global_batches_are_those_of_the_exact_order_and_labels_count_from_0(indexed: Manifest) -> None:
@@ -77,15 +74,6 @@ def test_a_run_resumes_at_a_random_step_by_record(indexed: Manifest) -> None:
     assert sorted(flat(order_of(5))) == list(range(40))
 
 
-def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
-    hosts = [
-        ids(indexed, "train", IDS, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
-        for k in range(2)
-    ]
-    assert hosts == [order_of(5, hosts=2, host=k) for k in range(2)]
-    assert [a + b for a, b in zip(*hosts, strict=True)] == order_of(5)
-
-
 @pytest.mark.parametrize(
     ("augment", "cache"),
     [
@@ -98,9 +86,8 @@ def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
     ],
 )
 def test_every_record_is_evaluated_once(indexed: Manifest, augment, cache) -> None:
-    config = dataclasses.replace(
-        IDS, training=False, augment=augment, cache=cache, decoded_size=8 if augment == "device" else None
-    )
+    size = 8 if augment == "device" else None
+    config = dataclasses.replace(IDS, training=False, augment=augment, cache=cache, decoded_size=size)
     batches = list(build_dataset(indexed, "validation", config))
     found = [i for b in batches for i, m in zip(b["id"].numpy(), b["mask"].numpy(), strict=True) if m]
     assert found == list(range(40, 47))
@@ -110,10 +97,6 @@ def test_sizes_and_formats_come_from_the_headers(indexed: Manifest) -> None:
     images = Source.from_manifest(indexed, "train").images
     assert (images.formats, images.size) == ({"JPEG", "PNG"}, None)
     assert not Source.from_manifest(indexed, "train").has_sizes
-
-
-def test_cached_training_keeps_the_order(indexed: Manifest) -> None:
-    assert ids(indexed, "train", dataclasses.replace(IDS, cache="bytes"), 10) == order_of(10)
 
 
 def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None:
@@ -148,9 +131,7 @@ def test_compressed_files_are_read_in_throughput_order(packed: Manifest, cache) 
 
 
 def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
-    with pytest.raises(ConfigError) as caught:
-        build_dataset(packed, "train", dataclasses.replace(IDS, order="exact"))
-    assert str(caught.value) == (
+    assert refusal(ConfigError, build_dataset, packed, "train", dataclasses.replace(IDS, order="exact")) == (
         f"`order` exact must know where each record lies, and the files of 'train' of {packed.directory} are GZIP "
         "compressed, and are read from their beginning only. Use order='throughput', or write the files anew by "
         "`tfpipe reshard --opaque`."

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
-from tests.beam_jobs.images import save_image
+from tests.pipeline.stages.test_decode import JPEG, draw, jpeg
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -25,18 +24,8 @@ from tfpipe.pipeline.stages.augment import (
 )
 from tfpipe.pipeline.stages.decode import decode_crop, decode_image, find_crop
 
-JPEG, RAW = StoredImages(frozenset(["JPEG"])), StoredImages(frozenset(["RAW"]), (32, 32))
+RAW = StoredImages(frozenset(["RAW"]), (32, 32))
 OPTIONS = AugmentOptions()
-
-
-def draw(height: int, width: int) -> np.ndarray:
-    y, x = np.mgrid[:height, :width]
-    waves = [np.sin(x / 17 + y / 29), np.cos(x / 11 - y / 23), np.sin((x + y) / 7)]
-    return (128 + 100 * np.stack(waves, -1)).astype(np.uint8)
-
-
-def jpeg(pixels: np.ndarray) -> bytes:
-    return save_image(Image.fromarray(pixels), "JPEG", quality=95, subsampling=0)
 
 
 def record(encoded: bytes, height: int, width: int) -> dict[str, Any]:
