@@ -8,15 +8,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
 from tests.flipped_bit import flip_bit
 from tests.refusals import refusal
+from tfpipe.columns.add import add_column
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.errors import FormatError
+from tfpipe.errors import DataError, FormatError
+from tfpipe.fields import Values
 from tfpipe.format.example import decode_example
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tfrecord import scan_records
 
 MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
@@ -162,3 +169,56 @@ def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
     (copy / name).unlink()
     os.mkfifo(copy / name)
     assert refusal(FormatError, lambda: reader_of(copy)[11]) == f"{copy / name} must be a regular file."
+
+
+# A dataset that was written anew since it was opened, though all sizes are equal
+
+
+RAW = ImageForm(encoding="raw", square=8)
+
+
+def write_raw(folder: Path, value: int) -> str:
+    pixels = b"P6 8 8 255\n" + bytes([value]) * 192
+    images = write_files(folder / f"images{value}", {f"{value}{k}.ppm": pixels for k in range(8)})
+    make_dataset(images, folder / "made", num_shards=4, shuffle=False, form=RAW, overwrite=True)
+    return str(folder / "made")
+
+
+def list_values(reader: RecordReader) -> list[int]:
+    images = [record["image/encoded"] for record in reader.iterate(np.arange(8))]
+    return [image[0][0] for image in images]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_other_records_are_refused(tmp_path: Path, reads: int) -> None:
+    dataset = write_raw(tmp_path, 1)
+    reader = RecordReader(dataset, tfpipe.load_manifest(dataset), "train")
+    assert [reader[k]["image/height"] for k in range(reads)] == [[8]] * reads
+    write_raw(tmp_path, 2)
+    sentence = f"{dataset} was written anew with other records since it was opened. Open it again."
+    assert refusal(DataError, reader.__getitem__, 7) == sentence
+    reader = RecordReader(dataset, tfpipe.load_manifest(dataset), "train")
+    assert list_values(reader) == [2] * 8
+
+
+def test_the_same_records_are_not(tmp_path: Path) -> None:
+    dataset = write_raw(tmp_path, 1)
+    reader = RecordReader(dataset, tfpipe.load_manifest(dataset), "train")
+    reader[0]
+    os.utime(Path(dataset, "manifest.json"))
+    assert list_values(reader) == [1] * 8
+    reader = RecordReader(dataset, tfpipe.load_manifest(dataset), "train")
+    shutil.copytree(dataset, tmp_path / "copy")
+    shutil.rmtree(dataset)
+    Path(tmp_path, "copy").rename(dataset)
+    assert list_values(reader) == [1] * 8
+
+
+def test_a_column_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    dataset = write_raw(tmp_path, 1)
+    add_column(dataset, "one", lambda record: 1, Values("int64"))
+    reader = RecordReader(dataset, tfpipe.load_manifest(dataset), "train")
+    assert reader[0]["one"] == [1]
+    add_column(dataset, "one", lambda record: 2, Values("int64"), replace=True)
+    with pytest.raises(DataError, match=r"columns/one-\w+ was written anew with other records since it was opened\."):
+        reader[7]

@@ -1,6 +1,7 @@
 """The reader for PyTorch."""
 
 import contextlib
+import json
 import os
 import pickle
 import time
@@ -13,12 +14,14 @@ import torch
 from torch.utils.data import DataLoader
 
 import tfpipe
+from tests.conftest import Processes
 from tests.integrity.made import payload, write_dataset
 from tests.readers.test_sampler import fake_ranks
 from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader, normalize, xla_loader
 
@@ -278,3 +281,41 @@ def test_torchs_own_loader_reads_a_data_source_in_batches(manifest: Manifest, mo
     loader = torch.utils.data.DataLoader(records, batch_size=5, collate_fn=lambda batch: [one.name for one in batch])
     assert list(chain(*loader)) == [record.name for record in records]
     assert asked == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+
+
+# Two real processes
+
+
+SHARED = {"batch_size": 4, "image_size": 8, "seed": 1, "extra_features": ("image/filename",)}
+
+RANK = f"""
+import json, sys
+import torch
+from tfpipe import TorchBatches, data_loader
+
+torch.distributed.init_process_group("gloo")
+loader = data_loader(TorchBatches(sys.argv[1], "train", **{SHARED}), num_workers=1)
+if len(sys.argv) > 2:
+    loader.load_state_dict(json.loads(sys.argv[2]))
+names = [[name.decode() for name in batch["image/filename"]] for _ in range(2) for batch in loader]
+print(json.dumps(names))
+"""
+
+
+def read_global(processes: Processes, *arguments: str) -> list[list[str]]:
+    """The names in each global batch."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_ports(1)[0]), "WORLD_SIZE": "2"}
+    started = [processes.start("-c", RANK, *arguments, **place, RANK=str(rank)) for rank in range(2)]
+    ranks = [processes.finish(process) for process in started]
+    return [left + right for left, right in zip(*ranks, strict=True)]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_epochs_and_go_on(processes: Processes, small_dataset: Path) -> None:
+    dataset = build_dataset(small_dataset, "train", **SHARED).take(9).as_numpy_iterator()
+    expected = [[name.decode() for name in batch["image/filename"]] for batch in dataset]
+    assert read_global(processes, str(small_dataset)) == expected[:6]
+    for epoch in (expected[:3], expected[3:6]):
+        assert len({name for batch in epoch for name in batch}) == 12
+    state = {**NumpyBatches(small_dataset, "train", **SHARED).state_dict(), "epoch": 1, "step": 1}
+    assert read_global(processes, str(small_dataset), json.dumps(state)) == expected[4:9]
