@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.beam_jobs.images import make_png
 from tests.conftest import ROOT, Tfpipe
+from tests.export.datasets import write_foreign
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text(encoding="utf-8")
 
@@ -218,17 +220,8 @@ def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path,
 
 
 def test_shards_of_another_program_are_read_by_the_page(tmp_path: Path, tfpipe: Tfpipe) -> None:
-    from tfpipe.format.example import encode_example
-    from tfpipe.format.tfrecord import record_footer, record_header
-
-    image = io.BytesIO()
-    Image.new("RGB", (9, 7)).save(image, "PNG")
-    data = b""
-    for label in (1, 3, 2):
-        payload = encode_example({"picture": image.getvalue(), "kind": label, "tags": ["a"] * label})
-        data += record_header(len(payload)) + payload + record_footer(payload)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train-00000-of-00001").write_bytes(data)
+    rows = [{"picture": make_png(0), "kind": label, "tags": ["a"] * label} for label in (1, 3, 2)]
+    write_foreign(tmp_path / "data" / "train-00000-of-00001", rows)
     indexed = tfpipe("index", tmp_path / "data", "--label-key", "kind")
     assert indexed.code == 0, indexed.err
     manifest, splits = read_dataset(tmp_path / "data")
