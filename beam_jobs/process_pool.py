@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from beam_jobs.storage import job_stores
 
 if TYPE_CHECKING:
-    from tfpipe.system.process_pool import Workers
+    from tfpipe.system.process_pool import WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,10 +21,10 @@ _SMALL_IMAGES, _SMALL_BYTES = 1000, 40 << 20
 
 
 @cache
-def _get_workers() -> "Workers":
-    from tfpipe.system.process_pool import Workers  # loads `multiprocessing`, which a job in threads does not need
+def _get_workers() -> "WorkerPool":
+    from tfpipe.system.process_pool import WorkerPool  # loads `multiprocessing`, which a job in threads does not need
 
-    return Workers(
+    return WorkerPool(
         preload=["beam_jobs.shards.job", "pyarrow.parquet"],
         death="A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
         "again to go on, with fewer --workers if memory was short.",
@@ -41,7 +41,7 @@ def map_unordered(
 ) -> Iterator[Result]:
     """Yields what worker processes return for the items, in any order. They open stores as this process does.
 
-    Arguments are as in `Workers.map_unordered`, but with 0 `workers` this process does the work.
+    Arguments are as in `WorkerPool.map_unordered`, but with 0 `workers` this process does the work.
     """
     if not workers:
         return (function(*shared, item) for item in items)

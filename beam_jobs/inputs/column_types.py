@@ -36,7 +36,7 @@ _First = tuple[tuple[int, int, int], Any]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A further column of a manifest."""
 
     spec: FeatureSpec
@@ -44,7 +44,7 @@ class Column:
     is_nested: bool = False  # whether a cell that is a struct or a list becomes its JSON
 
     @classmethod
-    def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "Column":
+    def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "TableColumn":
         """Returns the column with the classes of each image."""
         positions = {name: number for number, name in enumerate(names)}
         numbers = {str(label): positions[str(name)] for label, name in labels.items()}
@@ -83,7 +83,7 @@ class CellKinds:
                 if kind not in self.firsts:
                     self.firsts[kind] = (*row, position), value
 
-    def infer_target(self, column: str, files: Sequence[str]) -> Column:
+    def infer_target(self, column: str, files: Sequence[str]) -> TableColumn:
         """Returns the column with the target of a regression."""
         texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
@@ -91,9 +91,9 @@ class CellKinds:
             raise DataError(f"{files[file_number]}, row {row}: the target {column!r} must be a number, got {value!r}.")
         if self.has_lists or self.lengths != {1}:
             raise DataError(f"{files[0]}: the target {column!r} must be one number in every row.")
-        return Column(FeatureSpec(TARGET, "float", (), "target of a regression"))
+        return TableColumn(FeatureSpec(TARGET, "float", (), "target of a regression"))
 
-    def infer(self, name: str, files: Sequence[str], *, is_text: bool = False, mixes: bool = False) -> Column:
+    def infer(self, name: str, files: Sequence[str], *, is_text: bool = False, mixes: bool = False) -> TableColumn:
         """Infers the feature of the column. With `is_text` texts become a feature of text, else values of bytes.
 
         With `mixes` numbers may stand beside texts, and become texts, as they may where all cells are texts.
@@ -112,10 +112,12 @@ class CellKinds:
         dtype = _KINDS[max(self.firsts)] if self.firsts else "bytes"
         is_text = is_text and dtype == "bytes" and _BYTES not in self.firsts
         if is_text and name == CAPTION and not self.has_lists:
-            return Column(FeatureSpec.make_text(name))
+            return TableColumn(FeatureSpec.make_text(name))
         kind: Literal["text", "values"] = "text" if is_text else "values"
         if _NESTED in self.firsts:
-            return Column(FeatureSpec(name, dtype, None if _MISSING in self.lengths else (), kind=kind), is_nested=True)
+            return TableColumn(
+                FeatureSpec(name, dtype, None if _MISSING in self.lengths else (), kind=kind), is_nested=True
+            )
         shape: tuple[int, ...] | None = None
         if len(lengths := {max(0, length) for length in self.lengths}) == 1:
             (length,) = lengths
@@ -123,7 +125,7 @@ class CellKinds:
                 shape = (length,) if length else None  # a feature that is always empty has no fixed shape
             elif length == 1:
                 shape = ()
-        return Column(FeatureSpec(name, dtype, shape, kind=kind))
+        return TableColumn(FeatureSpec(name, dtype, shape, kind=kind))
 
 
 def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], rows: Iterator[tuple[int, int]]) -> None:

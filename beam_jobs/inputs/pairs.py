@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import archive, folder
-from beam_jobs.inputs.column_types import CAPTION, CellKinds, Column, read_kinds
+from beam_jobs.inputs.column_types import CAPTION, CellKinds, TableColumn, read_kinds
 from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
 from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
@@ -254,7 +254,7 @@ def _check_count(columns: Mapping[str, None]) -> None:
 
 def _type_columns(
     images: ImageTable, names: Sequence[str], columns_of_tars: Sequence[tuple[int, Sequence[str]]], tars: Sequence[str]
-) -> tuple[ImageTable, list[Column | None]]:
+) -> tuple[ImageTable, list[TableColumn | None]]:
     """Returns the pairs with the same columns, captions first, and what they become; None for one without a value."""
     names = sorted(names, key=lambda name: name != CAPTION)
     images = images.replace_tuples("extra", _order_values(images.iterate_extras(), columns_of_tars, names))
@@ -288,7 +288,7 @@ def _keep(tree: folder.Tree, chosen: NDArray[np.bool_], reason: str) -> folder.T
     return folder.Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
 
-def _resolve(config: ShardConfig, tree: folder.Tree, columns: Sequence[Column | None]) -> Listing:
+def _resolve(config: ShardConfig, tree: folder.Tree, columns: Sequence[TableColumn | None]) -> Listing:
     """Returns the pairs with their classes and with the values of their columns."""
     images, source = tree.images, config.input
     labels, label_names, is_numeric = number_labels(images.count_values("label"), config)

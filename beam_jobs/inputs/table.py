@@ -19,7 +19,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
-from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, Column, read_kinds
+from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, TableColumn, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
@@ -161,7 +161,7 @@ class _Table:
         with keeping(faults):
             labels, label_names = self._name_labels(images, unlabeled)
             if LABEL in self.columns:
-                classes = Column.make_classes(label_names, labels)
+                classes = TableColumn.make_classes(label_names, labels)
                 labels, label_names = {}, ()
         typed = tuple(self._infer_columns(images, kinds, classes, faults))
         raise_all(path, faults)
@@ -221,8 +221,8 @@ class _Table:
         return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
     def _infer_columns(
-        self, images: ImageTable, kinds: Sequence[CellKinds], classes: Column | None, faults: list[DataError]
-    ) -> Iterator[Column]:
+        self, images: ImageTable, kinds: Sequence[CellKinds], classes: TableColumn | None, faults: list[DataError]
+    ) -> Iterator[TableColumn]:
         """Yields the features that the further columns become; `classes` is that of lists of classes."""
         is_embedded = bool(images.in_row_groups.any())
         for name, column in zip(self.columns, kinds, strict=True):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.record import Record, check_source_size, make_list_features, rejecting
+from beam_jobs.shards.record import NewRecord, check_source_size, make_list_features, rejecting
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
@@ -48,17 +48,17 @@ class DatasetRecords:
     header: PlanHeader
     records: InputDatasets
 
-    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
         """Yields each record's place with the function that reads it."""
         return ((image, partial(self.read, image)) for image in planned)
 
-    def read(self, planned: PlannedImage) -> Record:
+    def read(self, planned: PlannedImage) -> NewRecord:
         """Reads the record at the planned place, with the labels and the image form of the new dataset."""
         check_source_size(planned)
         with rejecting():
             return self._read(planned)
 
-    def _read(self, planned: PlannedImage) -> Record:
+    def _read(self, planned: PlannedImage) -> NewRecord:
         header = self.header
         source, payload, features = _read_features(self.records, planned, header.unpacked)
         if source.foreign is not None:
@@ -85,8 +85,8 @@ class DatasetRecords:
         digest, dropped = _get_digest(features), features.keys() & self.records.dropped
         if changes or dropped:
             stored = {key: value for key, value in features.items() if key not in dropped} | changes
-            return Record(encode_example(stored), stored, images, digest, name)
-        return Record(payload, features, images, digest, name)
+            return NewRecord(encode_example(stored), stored, images, digest, name)
+        return NewRecord(payload, features, images, digest, name)
 
 
 def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
@@ -277,7 +277,7 @@ def _load_index(directory: str, shard: ShardInfo) -> NDArray[np.int64]:
 
 def _make_record(
     header: PlanHeader, source: SourceDataset, planned: PlannedImage, old: Mapping[str, Feature]
-) -> Record:
+) -> NewRecord:
     """Makes the record of the new dataset."""
     assert source.foreign is not None
     name, values = _get_name(old, planned), dict[str, Any]()
@@ -304,7 +304,7 @@ def _make_record(
     made = values.keys() | header.schema.sizes_keys
     values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in made}
     features = header.schema.check(values)
-    return Record(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
+    return NewRecord(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
 
 
 def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int:

@@ -20,7 +20,7 @@ from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import (
     MAX_SOURCE_BYTES,
-    Record,
+    NewRecord,
     RejectedImage,
     check_source_size,
     make_list_features,
@@ -54,7 +54,7 @@ class ImageFiles:
     header: PlanHeader
     _copies: dict[str, parquet_images.CopiedRows] = field(default_factory=dict, repr=False, compare=False)
 
-    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
         """Yields each image with the function that makes its record.
 
         Images on other machines are fetched ahead, and those in Parquet files are read many at a time.
@@ -63,7 +63,7 @@ class ImageFiles:
             read = self._read_blocks if in_rows else self._read_files
             yield from read(images)
 
-    def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+    def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
         for images in _cut_blocks(planned):
             block = _Block(self.header, parquet_images.list_cells(images, masks=True), self._copies)
             position = 0
@@ -71,7 +71,7 @@ class ImageFiles:
                 yield image, partial(self._make_from_block, image, block, position)
                 position += 1 if parquet_images.get_row_mask(image) is None else 2
 
-    def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
+    def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> NewRecord:
         """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
         with rejecting():
             data = block.take(position)
@@ -86,7 +86,7 @@ class ImageFiles:
             mask = block.take(position + 1)
         return self._make_record(planned, _Fetched([data], mask, tensors))
 
-    def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+    def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
         pool, is_root_remote = ThreadPoolExecutor(_FETCHED_AHEAD), file_io.is_url(self.header.root)
         try:
@@ -104,11 +104,13 @@ class ImageFiles:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def read(self, planned: PlannedImage) -> Record:
+    def read(self, planned: PlannedImage) -> NewRecord:
         """Reads an image file and makes its record."""
         return self._make_record(planned, self._fetch(planned))
 
-    def _make_later(self, planned: PlannedImage, data: Future[_Fetched]) -> tuple[PlannedImage, Callable[[], Record]]:
+    def _make_later(
+        self, planned: PlannedImage, data: Future[_Fetched]
+    ) -> tuple[PlannedImage, Callable[[], NewRecord]]:
         return planned, lambda: self._make_record(planned, data.result())
 
     def _fetch(self, planned: PlannedImage) -> _Fetched:
@@ -134,7 +136,7 @@ class ImageFiles:
         with rejecting(f"its mask {file.path} "):
             return read_image(self.header.root, file, self.header.unpacked)
 
-    def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> Record:
+    def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> NewRecord:
         header, several = self.header, self.header.schema.has_several_images
         names = [planned.path] if not several else _name_images(header.schema, planned, len(fetched.images))
         images: list[PreparedImage] = []
@@ -159,14 +161,14 @@ class ImageFiles:
             values |= self._make_tensors(fetched.tensors)
         features = header.schema.check(values)
         digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
-        return Record(encode_example(features), features, tuple(images), digest.digest(), planned.path)
+        return NewRecord(encode_example(features), features, tuple(images), digest.digest(), planned.path)
 
-    def _make_row(self, planned: PlannedImage, cell: bytes) -> Record:
+    def _make_row(self, planned: PlannedImage, cell: bytes) -> NewRecord:
         """Makes the record of a row without an image."""
         header = self.header
         values = _make_class_features(header, planned) | self._make_tensors(cell)
         features = header.schema.check(values | _make_extra_features(header, planned))
-        return Record(encode_example(features), features, (), hashlib.sha256(cell).digest(), planned.path)
+        return NewRecord(encode_example(features), features, (), hashlib.sha256(cell).digest(), planned.path)
 
     def _make_tensors(self, packed: bytes) -> dict[str, Any]:
         specs, dtypes = self.header.schema.tensors, self.header.tensor_dtypes

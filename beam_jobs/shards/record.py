@@ -14,7 +14,7 @@ from tfpipe.writer.record_form import make_image_features
 MAX_SOURCE_BYTES = 512 * 2**20
 
 
-class Record(NamedTuple):
+class NewRecord(NamedTuple):
     """A record that is ready to be written."""
 
     payload: bytes

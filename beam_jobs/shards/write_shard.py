@@ -15,7 +15,7 @@ from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.dataset_records import DatasetRecords
 from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.progress import ProgressFile
-from beam_jobs.shards.record import Record, RejectedImage, rejecting
+from beam_jobs.shards.record import NewRecord, RejectedImage, rejecting
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
@@ -114,7 +114,7 @@ def _quarantine(
     return line
 
 
-def _add(writer: ShardWriter, record: Record) -> None:
+def _add(writer: ShardWriter, record: NewRecord) -> None:
     try:
         with rejecting("its mask: "):
             writer.add(record.features, record.payload)

@@ -23,7 +23,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.json_reader import Node, parse_json
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.resync import Damage
+from tfpipe.format.recovery.resync import Gap
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
 from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
@@ -78,7 +78,7 @@ def _check_scan(file: bytes, places: Any) -> None:
             assert len(found[1]) == one.size - FRAME_BYTES
             at, number = one.offset + one.size, one.number
         else:
-            assert isinstance(one, Damage)
+            assert isinstance(one, Gap)
             assert 0 <= one.offset <= one.offset + one.size <= max(len(file), one.offset)
 
 

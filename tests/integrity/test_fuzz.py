@@ -11,7 +11,7 @@ from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
 from tests.integrity.made import payload, read_all, write_dataset
 from tfpipe.format import file_names
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.resync import Damage
+from tfpipe.format.recovery.resync import Gap
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -50,7 +50,7 @@ def test_with_an_index_every_record_is_placed(seed: int) -> None:
         found = list(scan(HashedReader(io.BytesIO(bytes(file.data))), places))
         what = f"file {k}: {file.edits} of {len(file.original)}"
         assert {one.number: one.offset for one in found if isinstance(one, Intact)} == file.intact(), what
-        damaged = [one for one in found if isinstance(one, Damage)]
+        damaged = [one for one in found if isinstance(one, Gap)]
         lost = [one for one in damaged if one.kind != "garbage"]
         assert [one.number for one in lost] == sorted(file.damaged()), what
         assert [one for one in lost if not _is_at_its_place(file, one)] == [], what
@@ -58,7 +58,7 @@ def test_with_an_index_every_record_is_placed(seed: int) -> None:
         assert stray == file.stray(), what
 
 
-def _is_at_its_place(file: DamagedFile, one: Damage) -> bool:
+def _is_at_its_place(file: DamagedFile, one: Gap) -> bool:
     """Where the record's first byte stands now; where that was removed, anywhere between its intact neighbors."""
     begin = file.begins[one.number]
     if begin in file.origin:
@@ -84,7 +84,7 @@ def test_without_an_index_reading_goes_on_at_the_next_header(seed: int) -> None:
             assert {(file.begins[number], file.sizes[number]) for number in range(first)} <= intact <= expected, what
         else:
             assert intact == expected, what
-        damaged = [one for one in found if isinstance(one, Damage)]
+        damaged = [one for one in found if isinstance(one, Gap)]
         covered = [range(one.offset, one.offset + one.size) for one in damaged]
         for number in file.damaged():
             left = [at for at, origin in enumerate(file.origin) if origin == file.begins[number]]

@@ -63,7 +63,7 @@ class ShardRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerRows:
     """The records of one layer."""
 
     layer: int
@@ -82,12 +82,12 @@ class Part:
         return rows
 
 
-def list_parts(history: History, name: str) -> list[Part]:
+def list_parts(history: History, name: str) -> list[LayerRows]:
     """Lists the layers whose records a dataset has, with the values that they have in a column."""
     shards, records, parts = Counter[str](), Counter[str](), []
     for layer, column in history.load_column_parts(name, history.newest).items():
         manifest = history.base if layer == 1 else history.load_part(layer)
-        parts.append(Part(layer, manifest, column, dict(shards), dict(records)))
+        parts.append(LayerRows(layer, manifest, column, dict(shards), dict(records)))
         shards.update({split: info.num_shards for split, info in manifest.splits.items()})
         records.update({split: info.stored_records for split, info in manifest.splits.items()})
     return parts
@@ -115,20 +115,20 @@ class NewColumn:
         self._parts = list_parts(change.history, config.name)
         self._identity, self._workers = identity, workers
 
-    def list_written(self) -> list[Part]:
+    def list_written(self) -> list[LayerRows]:
         """Lists the layers whose values this very job has written: it was killed after that, or is repeated."""
         return [part for part in self._parts if part.column is not None and self._has_entry(part)]
 
-    def list_lacking(self) -> list[Part]:
+    def list_lacking(self) -> list[LayerRows]:
         """Lists the layers whose values are to be written."""
         return [part for part in self._parts if self._config.replace or part.column is None]
 
-    def _has_entry(self, part: Part) -> bool:
+    def _has_entry(self, part: LayerRows) -> bool:
         """Returns whether the catalog names the values of a layer, by this very job."""
         entry = self._change.history.catalog.find("column", self._config.name, part.layer)
         return entry is not None and entry.job == self._identify(part)
 
-    def choose_records(self, parts: Sequence[Part]) -> Manifest:
+    def choose_records(self, parts: Sequence[LayerRows]) -> Manifest:
         """Returns the manifest of the dataset with only the records of some layers."""
         manifest, others = self.manifest, [part for part in self._parts if part not in parts]
         for split in manifest.splits if others else ():
@@ -190,12 +190,12 @@ class NewColumn:
         for _, job in layers:
             job.folder.remove()  # also of a killed run
 
-    def _plan_job(self, part: Part) -> WriteJob:
+    def _plan_job(self, part: LayerRows) -> WriteJob:
         path = get_path("column", self._config.name, self._identify(part))
         output = check_output(file_io.join(self.manifest.directory, path), is_ours=lambda name: True)
         return WriteJob(WriteFolder(output), self._form, None, False, self._workers)
 
-    def _write_shards(self, part: Part, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
+    def _write_shards(self, part: LayerRows, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
         written = {}
         for split, info in part.manifest.splits.items():
             rows = part.list_rows(self.manifest, split)
@@ -203,14 +203,14 @@ class NewColumn:
             written[split] = write_split(job, split, info.num_shards, records)
         return written
 
-    def _make_entry(self, part: Part, job: WriteJob) -> Entry:
+    def _make_entry(self, part: LayerRows, job: WriteJob) -> Entry:
         """Returns the entry of the values of a layer, which are written."""
         made, below = (
             list_fingerprints(manifest) for manifest in (load_own_manifest(job.folder.output), part.manifest)
         )
         return Entry("column", self._identify(part), part.layer, self._config.name, below, made)
 
-    def _identify(self, part: Part) -> str:
+    def _identify(self, part: LayerRows) -> str:
         """Returns the identity of the job that writes the values of the records of a layer."""
         replaced = part.column.directory if part.column is not None and self._config.replace else ""
         facts = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
@@ -242,7 +242,7 @@ class NewColumn:
             raise ConfigError(f"`default` must name features of {', '.join(schema.names)}, got {unknown[0]!r}.")
         self._form.check(make_default(self._form, self._config.default))
 
-    def _make_view(self, part: Part, job: WriteJob) -> View:
+    def _make_view(self, part: LayerRows, job: WriteJob) -> View:
         splits, manifest = {}, self.manifest
         for split, info in manifest.splits.items():
             names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))

@@ -25,7 +25,7 @@ from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.columns.images import (
     DTYPES,
     Decoding,
-    StoredImages,
+    EncodedImages,
     decode_images,
     make_masks,
     make_whole_boxes,
@@ -325,11 +325,11 @@ class BatchMaker(Maker):
             batch |= self.make_others(stored, images, filled)
         return batch
 
-    def choose_images(self, stored: StoredBatch) -> StoredImages:
+    def choose_images(self, stored: StoredBatch) -> EncodedImages:
         """Chooses the images of a batch, their crops and flips."""
         return self._choose_images(stored, self.plan.source.images.size)
 
-    def _choose_images(self, stored: StoredBatch, squeezed: tuple[int, int] | None) -> StoredImages:
+    def _choose_images(self, stored: StoredBatch, squeezed: tuple[int, int] | None) -> EncodedImages:
         """Chooses the same of images that lie in the records as `squeezed` says; the arguments are `place_crops`'s."""
         with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
@@ -344,7 +344,7 @@ class BatchMaker(Maker):
         squeezed: tuple[int, int] | None,
         column: Column,
         places: IntArray | None = None,
-    ) -> StoredImages:
+    ) -> EncodedImages:
         """Chooses the crops and flips of the images of a column.
 
         `sizes` are those of the originals, int64 [images, 2]; all stored images have the size `squeezed`, if one is
@@ -366,16 +366,16 @@ class BatchMaker(Maker):
         else:
             boxes = crops.center_boxes(sizes, extents, config.size, options.crop_fraction)
         flat = None if places is None else places.reshape(-1)
-        return StoredImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
+        return EncodedImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
-    def leave_to_device(self, images: StoredImages) -> StoredImages:
+    def leave_to_device(self, images: EncodedImages) -> EncodedImages:
         """Returns images as they are decoded: without their crops and flips if the device makes these."""
         return images.make_whole() if self.plan.config.augment == "device" else images
 
     def make_others(
         self,
         stored: StoredBatch,
-        images: StoredImages | None,
+        images: EncodedImages | None,
         filled: int | None = None,
     ) -> Batch:
         """Makes all parts of a batch but the images; masks are cropped as they are. `filled` is as for `decode`."""
@@ -469,7 +469,7 @@ class BatchMaker(Maker):
             return np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
         return measure_headers(column)
 
-    def _make_images(self, images: StoredImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
+    def _make_images(self, images: EncodedImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images: an array of all rows, or the list of what a transform makes of them."""
         if self._transform is not None:
             if threads == 1:
@@ -484,7 +484,7 @@ class BatchMaker(Maker):
             decode_images(decoded, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
         return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
 
-    def _transform_image(self, images: StoredImages, image: int) -> Any:
+    def _transform_image(self, images: EncodedImages, image: int) -> Any:
         from tfpipe.images.decode import decode_pixels, make_image
 
         assert self._transform is not None
@@ -494,7 +494,7 @@ class BatchMaker(Maker):
         with self.clocks.measure("transform"):
             return self._transform(make_image(pixels), seed)
 
-    def _describe_crops(self, images: StoredImages, filled: int) -> Batch:
+    def _describe_crops(self, images: EncodedImages, filled: int) -> Batch:
         """Returns what an accelerator needs to crop; rows behind the records keep their whole images."""
         count = filled * images.per_record
         corners = np.concatenate((images.list_corners(), np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))))

@@ -139,7 +139,7 @@ class CachingMaker(BatchMaker):
 
 
 @dataclass(frozen=True)
-class Part:
+class SourceRows:
     """The records of a batch that come from one place."""
 
     is_cached: bool
@@ -163,7 +163,7 @@ class FileCachingMaker(BatchMaker):
         self.plan = replace(plan, source=replace(source, images=images))
         self.decoding = replace(self.decoding, raw_size=self._size)
 
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[Part]:
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[SourceRows]:
         """Reads the records of one batch, each from where it is."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
@@ -181,12 +181,12 @@ class FileCachingMaker(BatchMaker):
             pixels = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), _get_array(block.data))
             columns[self._image_key] = pixels
             asked = numbers[rows]
-            parts.append(Part(True, rows, StoredBatch(epoch, asked, strip_copies(asked), columns)))
+            parts.append(SourceRows(True, rows, StoredBatch(epoch, asked, strip_copies(asked), columns)))
         if len(missing):
-            parts.append(Part(False, missing, super().read(epoch, step, numbers[missing])))
+            parts.append(SourceRows(False, missing, super().read(epoch, step, numbers[missing])))
         return parts
 
-    def decode(self, stored: Sequence[Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
+    def decode(self, stored: Sequence[SourceRows], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
         """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
         if len(stored) == 1:
             return super().decode(self._squeeze(stored[0], threads), threads)
@@ -200,7 +200,7 @@ class FileCachingMaker(BatchMaker):
             all_rows.append(np.concatenate((part.rows, count + np.arange(filled))))
         return join_rows(made, all_rows)
 
-    def _squeeze(self, part: Part, threads: int) -> StoredBatch:
+    def _squeeze(self, part: SourceRows, threads: int) -> StoredBatch:
         """Returns records as the cache has them, and offers it those that it lacks.
 
         The features that say how an image is stored change; all others stay, also the original's height and width.

@@ -16,13 +16,13 @@ from tfpipe.export import parquet, webdataset
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Manifest
-from tfpipe.integrity.check_file import Counters, Progress
+from tfpipe.integrity.check_file import Counters, Tally
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
 from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import WorkingFolder, check_output
 
@@ -31,7 +31,7 @@ _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "ar
 REPORT = "export.json"  # what every export holds
 LABELS = "labels.txt"  # the names of the classes, one a line, in the order of their numbers
 
-_WORKERS = Workers(
+_WORKERS = WorkerPool(
     preload=["tfpipe.export.run", "tfpipe.images.decode"],
     death="A worker process died: it was killed, or memory ran out. Run the same command again, with fewer `workers`.",
 )
@@ -204,7 +204,7 @@ def _read_report(output: str, identity: str) -> ExportReport | None:
 
 def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:
     """Writes a shard and then the number of its bytes, unless an earlier run did, and returns the number."""
-    progress, row = Progress(counters), workshop.path("rows", f"{job.name}.json")
+    progress, row = Tally(counters), workshop.path("rows", f"{job.name}.json")
     shard = job.file.shard
     assert shard is not None
     if file_io.exists(row):
@@ -216,7 +216,7 @@ def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: 
     return num_bytes
 
 
-def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:
+def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Tally, job: ShardJob) -> int:
     """Writes a shard, and returns the bytes of its file."""
     target, temporary = workshop.result(f"{job.name}.{_ENDINGS[to]}"), workshop.path("parts", f"{job.name}.tmp")
     with file_io.create(target, temporary) as file:

@@ -15,7 +15,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
-from tfpipe.integrity.check_file import FileJob, Progress
+from tfpipe.integrity.check_file import FileJob, Tally
 from tfpipe.readers.data_source import get_label, get_text
 from tfpipe.storage.file_io import open_file
 
@@ -73,14 +73,14 @@ def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
     return tuple(spec for spec in schema.features if spec.name not in taken)
 
 
-def read_payloads(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[tuple[int, bytes]]:
+def read_payloads(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator[tuple[int, bytes]]:
     """Yields number and bytes of each `tf.train.Example` of a shard to export; features of columns follow."""
     columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
     for number, payload in _scan_payloads(job, progress):
         yield number, payload + b"".join([column.read_payload(number) for column in columns])
 
 
-def _scan_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, bytes]]:
+def _scan_payloads(job: ShardJob, progress: Tally) -> Iterator[tuple[int, bytes]]:
     path, shard, count, num_bytes = job.file.path, job.file.shard, 0, 0
     assert shard is not None
     try:
@@ -102,7 +102,7 @@ def _scan_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, byt
     progress.step(shard.bytes, count, at_end=True)
 
 
-def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[Sample]:
+def read_samples(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator[Sample]:
     """Yields the records of a shard as samples."""
     columns = list_columns(manifest)
     form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)

@@ -19,7 +19,7 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Compression, ShardInfo
 from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_bytes
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.resync import Damage as FrameDamage
+from tfpipe.format.recovery.resync import Gap
 from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
@@ -67,7 +67,7 @@ Counters: TypeAlias = Any
 
 def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -> FileReport:
     """Checks framing, checksums, index and the manifest's entry, and the content if given; damage is only reported."""
-    report, progress = FileReport(job), Progress(counters)
+    report, progress = FileReport(job), Tally(counters)
     try:
         with open_file(job.path) as file:
             reader = HashedReader(file, hashed=job.shard is not None)
@@ -123,8 +123,8 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
         return None
 
 
-class Progress:
-    """One worker's part of the counters. It is added now and then, because the lock costs as much as a small record."""
+class Tally:
+    """A worker's counters, flushed now and then: taking the lock costs as much as checking a small record."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters, self._next, self._reported = counters, 0.0, (0, 0, 0)
@@ -141,7 +141,11 @@ class Progress:
 
 
 def _check_records(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
+    reader: HashedReader,
+    report: FileReport,
+    content: ContentCheck | None,
+    places: Places | None,
+    progress: Tally,
 ) -> _Records:
     fits_index = True
     for item, record in scan_content(reader, report, content, places, progress):
@@ -157,7 +161,7 @@ def _check_compressed(
     content: ContentCheck | None,
     compression: Compression,
     places: Places | None,
-    progress: Progress,
+    progress: Tally,
 ) -> _Records:
     """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
     for number, offset, payload in _unpack_records(reader, report, compression, places):
@@ -226,7 +230,11 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 
 
 def scan_content(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
+    reader: HashedReader,
+    report: FileReport,
+    content: ContentCheck | None,
+    places: Places | None,
+    progress: Tally,
 ) -> Iterator[tuple[Intact, Content | None]]:
     """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage."""
     for item in scan(reader, places):
@@ -244,7 +252,7 @@ def _check_content(reader: HashedReader, record: Intact, content: ContentCheck) 
     return content.check(reader.payload(record.offset, record.size))
 
 
-def _describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
+def _describe(name: str, reader: HashedReader, damage: Gap) -> Damage:
     """Describes damage to the framing, with the image's path if the damaged payload still holds it."""
     key = ""
     if damage.kind == "payload_crc" and FRAME_BYTES < damage.size <= _MAX_KEY_BYTES:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tfpipe.system import process_pool
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer, Progress, poll_progress
 
 Job = TypeVar("Job")
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def run_on_files(
-    pool: Workers,
+    pool: WorkerPool,
     function: Callable[..., Result],
     jobs: Sequence[tuple[Job, int]],
     shared: tuple[object, ...],

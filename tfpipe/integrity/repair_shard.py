@@ -18,7 +18,7 @@ from tfpipe.integrity.check_file import (
     Counters,
     FileJob,
     FileReport,
-    Progress,
+    Tally,
     load_places,
     scan_content,
 )
@@ -45,7 +45,7 @@ def repair_shard(
     """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
     written = staging.find_finished(get_staged_name(job))
     if written is None:
-        written = _write_shard(content, _ColumnValues(manifest, job), staging, Progress(counters), FileReport(job))
+        written = _write_shard(content, _ColumnValues(manifest, job), staging, Tally(counters), FileReport(job))
     return written
 
 
@@ -55,7 +55,7 @@ def get_staged_name(job: FileJob) -> str:
 
 
 def _write_shard(
-    content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Progress, report: FileReport
+    content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Tally, report: FileReport
 ) -> WrittenShard:
     job, lost = report.job, report.damaged
     count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
@@ -74,7 +74,7 @@ def _write_shard(
 
 
 def _good_records(
-    source: BinaryIO, content: ContentCheck, columns: "_ColumnValues", progress: Progress, report: FileReport
+    source: BinaryIO, content: ContentCheck, columns: "_ColumnValues", progress: Tally, report: FileReport
 ) -> Iterator[tuple[bytes, Content]]:
     """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
     job, lost = report.job, report.damaged

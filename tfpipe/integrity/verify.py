@@ -23,13 +23,13 @@ from tfpipe.integrity.damage_kinds import Damage, Kind
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.record_facts import RecordFacts
 
-WORKERS = Workers(
+WORKERS = WorkerPool(
     preload=["tfpipe.integrity.check_file"],
     death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Try again with "
     "`workers` 1, which needs the least memory, or with `quick`, which decodes nothing.",

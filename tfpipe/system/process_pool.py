@@ -32,7 +32,7 @@ running: set[ProcessPoolExecutor] = set()
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerPool:
     """The settings that the worker processes of a pool share."""
 
     preload: Sequence[str]  # modules that the fork server imports once
@@ -89,7 +89,7 @@ def _without_current_folder() -> Iterator[None]:
     """Keeps the fork server that is started here from importing modules of the current folder.
 
     That of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in place of
-    the installed package. Workers take their path and their folder from this process.
+    the installed package. WorkerPool take their path and their folder from this process.
     """
     folder = os.getcwd()
     os.chdir(os.sep)

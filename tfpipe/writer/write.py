@@ -30,7 +30,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards, name_records, naming
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardWriter
@@ -40,7 +40,7 @@ from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_m
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
 
-_WORKERS = Workers(
+_WORKERS = WorkerPool(
     preload=["tfpipe.writer.write"],
     death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
     'is written is kept. A script that starts workers must do so below `if __name__ == "__main__":`, because each of '

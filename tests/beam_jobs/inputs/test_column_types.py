@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.inputs.column_types import CellKinds, Column
+from beam_jobs.inputs.column_types import CellKinds, TableColumn
 from tests.refusals import refusal
 from tfpipe.errors import DataError
 
 
-def infer_column(cells: Sequence[Any], *, text: bool) -> Column:
+def infer_column(cells: Sequence[Any], *, text: bool) -> TableColumn:
     """Returns a column, from its cells in two files."""
     kinds = CellKinds(text)
     kinds.add(cells[:2], [(0, 1), (0, 2)])

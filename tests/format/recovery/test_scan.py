@@ -15,7 +15,7 @@ from tests.integrity.damaged import DamagedFile, framed
 from tests.memory import peak_memory
 from tfpipe.errors import FormatError
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
-from tfpipe.format.recovery.resync import Damage, find_headers, iterate_headers
+from tfpipe.format.recovery.resync import Gap, find_headers, iterate_headers
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, record_header
 
@@ -113,18 +113,18 @@ def test_what_does_not_fit_in_the_file_is_none() -> None:
     assert list(iterate_headers(HashedReader(io.BytesIO(data[:-1])), 0, len(data))) == []
 
 
-# Damage
+# Gap
 
 PAYLOADS = [bytes([n]) * (100 + n) for n in range(1, 6)]
 
 
-def found(data: bytes, file: DamagedFile | None = None) -> list[Intact | Damage]:
+def found(data: bytes, file: DamagedFile | None = None) -> list[Intact | Gap]:
     places = None if file is None else np.array([file.begins, file.sizes], np.int64).T.copy()
     return list(scan(HashedReader(io.BytesIO(data)), places))
 
 
-def damages(data: bytes, file: DamagedFile | None = None) -> list[Damage]:
-    return [one for one in found(data, file) if isinstance(one, Damage)]
+def damages(data: bytes, file: DamagedFile | None = None) -> list[Gap]:
+    return [one for one in found(data, file) if isinstance(one, Gap)]
 
 
 @pytest.fixture
@@ -152,16 +152,16 @@ def test_intact(file: DamagedFile) -> None:
 def test_a_flipped_bit(file: DamagedFile, indexed: bool, part: int, kind: str, detail: str) -> None:
     file.flip(file.begins[1] + part, 3)
     (one,) = damages(bytes(file.data), file if indexed else None)
-    assert one == Damage(1, file.begins[1], file.sizes[1], kind, detail)  # type: ignore[arg-type]
+    assert one == Gap(1, file.begins[1], file.sizes[1], kind, detail)  # type: ignore[arg-type]
 
 
 def test_cut_off(file: DamagedFile) -> None:
     end = file.begins[3] + 40
     file.truncate(end)
     detail = "it has 104 bytes of payload, 24 are there"
-    assert damages(bytes(file.data)) == [Damage(3, file.begins[3], 40, "truncated", detail)]
-    after = Damage(4, end, 0, "truncated", f"the file ends before it, at byte {end}")
-    assert damages(bytes(file.data), file) == [Damage(3, file.begins[3], 40, "truncated", detail), after]
+    assert damages(bytes(file.data)) == [Gap(3, file.begins[3], 40, "truncated", detail)]
+    after = Gap(4, end, 0, "truncated", f"the file ends before it, at byte {end}")
+    assert damages(bytes(file.data), file) == [Gap(3, file.begins[3], 40, "truncated", detail), after]
     assert [(one.number, one.kind, one.detail) for one in damages(bytes(file.data[: file.begins[3] + 5]))] == [
         (3, "truncated", "5 of 12 header bytes are there")
     ]
@@ -187,7 +187,7 @@ def test_records_inside_a_payload_are_none_with_an_index() -> None:
         file.zero(file.begins[1], count)
         one, two, three = found(bytes(file.data), file)
         assert (one.offset, two.offset, three.offset) == tuple(file.begins)
-        assert isinstance(two, Damage)
+        assert isinstance(two, Gap)
         assert (two.kind, two.size) == ("length_crc", file.sizes[1])
         inside = [place for place in found(bytes(file.data)) if isinstance(place, Intact)]
         assert [place.size for place in inside] == [21, 19, 19, 20]
@@ -199,9 +199,9 @@ def test_zeros_before_a_record_inside_a_payload(begin: int) -> None:
     file = DamagedFile([bytes([1]) * 64, bytes([2]) * 87 + framed([bytes([3]) * 64]) + bytes([4]) * 9])
     file.zero(begin, 96 - begin)
     one, two = found(bytes(file.data), file)
-    assert isinstance(one, Damage)
+    assert isinstance(one, Gap)
     assert (one.offset, one.size, one.kind) == (0, 80, "payload_crc" if begin else "length_crc")
-    assert two == Damage(1, 80, 192, "length_crc", "the checksum of its length is wrong")
+    assert two == Gap(1, 80, 192, "length_crc", "the checksum of its length is wrong")
 
 
 @pytest.mark.parametrize(("inserted", "removed"), [(300, 0), (0, 64)], ids=["inserted", "removed"])
@@ -216,7 +216,7 @@ def test_what_explains_all_by_one_damage_is_taken(inserted: int, removed: int) -
     what = (
         f"the checksum of its 247 bytes of payload is wrong, and the next record begins {263 + shift} bytes on, not 263"
     )
-    assert damage == Damage(0, 0, 263 + shift, "payload_crc", what)
+    assert damage == Gap(0, 0, 263 + shift, "payload_crc", what)
     assert others == [Intact(n, 263 + 80 * (n - 1) + shift, 80) for n in range(1, 5)]
 
 

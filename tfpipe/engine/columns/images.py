@@ -30,7 +30,7 @@ _MAX_SIDE = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class StoredImages:
+class EncodedImages:
     """The images of a batch as they are stored, and the part of each that the trainer gets."""
 
     column: Column  # with `per_record` values for each record
@@ -45,7 +45,7 @@ class StoredImages:
     def __len__(self) -> int:
         return len(self.boxes)
 
-    def make_whole(self) -> StoredImages:
+    def make_whole(self) -> EncodedImages:
         """Returns the images without their crops and flips."""
         return replace(self, boxes=make_whole_boxes(self.extents), flips=np.zeros_like(self.flips))
 
@@ -127,7 +127,7 @@ def measure_headers(column: Column) -> IntArray:
 
 
 def decode_images(
-    images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
+    images: EncodedImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
 ) -> None:
     """Decodes the crops of images into `out`, [images, height, width, 3], in their order or as `rows` says.
 
@@ -146,7 +146,7 @@ def decode_images(
 
 
 def _decode_natively(
-    images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
+    images: EncodedImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
 ) -> IntArray:
     """Lets the native library decode what it takes, and returns the numbers of the other images."""
     column = images.column
@@ -171,7 +171,7 @@ def _decode_natively(
     return np.flatnonzero(np.asarray(results) != batches.OK)
 
 
-def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
+def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
     """Decodes one crop by itself, or takes it out of raw pixels."""
     from tfpipe.images.decode import decode_crop, view_raw_pixels  # loads Pillow
 
@@ -206,7 +206,7 @@ def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
 
 
 def make_masks(
-    name: str, column: Column, images: StoredImages, size: tuple[int, int], filled: int
+    name: str, column: Column, images: EncodedImages, size: tuple[int, int], filled: int
 ) -> NDArray[np.int32]:
     """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros."""
     from tfpipe.images.masks import crop_nearest  # loads Pillow

@@ -32,7 +32,7 @@ _FIRST_BYTES = 1 << 15
 _ZERO_LENGTH_CRC = masked_crc32c(bytes(_LENGTH_BYTES))
 
 
-class Damage(NamedTuple):
+class Gap(NamedTuple):
     """A place where an intact record should be and is not."""
 
     number: int  # the next one, if the bytes belong to no record
@@ -49,7 +49,7 @@ class Search:
         self._reader = reader
         self._left = _MAX_REREAD * reader.size + _MIN_REREAD_BYTES
 
-    def resume(self, at: int, number: int) -> tuple[list[Damage], int, int]:
+    def resume(self, at: int, number: int) -> tuple[list[Gap], int, int]:
         """Returns what is damaged at `at`, the offset where reading resumes, and the number of the record there."""
         length, size = self.length_at(at), self._reader.size
         if length is not None and self.goes_on_at(at + length + FRAME_BYTES):
@@ -59,22 +59,22 @@ class Search:
             stop = next((place for place, length in headers if self._is_confirmed(place, length)), size)
         return [self.describe(number, at, stop - at)], stop, number + 1
 
-    def describe(self, number: int, at: int, size: int | None = None) -> Damage:
+    def describe(self, number: int, at: int, size: int | None = None) -> Gap:
         """Describes the damage of a record that begins at `at` and takes up `size` bytes now, or what it claims."""
         length, left = self.length_at(at), self._reader.size - at
         if size is None:
             size = left if length is None else min(length + FRAME_BYTES, left)
         if length is None:
             if left < HEADER_BYTES:
-                return Damage(number, at, size, "truncated", f"{left} of {HEADER_BYTES} header bytes are there")
-            return Damage(number, at, size, "length_crc", "the checksum of its length is wrong")
+                return Gap(number, at, size, "truncated", f"{left} of {HEADER_BYTES} header bytes are there")
+            return Gap(number, at, size, "length_crc", "the checksum of its length is wrong")
         if length > left - FRAME_BYTES and at + size >= self._reader.size:
             detail = f"it has {length:,} bytes of payload, {max(left - FRAME_BYTES, 0):,} are there"
-            return Damage(number, at, size, "truncated", detail)
+            return Gap(number, at, size, "truncated", detail)
         detail = f"the checksum of its {length:,} bytes of payload is wrong"
         if size != length + FRAME_BYTES:
             detail += f", and the next record begins {size:,} bytes on, not {length + FRAME_BYTES:,}"
-        return Damage(number, at, size, "payload_crc", detail)
+        return Gap(number, at, size, "payload_crc", detail)
 
     def length_at(self, at: int) -> int | None:
         """Returns the length in the header at `at`, or None if its checksum does not hold."""

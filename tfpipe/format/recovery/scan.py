@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.resync import Damage, Search, iterate_headers
+from tfpipe.format.recovery.resync import Gap, Search, iterate_headers
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_header
 
 _TRIED = 64  # the number of records of one size whose neighbors are compared
@@ -29,7 +29,7 @@ Places = NDArray[np.int64]
 """The offset and size of every record, int64 [records, 2], as `decode_index` returns them."""
 
 
-def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Damage]:
+def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Gap]:
     """Yields intact records and damages in order; an index that contradicts intact records is no longer followed."""
     at = number = 0
     search = Search(reader)
@@ -42,7 +42,7 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
                     guide = None
                 else:
                     text = "the index lists it, but it is not in the file"
-                    yield from (Damage(m, at, 0, "missing", text) for m in range(number, indexed_number))
+                    yield from (Gap(m, at, 0, "missing", text) for m in range(number, indexed_number))
                     number = indexed_number
             yield Intact(number, at, size)
             at, number = at + size, number + 1
@@ -51,7 +51,7 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
         yield from damages
     if guide is not None:
         text, end = f"the file ends before it, at byte {reader.size:,}", reader.size
-        yield from (Damage(m, end, 0, "truncated", text) for m in range(number, guide.count))
+        yield from (Gap(m, end, 0, "truncated", text) for m in range(number, guide.count))
 
 
 class _Guide:
@@ -69,12 +69,12 @@ class _Guide:
             return number
         return self._locate(at, size, number, self.count, sure=True)
 
-    def resume(self, at: int, number: int) -> tuple[list[Damage], int, int]:
+    def resume(self, at: int, number: int) -> tuple[list[Gap], int, int]:
         """Returns the damage from `at` on, the offset where reading resumes, and the number of the record there."""
         end = self._reader.size
         if number >= self.count:
             detail = f"{end - at:,} bytes after the last record"
-            return [Damage(number, at, end - at, "garbage", detail)], end, number
+            return [Gap(number, at, end - at, "garbage", detail)], end, number
         shift = at - int(self._offsets[number])
         later = self._next_in_place(number + 1, shift)
         stop = end if later is None else self._begin(later) + shift
@@ -88,20 +88,20 @@ class _Guide:
                 stop, following = shifted
         if following == number:
             detail = f"{stop - at:,} bytes that belong to no record"
-            return [Damage(number, at, stop - at, "garbage", detail)], stop, number
+            return [Gap(number, at, stop - at, "garbage", detail)], stop, number
         in_place = stop - shift == self._begin(following)
         return [self._describe(m, shift, at, stop, in_place) for m in range(number, following)], stop, following
 
-    def _describe(self, number: int, shift: int, first: int, stop: int, in_place: bool) -> Damage:
+    def _describe(self, number: int, shift: int, first: int, stop: int, in_place: bool) -> Gap:
         """Describes one of the lost records between `first`, where the first one begins, and `stop`."""
         at = self._begin(number) + shift
         if at >= self._reader.size and stop == self._reader.size:  # else a later record stands before the end
             detail = f"the file ends before it, at byte {self._reader.size:,}"
-            return Damage(number, self._reader.size, 0, "truncated", detail)
+            return Gap(number, self._reader.size, 0, "truncated", detail)
         if in_place:
             return self._search.describe(number, at, min(int(self._sizes[number]), self._reader.size - at))
         if at > first:  # the bytes that stand there now do not tell what happened to the record
-            return Damage(number, min(at, stop), 0, "missing", f"it is not in the file before byte {stop:,}")
+            return Gap(number, min(at, stop), 0, "missing", f"it is not in the file before byte {stop:,}")
         return self._search.describe(number, at, stop - at)
 
     def _begin(self, number: int) -> int:

@@ -22,17 +22,17 @@ from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
-from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
+from tfpipe.integrity.foreign.infer_schema import Classes, LabelBase
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, scan_file
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, Unchecked, check_options, option
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 
-WORKERS = Workers(
+WORKERS = WorkerPool(
     preload=["tfpipe.integrity.foreign.scan_file"],
     death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Nothing was "
     "written; run the same command again.",
@@ -203,7 +203,7 @@ def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, s
     )
 
 
-def _make_split(name: str, scans: Sequence[FileScan], labels: Labels, schema: Schema, keys: Keys) -> SplitInfo:
+def _make_split(name: str, scans: Sequence[FileScan], labels: Classes, schema: Schema, keys: Keys) -> SplitInfo:
     scans = [scan for scan in scans if scan.job.split == name]
     shards = [ShardInfo(scan.job.name, scan.records, scan.file_bytes, scan.sha256) for scan in scans]
     stats = merge_stats(scan.stats for scan in scans)

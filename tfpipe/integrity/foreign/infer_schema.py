@@ -34,7 +34,7 @@ _MAX_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Labels:
+class Classes:
     """The classes of a dataset."""
 
     key: str | None = None  # None without labels that can be used
@@ -224,7 +224,7 @@ def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None
     check_formats(scan.stats, keys, place)
 
 
-def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Labels:
+def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Classes:
     """Infers the classes, their names, and the number that is stored for the first class.
 
     A negative label means no class, as in the unlabeled splits of TFDS.
@@ -232,13 +232,13 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
     key, notes = keys.label, metadata.notes
     if key is None:
         notes.append(f"No feature was found to be a class: the dataset has no labels.{_suggest_label(schema)}")
-        return Labels()
+        return Classes()
     if key in schema and (schema[key].dtype, schema[key].shape) == ("float", ()):
-        return Labels(key)
+        return Classes(key)
     stored = sorted(label for label in scan.stats.labels if label >= 0)
     if (reason := _find_no_classes(schema, key, stored)) is not None:
         notes.append(f"The dataset has no labels: {key!r} {reason}.")
-        return Labels()
+        return Classes()
     names = metadata.classes.get(key) or metadata.listed
     if base != "auto":
         first = int(base)
@@ -254,7 +254,7 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
     if names and len(names) < count:
         notes.append(f"Not used: {len(names):,} label names for {count:,} classes.")
         names = ()
-    return Labels(key, first, names or _names_in_records(scan, first, count))
+    return Classes(key, first, names or _names_in_records(scan, first, count))
 
 
 def _suggest_label(schema: Schema) -> str:

@@ -22,7 +22,7 @@ from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import FileJob, Progress
+from tfpipe.integrity.check_file import FileJob, Tally
 from tfpipe.storage import file_io
 from tfpipe.system.budget import FOREIGN_RECORD
 
@@ -173,7 +173,7 @@ class FileScan:
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     """Reads one file."""
-    scan, progress, sizes = FileScan(job), Progress(counters), list[int]()
+    scan, progress, sizes = FileScan(job), Tally(counters), list[int]()
     with file_io.explain_reading(job.path), file_io.open_file(job.path) as file:
         reader = HashedReader(file, hashed=True)
         scan.file_bytes = reader.size
