@@ -17,7 +17,6 @@ from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.position import Position
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.errors import FormatError
 
 
 @pytest.fixture
@@ -56,13 +55,6 @@ def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch) -
     assert len(list(make_ahead(maker, ((0, step) for step in (0, 1, 2, 0)), 1))) == 4
 
 
-def test_a_function_finishes_each_batch_in_a_thread(maker: BatchMaker) -> None:
-    def finish(batch: dict[str, Any]) -> tuple[str, int]:
-        return threading.current_thread().name.rpartition("_")[0], len(batch["label"])
-
-    assert list(make_ahead(maker, [(0, 0), (0, 1)], 1, finish)) == [("tfpipe-decode", 4)] * 2
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
 def test_storage_is_asked_for_the_records_of_later_steps(maker: BatchMaker, monkeypatch) -> None:
     asked: list[tuple[int, int, int]] = []
@@ -86,24 +78,6 @@ def test_who_leaves_early_leaves_no_thread(maker: BatchMaker) -> None:
     assert started
     batches.close()
     wait_for(lambda: not started & list_threads())
-
-
-def test_an_error_names_the_record_that_was_read_ahead(maker: BatchMaker, monkeypatch) -> None:
-    third = int(maker.plan.list_numbers(0, 2)[0])
-    read_block = RecordReader.read_block
-
-    def read_damaged(self: RecordReader, numbers: Any, *memory: Any) -> Any:
-        block = read_block(self, numbers, *memory)
-        for row in np.flatnonzero(numbers == third):
-            block.data[block.begins[row]] = 0xFF
-        return block
-
-    monkeypatch.setattr(RecordReader, "read_block", read_damaged)
-    batches = make_ahead(maker, ((0, step) for step in range(3)), 1)
-    next(batches)
-    next(batches)
-    with pytest.raises(FormatError, match=f"^Record {third} of 'train': "):
-        next(batches)
 
 
 class Counted:

@@ -1,6 +1,5 @@
 """The batch of a step: its records, its parts, and what is wrong with them."""
 
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,6 @@ def make_maker(manifest: Manifest, rank: Host | None = None, **options: Any) -> 
 def maker(small_dataset: Path) -> BatchMaker:
     """Twelve images, four in a batch."""
     return make_maker(tfpipe.load_manifest(str(small_dataset)))
-
-
-def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(maker)).make(2, 1)["image"], maker.make(2, 1)["image"])
 
 
 def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
@@ -131,12 +126,6 @@ def test_a_transform_has_a_clock_of_its_own(small_dataset: Path) -> None:
     times = maker.clocks.read()
     assert times["transform"].calls == times["decode"].calls == 4
     assert times["transform"].wall_s >= 0.04 > 0.02 > times["transform"].cpu_s
-
-
-def test_damage_names_the_record(small_dataset: Path, tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "pets", {"train": [payload(k, encoded=b"no image") for k in range(4)]})
-    with pytest.raises(FormatError, match=r"^Record \d of 'train': its image cannot be used, "):
-        make_maker(tfpipe.load_manifest(str(folder))).make(0, 0)
 
 
 @pytest.mark.parametrize("height", [0, -3, 2**40])

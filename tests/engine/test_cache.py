@@ -52,30 +52,29 @@ def open_batches(data: Any, rank: tuple[int, int] = (0, 1), **options: Any) -> N
     return NumpyBatches(data, "train", PipelineConfig(**{**OPTIONS, **options}), rank=rank, num_threads=2)
 
 
-@pytest.mark.parametrize("kind", ["jpegs", "raw"])
+BYTES = (
+    {"cache": "bytes"},
+    {"cache": "bytes", "cache_bytes": 20_000},
+    {"cache": "bytes", "max_bad_records": 100, "image_dtype": "float32"},
+)
+DECODED = (
+    {"cache": "decoded"},
+    {"cache": "decoded", "cache_bytes": 30_000},
+    {"cache": "decoded", "image_dtype": "float32", "one_hot": True},
+)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"cache": "bytes"},
-        {"cache": "bytes", "cache_bytes": 20_000},
-        {"cache": "bytes", "max_bad_records": 100, "image_dtype": "float32"},
-    ],
+    ("kind", "options"),
+    [*(("jpegs", each) for each in BYTES), *(("raw", each) for each in (*BYTES, *DECODED))],  # raw ones as they are
     ids=str,
 )
-def test_a_cache_of_records_changes_nothing(kind: str, options: dict[str, Any], request) -> None:
+def test_a_cache_changes_nothing(kind: str, options: dict[str, Any], request) -> None:
     data = request.getfixturevalue(kind)
     without = {name: value for name, value in options.items() if not name.startswith("cache")}
     cached, plain = open_batches(data, **options), open_batches(data, **without)
     for step in STEPS:
         check_equal(cached.read(step), plain.read(step))
-
-
-@pytest.mark.parametrize("options", [{}, {"cache_bytes": 30_000}, {"image_dtype": "float32", "one_hot": True}], ids=str)
-def test_raw_images_of_one_size_are_cached_as_they_are(raw: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    plain = {name: value for name, value in options.items() if name != "cache_bytes"}
-    cached, without = open_batches(raw, cache="decoded", **options), open_batches(raw, **plain)
-    for step in STEPS:
-        check_equal(cached.read(step), without.read(step))
 
 
 def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None:

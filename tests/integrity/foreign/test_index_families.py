@@ -147,12 +147,6 @@ def test_each_framework_resumes_with_every_value_on_one_and_three_hosts(
             indexed.check(batch, indexed.list_numbers(step, *host))
 
 
-def test_three_hosts_share_each_batch(indexed: Indexed) -> None:
-    for host in range(3):
-        batches = NumpyBatches(indexed.manifest, "train", indexed.config, rank=(host, 3))
-        indexed.check(batches.read(2), indexed.list_numbers(2, host, 3))
-
-
 JAX_CODE = """
 import os, pickle, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
