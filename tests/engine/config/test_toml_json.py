@@ -203,9 +203,8 @@ def test_a_file_in_another_format_is_refused(tmp_path: Path, name: str, text: st
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        PipelineConfig.from_file(tmp_path / "a.toml")
-    assert str(caught.value) == f"There is no configuration file {tmp_path / 'a.toml'}. Check its name."
+    sentence = f"There is no configuration file {tmp_path / 'a.toml'}. Check its name."
+    assert refusal(ConfigError, PipelineConfig.from_file, tmp_path / "a.toml") == sentence
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(ConfigError, match=r"folder.toml cannot be read: Is a directory\. Give"):
         PipelineConfig.from_file(tmp_path / "folder.toml")
