@@ -199,7 +199,7 @@ static void make_copies(tfpipe_copy_table *to) {
     for (uint32_t bits = 0; bits <= mask; bits++) {
         const uint64_t first = can_copy(codes[bits]) ? make_copy(codes[bits]) : TFPIPE_NO_COPY;
         const uint32_t length = first & 63, size = codes[bits] & 15;
-        to->looks[bits] = first | (uint64_t)TFPIPE_NO_SYMBOL << 48 | 1 << 26;
+        to->looks[bits] = first | 1 << 26;
         if (length > TFPIPE_COPY_LENGTH) to->looks[bits] = TFPIPE_NO_COPY;
         if (size == 0 || !can_copy(codes[bits]) || length >= TFPIPE_CODE_BITS) continue;
         const uint32_t code = codes[bits << length & mask];

@@ -58,8 +58,7 @@ typedef struct {
 /* A look at one or two AC codes that get other codes: bits 0 to 5 are the length of the codes and their values, at most
    TFPIPE_COPY_LENGTH; 8 to 15 how far the last coefficient lies from the one before the first, plus TFPIPE_LEAP_END if the
    block ends with the last code; 16 to 23 the last symbol, whose value may lie behind the look; 26 to 27 the number of codes;
-   28 to 31 the bits of the last value; 32 to 47 the value of the first of two, 48 to 55 its symbol, TFPIPE_NO_SYMBOL if there
-   is one code alone. TFPIPE_NO_COPY for a longer code, or one that says that sixteen coefficients are zero. */
+   28 to 31 the bits of the last value; 32 to 47 the value of the first of two, and 48 to 55 its symbol. TFPIPE_NO_COPY for a longer code, or one that says that sixteen coefficients are zero. */
 typedef struct {
     tfpipe_code_table codes;
     uint64_t looks[1 << TFPIPE_CODE_BITS];
@@ -69,7 +68,7 @@ enum { TFPIPE_END = 100, TFPIPE_LONG = 127, TFPIPE_SECOND_END = 80, TFPIPE_LEAP_
 
 enum { TFPIPE_NO_COPY = 255 << 8 /* a distance that leaves any block */ };
 
-enum { TFPIPE_MOST_AC_BITS = 10 /* of a value in a baseline JPEG of 8 bits a sample */, TFPIPE_NO_SYMBOL = 15 };
+enum { TFPIPE_MOST_AC_BITS = 10 /* of a value in a baseline JPEG of 8 bits a sample */ };
 
 /* The kinds of tables, as bits: which ones somebody needs. */
 enum { TFPIPE_NEEDS_DC = 1, TFPIPE_NEEDS_CODES = 2, TFPIPE_NEEDS_PAIRS = 4, TFPIPE_NEEDS_LEAPS = 8, TFPIPE_NEEDS_COPIES = 16 };

@@ -18,37 +18,36 @@
 enum { MOST_PIXELS = 96, LEAST_PIXELS = 24 };
 
 /* Tables of codes: one for the first component, and one for color. */
-enum { CODES = 2, DC_CLASS = 0, AC_CLASS = 2, CLASSES = 4, COUNTERS = 2 };
+enum { CODES = 2, DC_CLASS = 0, AC_CLASS = 2, CLASSES = 4 };
 
 enum {
     MOST_DC_BITS = 11, /* of a value in a baseline JPEG of 8 bits a sample */
     SIXTEEN_ZEROS = 0xF0,
-    TOKEN_SYMBOL = 0x3FF0000, /* the bits of a token that are not its value */
+    LOOKS = 1 << TFPIPE_CODE_BITS,
+    KINDS = LOOKS * (1 + TFPIPE_TABLES * CODES), /* of tokens */
     MOST_TOKENS = 65, /* of a block: no coefficient takes more than one, and one says that the rest is zero */
     PADDING = 16,     /* bytes behind the data that may be written in vain */
 };
 
 /* What is coded, in the order of blocks.
 
-   A token has the table in the bits from 24 on, the symbol in those from 16 on, and the bits of its value below.
+   A token has its kind in the bits from 16 on, and the bits of a value below. The first LOOKS kinds are the symbols of four
+   tables. Then come the looks at the file's codes, for each of its tables and each of the new ones: one or two symbols.
 
    tokens, count, room
    ends         the number of tokens before the end of each interval
-   num_ends
-   frequencies  of each symbol by table, in parts: so nobody waits for the count of the symbol before */
+   num_ends */
 typedef struct {
     uint32_t *tokens;
     size_t count, room;
     size_t *ends, num_ends;
-    uint32_t frequencies[COUNTERS * CLASSES][256];
 } token_list;
 
 /* A JPEG that is rewritten.
 
    has_adobe whether Adobe's segment was seen before the last pixel
    interval  the MCUs between two restart markers of the result
-   last_dc   the first coefficient of the block before, by component, as the result codes it
-   ignored   the frequencies of symbols in blocks outside of the image */
+   last_dc   the first coefficient of the block before, by component, as the result codes it */
 typedef struct {
     tfpipe_jpeg jpeg;
     tfpipe_tables tables;
@@ -57,7 +56,6 @@ typedef struct {
     int has_adobe;
     int32_t interval;
     int32_t last_dc[TFPIPE_MAX_COMPONENTS];
-    uint32_t ignored[COUNTERS * CLASSES][256];
     tfpipe_new_code codes[CLASSES];
 } recoder;
 
@@ -88,27 +86,26 @@ INLINE int count_bits(int32_t value) {
 /* Returns the bits of a value: a negative one has those of the number before it. */
 INLINE uint32_t code_value(int32_t value, int bits) { return (uint32_t)(value + (value >> 31)) & ((1u << bits) - 1); }
 
-INLINE uint32_t *put_token(uint32_t *to, uint32_t (*frequencies)[256], uint32_t table, uint32_t symbol, uint32_t bits) {
-    frequencies[table][symbol]++;
+INLINE uint32_t *put_token(uint32_t *to, uint32_t table, uint32_t symbol, uint32_t bits) {
     *to = table << 24 | symbol << 16 | bits;
     return to + 1;
 }
 
 /* Puts the difference of a block's first coefficient. Returns NULL if it is too large. */
-INLINE uint32_t *put_dc(uint32_t *to, uint32_t (*frequencies)[256], int codes, int32_t difference) {
+INLINE uint32_t *put_dc(uint32_t *to, int codes, int32_t difference) {
     const int bits = count_bits(difference);
     if (bits > MOST_DC_BITS) return NULL;
-    return put_token(to, frequencies, (uint32_t)(DC_CLASS + codes), (uint32_t)bits, code_value(difference, bits));
+    return put_token(to, (uint32_t)(DC_CLASS + codes), (uint32_t)bits, code_value(difference, bits));
 }
 
 /* Puts a block that fills up an MCU outside of the image: it repeats the first coefficient of the one before. */
-static uint32_t *put_filling(uint32_t *to, uint32_t (*frequencies)[256], int codes) {
-    to = put_token(to, frequencies, (uint32_t)(DC_CLASS + codes), 0, 0);
-    return put_token(to, frequencies, (uint32_t)(AC_CLASS + codes), 0, 0);
+static uint32_t *put_filling(uint32_t *to, int codes) {
+    to = put_token(to, (uint32_t)(DC_CLASS + codes), 0, 0);
+    return put_token(to, (uint32_t)(AC_CLASS + codes), 0, 0);
 }
 
 /* Puts the other coefficients of a block. Returns NULL if one is too large. */
-static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, const int16_t *block) {
+static uint32_t *put_ac(uint32_t *to, int codes, const int16_t *block) {
     const uint32_t table = (uint32_t)(AC_CLASS + codes);
     int last = 0;
     for (int k = 1; k < 64; k++) {
@@ -117,56 +114,51 @@ static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, c
         const int bits = count_bits(value);
         int run = k - last - 1;
         if (bits > TFPIPE_MOST_AC_BITS) return NULL;
-        for (; run > 15; run -= 16) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
-        to = put_token(to, frequencies, table, (uint32_t)(run << 4 | bits), code_value(value, bits));
+        for (; run > 15; run -= 16) to = put_token(to, table, SIXTEEN_ZEROS, 0);
+        to = put_token(to, table, (uint32_t)(run << 4 | bits), code_value(value, bits));
         last = k;
     }
-    return last == 63 ? to : put_token(to, frequencies, table, 0, 0);
+    return last == 63 ? to : put_token(to, table, 0, 0);
 }
 
-/* Puts the tokens of a look, and goes past its bits. Of `used` only the lowest six bits count. */
-INLINE uint32_t *put_look(uint64_t look, uint64_t *bits, uint64_t *used, uint32_t *to, uint32_t *frequencies) {
-    const uint32_t symbol = (uint32_t)look & TOKEN_SYMBOL, size = (uint32_t)look >> 28;
-    const uint32_t value = (uint32_t)(*bits >> (-look & 63)) & ((1u << size) - 1);
-    frequencies[look >> 48]++;
-    frequencies[CLASSES * 256 + (symbol >> 16)]++;
-    to[0] = (uint32_t)(look >> 32);
-    to += look >> 26 & 3;
-    to[-1] = symbol | value;
+/* Puts a look at the next bits, and goes past them. Of `used` only the lowest six bits count. `kind` is that of the first
+   look of the table. */
+INLINE uint32_t *put_look(uint32_t look, uint32_t kind, uint64_t *bits, uint64_t *used, uint32_t *to) {
+    const uint32_t value = (uint32_t)(*bits >> (-look & 63)) & ((1u << (look >> 28)) - 1);
+    *to = (kind + (uint32_t)(*bits >> (64 - TFPIPE_CODE_BITS))) << 16 | value;
     *bits <<= look & 63;
     *used += look;
-    return to;
+    return to + 1;
 }
 
 /* Reads the other symbols of a block and puts them, in the one form that a coder gives them: no zeros stand in front of
    the symbol that says that the rest is zero. Returns NULL if the block is damaged or a value is too large. */
-INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, const uint64_t *looks, uint32_t *to,
-                         uint32_t (*frequencies)[256], int codes) {
+INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_copy_table *from, uint32_t kind, uint32_t *to, int codes) {
     const uint32_t table = (uint32_t)(AC_CLASS + codes);
-    uint32_t *const counts = frequencies[table];
     int zeros = 0;
     for (int k = 1; k < 64;) {
         tfpipe_refill(in);
         if (TFPIPE_LIKELY(zeros == 0)) {
-            uint64_t bits = in->bits, used = 0, look = 0; /* copies, so that they stay in registers */
+            uint64_t bits = in->bits, used = 0; /* copies, so that they stay in registers */
+            uint32_t look = 0;
             int next = k;
 #pragma GCC unroll 3
             for (int i = 0; i < 3; i++) { /* at most TFPIPE_COPY_LENGTH bits each */
-                look = looks[bits >> (64 - TFPIPE_CODE_BITS)];
+                look = (uint32_t)from->looks[bits >> (64 - TFPIPE_CODE_BITS)];
                 next = k + (int)(look >> 8 & 255);
                 if (TFPIPE_UNLIKELY(next > 63)) break;
-                to = put_look(look, &bits, &used, to, frequencies[0]);
+                to = put_look(look, kind, &bits, &used, to);
                 k = next;
             }
             const int ends = next == 64 || (next >= TFPIPE_LEAP_END && next < TFPIPE_LEAP_END + 64);
-            if (TFPIPE_LIKELY(ends)) to = put_look(look, &bits, &used, to, frequencies[0]);
+            if (TFPIPE_LIKELY(ends)) to = put_look(look, kind, &bits, &used, to);
             in->bits = bits;
             in->count -= (int32_t)(used & 63);
             if (TFPIPE_LIKELY(next < 64)) continue;
             if (ends) return to;
             tfpipe_refill(in);
         }
-        const int symbol = tfpipe_take_code(in, from), size = symbol & 15, run = symbol >> 4;
+        const int symbol = tfpipe_take_code(in, &from->codes), size = symbol & 15, run = symbol >> 4;
         if (TFPIPE_UNLIKELY(size == 0)) {
             if (run < 15) break;
             zeros++;
@@ -176,12 +168,11 @@ INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, const u
         }
         k += run + 1;
         if (TFPIPE_UNLIKELY(size > TFPIPE_MOST_AC_BITS || k > 64 || symbol < 0)) return NULL;
-        for (; TFPIPE_UNLIKELY(zeros > 0); zeros--) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
-        counts[symbol]++;
-        *to++ = table << 24 | (uint32_t)symbol << 16 | (uint32_t)tfpipe_take_bits(in, size);
+        for (; TFPIPE_UNLIKELY(zeros > 0); zeros--) to = put_token(to, table, SIXTEEN_ZEROS, 0);
+        to = put_token(to, table, (uint32_t)symbol, (uint32_t)tfpipe_take_bits(in, size));
         if (k == 64) return to;
     }
-    return put_token(to, frequencies, table, 0, 0);
+    return put_token(to, table, 0, 0);
 }
 
 /* Makes sure that there is room for the tokens of an MCU. Returns 0, or -1 without memory. */
@@ -212,9 +203,9 @@ INLINE int is_inside(const tfpipe_component *component, int32_t x, int32_t y) {
 /* Puts a block that lies in the image. Returns NULL if a value is too large. */
 static uint32_t *put_block(recoder *self, uint32_t *to, int component, const int16_t *block) {
     const int codes = choose_codes(&self->jpeg, component);
-    to = put_dc(to, self->list.frequencies, codes, block[0] - self->last_dc[component]);
+    to = put_dc(to, codes, block[0] - self->last_dc[component]);
     self->last_dc[component] = block[0];
-    return to == NULL ? NULL : put_ac(to, self->list.frequencies, codes, block);
+    return to == NULL ? NULL : put_ac(to, codes, block);
 }
 
 /* Makes the tokens of coefficients. */
@@ -233,7 +224,7 @@ static int list_coefficients(recoder *self, char *message) {
                     const size_t at = (size_t)y * (size_t)component->mcu_wide + (size_t)x;
                     to = is_inside(component, x, y)
                              ? put_block(self, to, i, self->coefficients.blocks[i] + 64 * at)
-                             : put_filling(to, self->list.frequencies, choose_codes(jpeg, i));
+                             : put_filling(to, choose_codes(jpeg, i));
                 }
             }
             if (to == NULL)
@@ -245,11 +236,12 @@ static int list_coefficients(recoder *self, char *message) {
 
 /* A component while its scan is read.
 
+   kind      that of the first look at its codes
    read_dc   the first coefficient of its block before */
 typedef struct {
     const tfpipe_dc_table *dc;
-    const tfpipe_code_table *ac;
-    const uint64_t *looks;
+    const tfpipe_copy_table *ac;
+    uint32_t kind;
     const tfpipe_component *component;
     int codes, index;
     int32_t read_dc;
@@ -266,14 +258,14 @@ INLINE uint32_t *copy_mcu(recoder *self, tfpipe_bits *in, channel *channels, uin
                 from->read_dc = (int32_t)((uint32_t)from->read_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
                 if (is_bad) return NULL;
                 if (!is_inside(from->component, x, y)) {
-                    if (copy_ac(in, from->ac, from->looks, ignored, self->ignored, from->codes) == NULL) return NULL;
-                    to = put_filling(to, self->list.frequencies, from->codes);
+                    if (copy_ac(in, from->ac, from->kind, ignored, from->codes) == NULL) return NULL;
+                    to = put_filling(to, from->codes);
                     continue;
                 }
                 const int32_t value = (int16_t)from->read_dc;
-                to = put_dc(to, self->list.frequencies, from->codes, value - self->last_dc[from->index]);
+                to = put_dc(to, from->codes, value - self->last_dc[from->index]);
                 self->last_dc[from->index] = value;
-                if (to != NULL) to = copy_ac(in, from->ac, from->looks, to, self->list.frequencies, from->codes);
+                if (to != NULL) to = copy_ac(in, from->ac, from->kind, to, from->codes);
                 if (to == NULL) return NULL;
             }
     return to;
@@ -306,25 +298,20 @@ DEFINE_INT(copy_row, (recoder *self, tfpipe_bits *in, channel *channels, int32_t
 static int list_symbols(recoder *self, char *message) {
     tfpipe_jpeg *jpeg = &self->jpeg;
     channel channels[TFPIPE_MAX_COMPONENTS];
-    uint64_t looks[TFPIPE_TABLES][CODES][1 << TFPIPE_CODE_BITS];
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
     int32_t left = jpeg->restart_interval;
     int number = 0;
     int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_COPIES, &self->tables, message);
     if (result != TFPIPE_OK) return result;
     for (int i = 0; i < jpeg->scan.count; i++) {
-        const int index = jpeg->scan.components[i];
-        const tfpipe_copy_table *ac = self->tables.copies[jpeg->scan.ac[i]];
+        const int index = jpeg->scan.components[i], ac = jpeg->scan.ac[i], codes = choose_codes(jpeg, index);
         channels[i] = (channel){self->tables.dc[jpeg->scan.dc[i]],
-                                &ac->codes,
-                                looks[jpeg->scan.ac[i]][choose_codes(jpeg, index)],
+                                self->tables.copies[ac],
+                                (uint32_t)(LOOKS * (1 + CODES * ac + codes)),
                                 &jpeg->components[index],
-                                choose_codes(jpeg, index),
+                                codes,
                                 index,
                                 0};
-        const uint64_t table = (uint64_t)(AC_CLASS + channels[i].codes);
-        uint64_t *own = looks[jpeg->scan.ac[i]][channels[i].codes]; /* that of another component with the same codes, too */
-        for (int k = 0; k < 1 << TFPIPE_CODE_BITS; k++) own[k] = ac->looks[k] | table << 56 | table << 24;
     }
     for (int32_t row = 0; result == TFPIPE_OK && row < jpeg->mcu_rows; row++)
         result = choose_copy_row(self, &in, channels, row, &left, &number);
@@ -425,18 +412,15 @@ static void put_headers(writer *out, const recoder *self) {
 
 /* Codes tokens without a look at the bytes. Returns the byte behind the last, which is filled up with ones.
 
-   looks  by table and symbol: the length of the code and the value together in bits 0 to 4, and the code above, shifted
-          by the bits of the value */
-INLINE uint8_t *code_tokens(const uint32_t *token, const uint32_t *end, const uint32_t *looks, uint8_t *to) {
+   looks  by kind: the length of the codes and the values together in bits 0 to 5, and the codes above, shifted by the bits
+          of the last value */
+INLINE uint8_t *code_tokens(const uint32_t *token, const uint32_t *end, const uint64_t *looks, uint8_t *to) {
     uint64_t bits = 0;
     int count = 0;
-    while (token < end) {
-#pragma GCC unroll 2
-        for (int i = 0; i < 2 && token < end; i++, token++) { /* at most 27 bits each, behind 7 of a byte */
-            const uint32_t look = looks[*token >> 16];
-            bits = bits << (look & 31) | look >> 5 | (*token & 0xFFFF);
-            count += (int)(look & 31);
-        }
+    for (; token < end; token++) { /* at most 52 bits each, behind 7 of a byte */
+        const uint64_t look = looks[*token >> 16];
+        bits = bits << (look & 63) | look >> 6 | (*token & 0xFFFF);
+        count += (int)(look & 63);
         uint64_t word = bits << 1 << (63 - count);
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         word = __builtin_bswap64(word);
@@ -470,7 +454,7 @@ static void put_stuffed(writer *out, const uint8_t *from, const uint8_t *end) {
     out->next = to;
 }
 
-INLINE void put_scan(writer *out, const token_list *list, const uint32_t *looks, uint8_t *scratch) {
+INLINE void put_scan(writer *out, const token_list *list, const uint64_t *looks, uint8_t *scratch) {
     size_t begin = 0;
     for (size_t i = 0; i < list->num_ends; i++) {
         if (i > 0) put_segment(out, TFPIPE_RST0 + (int)((i - 1) & 7), -1);
@@ -479,22 +463,50 @@ INLINE void put_scan(writer *out, const token_list *list, const uint32_t *looks,
         begin = list->ends[i];
     }
 }
-DEFINE(put_scan, (writer *out, const token_list *list, const uint32_t *looks, uint8_t *scratch),
+DEFINE(put_scan, (writer *out, const token_list *list, const uint64_t *looks, uint8_t *scratch),
        (out, list, looks, scratch))
 
+/* Makes what codes the looks at a table of the file. Each symbol was counted by as many looks. */
+static void join_looks(const tfpipe_copy_table *from, const uint32_t *counts, const uint64_t *symbols, uint64_t *looks) {
+    for (int k = 0; k < LOOKS; k++) {
+        const uint64_t look = from->looks[k], last = symbols[look >> 16 & 255];
+        if (counts[k] == 0) continue;
+        looks[k] = last;
+        if ((look >> 26 & 3) < 2) continue;
+        const uint64_t first = symbols[look >> 48];
+        looks[k] = ((first >> 6 | (look >> 32 & 0xFFFF)) << (last & 63) | last >> 6) << 6 | ((first & 63) + (last & 63));
+    }
+}
+
+/* Counts the symbols of looks. */
+static void count_symbols(const tfpipe_copy_table *from, const uint32_t *counts, uint32_t *frequencies) {
+    for (int k = 0; k < LOOKS; k++) {
+        frequencies[from->looks[k] >> 16 & 255] += counts[k];
+        if ((from->looks[k] >> 26 & 3) == 2) frequencies[from->looks[k] >> 48] += counts[k];
+    }
+}
+
 /* Makes the codes and their looks. Returns the bytes of the coded scan, before any is stuffed. */
-static size_t make_codes(recoder *self, uint32_t *looks) {
+static size_t make_codes(recoder *self, uint64_t *looks) {
+    uint32_t counts[KINDS] = {0};
     uint64_t bits = 0;
+    for (size_t i = 0; i < self->list.count; i++) counts[self->list.tokens[i] >> 16]++;
+    for (int i = 0; i < TFPIPE_TABLES * CODES; i++) {
+        const tfpipe_copy_table *from = self->tables.copies[i / CODES];
+        if (from != NULL) count_symbols(from, counts + LOOKS * (1 + i), counts + 256 * (AC_CLASS + i % CODES));
+    }
     for (int table = 0; table < CLASSES; table++) {
-        uint32_t *frequencies = self->list.frequencies[table];
-        for (int symbol = 0; symbol < 256; symbol++) frequencies[symbol] += self->list.frequencies[CLASSES + table][symbol];
-        if (table >= AC_CLASS) frequencies[TFPIPE_NO_SYMBOL] = 0;
-        tfpipe_make_code(frequencies, &self->codes[table]);
+        tfpipe_make_code(counts + 256 * table, &self->codes[table]);
         for (int symbol = 0; symbol < 256; symbol++) {
             const int size = symbol & 15, length = self->codes[table].lengths[symbol] + size;
-            bits += (uint64_t)frequencies[symbol] * (uint64_t)length;
-            looks[256 * table + symbol] = (uint32_t)self->codes[table].codes[symbol] << size << 5 | ((uint32_t)length & 31);
+            bits += (uint64_t)counts[256 * table + symbol] * (uint64_t)length;
+            looks[256 * table + symbol] = (uint64_t)self->codes[table].codes[symbol] << size << 6 | ((uint64_t)length & 63);
         }
+    }
+    for (int i = 0; i < TFPIPE_TABLES * CODES; i++) {
+        const int begin = LOOKS * (1 + i);
+        const tfpipe_copy_table *from = self->tables.copies[i / CODES];
+        if (from != NULL) join_looks(from, counts + begin, looks + 256 * (AC_CLASS + i % CODES), looks + begin);
     }
     return (size_t)(bits / 8) + 2 * self->list.num_ends;
 }
@@ -502,7 +514,7 @@ static size_t make_codes(recoder *self, uint32_t *looks) {
 enum { HEADER_BYTES = 4096 }; /* four tables of 145 bytes, four codes of 277, and less than 200 bytes */
 
 static int write_result(recoder *self, uint8_t **out, size_t *out_size) {
-    uint32_t looks[256 * CLASSES];
+    uint64_t looks[KINDS];
     const size_t bytes = make_codes(self, looks);
     /* Each byte may be 0xFF, and each interval has a marker. */
     uint8_t *const result = malloc(HEADER_BYTES + 2 * bytes + 2 * self->list.num_ends + PADDING);
