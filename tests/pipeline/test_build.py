@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
-from tests.pipeline.conftest import write_dataset
 from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
@@ -217,8 +216,8 @@ print("left")
     ],
     ids=str,
 )
-def test_a_program_ends_while_batches_are_being_made(tmp_path: Path, options: dict) -> None:
+def test_a_program_ends_while_batches_are_being_made(many: Manifest, options: dict) -> None:
     """A thread of TensorFlow that waits for Python's lock at the end would wait for ever, and the program for it."""
-    command = [sys.executable, "-c", PROGRAM, write_dataset(tmp_path, train=(200, 200)).directory, repr(options)]
+    command = [sys.executable, "-c", PROGRAM, many.directory, repr(options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr[-2000:]

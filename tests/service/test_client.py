@@ -179,7 +179,7 @@ def test_a_pickled_maker_connects_anew(made: Path) -> None:
     check_same(pickle.loads(pickle.dumps(served._maker)).make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with Service(ServiceConfig(root=("/",), port=0, workers=2)) as running:
         yield running
