@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
-from tests.export.datasets import write_foreign
+from tests.export.datasets import make_photo_dataset, write_foreign
 from tests.format.tensors.datasets import RECORDS, write_tensors
 from tests.other_libraries import other_libraries as other_libraries
 from tests.other_libraries import run_script
@@ -27,6 +27,12 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.integrity.foreign.index import IndexConfig, index
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A dataset with classes, boxes and further columns. Not to be changed: copy it."""
+    return make_photo_dataset(tmp_path_factory.mktemp("photos"))
 
 
 def write(dataset: Path, output: Path, to: Format, *splits: str) -> Path:
