@@ -125,6 +125,7 @@ def run(
     plan = plan_shards(config, beam_args, observer)
     observer.plan(plan)
     check(plan)
+    in_threads = plan.fits_threads(config, beam_args)  # before the working folder takes the images out of the plan
     with open_work_dir(config, plan) as work, progress_folder(work) as folder:
         finished_before = work.list_written()
         header = work.read_header()
@@ -134,7 +135,7 @@ def run(
             header.versions if runner.has_same_codecs else {"tfpipe": header.versions["tfpipe"]},
             runner.get_pool_workers(config.workers),
             job_stores.get_options(),
-            in_threads=plan.fits_threads(config, beam_args),
+            in_threads=in_threads,
         )
         _write(job, runner, beam_args, observer)
         try:

@@ -137,13 +137,23 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
         ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner local."),
-        ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
+        pytest.param(
+            [SAMPLE, "out", *DATAFLOW],
+            2,
+            f"Dataflow's machines read and write gs:// only, got {SAMPLE}.",
+            marks=pytest.mark.needs("google.api_core"),
+        ),
         (
             [SAMPLE, "out", "--encoding", "raw", "--square", "8", "--seekable"],
             2,
             "--encoding raw and --seekable exclude each other: only a JPEG has restart markers.",
         ),
-        (["gs://i", "gs://o", *DATAFLOW[:4]], 2, "Dataflow needs a project and a region to run in; give --region too."),
+        pytest.param(
+            ["gs://i", "gs://o", *DATAFLOW[:4]],
+            2,
+            "Dataflow needs a project and a region to run in; give --region too.",
+            marks=pytest.mark.needs("google.api_core"),
+        ),
         (
             ["gs://i", "gs://o", *DATAFLOW, "--", "--runner=DirectRunner"],
             2,

@@ -9,10 +9,10 @@ from tests.conftest import DrawImages
 
 SCRIPT = """
 import tfpipe
-from tfpipe.system.process_pool import Workers
+from tfpipe.system.process_pool import WorkerPool
 
 def main():
-    workers = Workers(["tfpipe.format.manifest"], "A worker died.", runs_script=True)
+    workers = WorkerPool(["tfpipe.format.manifest"], "A worker died.", runs_script=True)
     print(sorted(workers.map_unordered(find, range(4), 2)), tfpipe.__file__)
 
 def find(item):
