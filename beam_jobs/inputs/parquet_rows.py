@@ -293,7 +293,7 @@ def _count_images(batch: Any, columns: ImageColumns) -> list[int]:
 
 
 def _name_column(name: str, taken: Mapping[str, Any]) -> str:
-    """Returns the column of a table for a column of the file: one of tfpipe's own loses `image/`."""
+    """Returns the name that a file's column has as a table's column: a feature of tfpipe loses its prefix `image/`."""
     column = keys.BOX_COLUMNS.get(name) or name.removeprefix("image/") or name
     while column in taken:
         column += "_"

@@ -1,4 +1,4 @@
-"""`tfpipe serve` and `serve-check`: workers that make batches for trainers, and whether they do."""
+"""`tfpipe serve` and `serve-check`: starts a worker that makes batches for trainers, and checks such workers."""
 
 import json
 import os

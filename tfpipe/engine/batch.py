@@ -136,7 +136,7 @@ class Maker(ABC):
 
     @abstractmethod
     def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
-        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
+        """Asks storage for the records of the next batch, and an object store, in the same requests, for `soon` too."""
 
     @abstractmethod
     def for_rows(self, first: int, end: int) -> Maker:
@@ -222,7 +222,7 @@ class BatchMaker(Maker):
         return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
-        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
+        """Asks storage for the records of the next batch, and an object store, in the same requests, for `soon` too."""
         numbers = strip_copies(numbers)
         later = strip_copies(np.concatenate(soon)) if len(soon) else None
         if isinstance(self._cache, CacheFile):

@@ -125,7 +125,7 @@ class SplitInfo:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the shards' names, sizes and checksums, and of what a view chooses: equal ones, equal records."""
+        """A hash of the shards' names, sizes and checksums and of a view's choice. Equal hashes mean equal records."""
         shards = [[shard.file, shard.bytes, shard.sha256] for shard in self.shards]
         if self.chosen is not None:
             shards.append(["view", self.chosen.records, self.chosen.digest])

@@ -48,9 +48,8 @@ def load(
 ) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
     """Decodes a file to gray or RGB of 8 bits, not turned yet (except TIFF).
 
-    A JPEG gets at least as many pixels on a side as an upright image of `size` needs. It returns the pixels; the width
-    and height of the part of them that is the image, in general not whole numbers, None for all; and the kinds of
-    change.
+    A JPEG gets at least as many pixels on a side as an upright image of `size` needs. Returns the pixels, the kinds of
+    change and, between them, the width and height of the image within the pixels, with fractions; None for all.
     """
     if isinstance(header, jpeg.JpegHeader):
         return _load_jpeg(header, size)

@@ -1,8 +1,41 @@
 /* What is done for all images of a batch in one call. */
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "color.h"
 #include "decode.h"
+#include "output.h"
 #include "parallel.h"
 #include "tfpipe_native.h"
+
+static int fits(const tfpipe_request *request, const tfpipe_bytes *pixels, const int32_t size[2]) {
+    const int64_t height = size[0], width = size[1];
+    return height > 0 && width > 0 && pixels->size == (size_t)height * (size_t)width * 3 && request->y >= 0 &&
+           request->x >= 0 && request->height > 0 && request->width > 0 && request->y <= height - request->height &&
+           request->x <= width - request->width;
+}
+
+/* Does what tfpipe_resize_batch does with each image of this height and width. */
+static int resize_pixels(const tfpipe_bytes *pixels, const int32_t size[2], const tfpipe_request *request, int streams,
+                         void *out) {
+    if (!fits(request, pixels, size)) return TFPIPE_BAD_BOX;
+    tfpipe_output output;
+    uint8_t *row = calloc((size_t)request->width + 1, TFPIPE_PIXEL_BYTES);
+    int result = TFPIPE_NO_MEMORY;
+    if (row != NULL && tfpipe_open_output(&output, request, request->height, request->width, streams, out) == 0) {
+        for (int32_t y = 0; y < request->height; y++) {
+            const uint8_t *pixel = pixels->data + 3 * ((size_t)(request->y + y) * (size_t)size[1] + (size_t)request->x);
+            /* As wide as the rest of the library has them. */
+            for (int32_t i = 0; i < request->width; i++, pixel += 3) memcpy(row + i * TFPIPE_PIXEL_BYTES, pixel, 3);
+            tfpipe_put_row(&output, y, row, request->width);
+        }
+        tfpipe_close_output(&output);
+        result = TFPIPE_OK;
+    }
+    free(row);
+    return result;
+}
 
 /* A batch of JPEGs, or of pixels if `sizes` is not NULL. */
 typedef struct {
@@ -44,7 +77,7 @@ static void make_item(void *context, size_t item) {
     request.ratio = choose_ratio(&request, all->max_ratio);
     uint8_t *const out = all->images + (all->rows == NULL ? item : (size_t)all->rows[item]) * all->image_bytes;
     all->results[item] =
-        all->sizes != NULL ? tfpipe_resize_pixels(input, all->sizes + 2 * item, &request, all->streams, out)
+        all->sizes != NULL ? resize_pixels(input, all->sizes + 2 * item, &request, all->streams, out)
                            : tfpipe_decode_one_of_many(input->data, input->size, &request, all->streams, out, message);
 }
 
