@@ -210,7 +210,7 @@ TEXTBOOK_FAULTS = {
         own=partial(own.add_map, name="blur", function=own.blur_widely), cure={"own": own.without}),
     "group_blur": Fault("blur", "Make the stage blur cheaper",
         "A blur takes most of the processor time, and can move neither to the accelerator nor behind a cache.",
-        own=partial(own.add_map, name="blur", function=own.blur_widely, per_image=False), required=400.0),
+        own=partial(own.add_map, name="blur", function=own.blur_widely, per_image=False), required=150.0),
     "steady_blur": Fault("blur", "Put a stage that caches right behind blur.",
         "A blur takes most of the processor time. It gives the same in each epoch, which fits into memory.",
         {"augment": "none", "image_size": 256}, Shards(PHOTOS), 60_000.0,  # a cache is nearly as fast as others here
