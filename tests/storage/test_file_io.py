@@ -79,7 +79,9 @@ def test_checking(folder: Path, form: str) -> None:
         file_io.check_files([f"{form}{folder}/other/a"], [10])
 
 
-def test_checking_many_local_files(folder: Path) -> None:
+@pytest.mark.parametrize("local_s", [0.0, 9.0])
+def test_checking_many_files(folder: Path, monkeypatch, local_s: float) -> None:
+    monkeypatch.setattr(file_io, "_LOCAL_S", local_s)
     paths = [f"{folder}/{name}" for name in [*["a-0", "a-1"] * 800, "gone", "gone-too"]]
     sizes = [*[10, 0] * 800, 3, 3]
     file_io.check_files(paths[:-2], sizes[:-2])
