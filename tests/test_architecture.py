@@ -21,19 +21,9 @@ PACKAGES = ("tfpipe", "beam_jobs")
 FLOORS = {
     4: ("tfpipe", "tfpipe.__main__", "tfpipe.cli", "beam_jobs.__main__"),
     3: (
-        *("tfpipe.distribution", "tfpipe.export", "tfpipe.profiler"),
-        *(
-            "tfpipe.training",
-            "tfpipe.views",
-            "tfpipe.columns",
-            "tfpipe.layers",
-            "tfpipe.lookups",
-            "beam_jobs",
-            "beam_jobs.append_job",
-            "beam_jobs.graph",
-            "beam_jobs.opaque_job",
-            "beam_jobs.records",
-        ),
+        *("tfpipe.distribution", "tfpipe.export", "tfpipe.profiler", "tfpipe.training", "tfpipe.views"),
+        *("tfpipe.columns", "tfpipe.layers", "tfpipe.lookups", "beam_jobs", "beam_jobs.append_job"),
+        *("beam_jobs.graph", "beam_jobs.opaque_job", "beam_jobs.records"),
         *("beam_jobs.part_job", "beam_jobs.runners", "beam_jobs.shard_job"),
     ),
     2: (
@@ -106,10 +96,7 @@ HEAVY = {
     ),
     "keras": ("tfpipe.readers.keras",),
     "apache_beam": ("beam_jobs.graph", "beam_jobs.records", "beam_jobs.runners", "beam_jobs.storage"),
-    "torch": (
-        "tfpipe.readers.sampler",
-        "tfpipe.readers.torch",
-    ),
+    "torch": ("tfpipe.readers.sampler", "tfpipe.readers.torch"),
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
@@ -406,40 +393,25 @@ CLEAN = {
     "beam_jobs/graph.py": "import apache_beam as beam\nfrom beam_jobs.storage import job_stores\n",
 }
 
+PNG, APART_CHECK = "tfpipe/images/png.py", "find_imports_between_rooms_apart"
 PLANTED = [
     ("find_modules_without_floor", "tfpipe/new.py", "", "tfpipe.new has no floor"),
     ("find_modules_without_floor", "beam_jobs/new.py", "", "beam_jobs.new has no floor"),
     ("find_upward_imports", "tfpipe/errors.py", "from tfpipe.images.png import a\n", "tfpipe.images.png (1)"),
-    (
-        "find_upward_imports",
-        "tfpipe/images/png.py",
-        "def f():\n    from tfpipe import pipeline\n",
-        "tfpipe.pipeline (2)",
-    ),
-    ("find_upward_imports", "tfpipe/images/png.py", "from ..pipeline import stage\n", "tfpipe.pipeline.stage (2)"),
-    ("find_upward_imports", "tfpipe/images/png.py", "from tfpipe import Manifest\n", "imports tfpipe (4)"),
+    ("find_upward_imports", PNG, "def f():\n    from tfpipe import pipeline\n", "tfpipe.pipeline (2)"),
+    ("find_upward_imports", PNG, "from ..pipeline import stage\n", "tfpipe.pipeline.stage (2)"),
+    ("find_upward_imports", PNG, "from tfpipe import Manifest\n", "imports tfpipe (4)"),
     ("find_upward_imports", "beam_jobs/config.py", "import beam_jobs.inputs.folder\n", "beam_jobs.inputs.folder (2)"),
     ("find_upward_imports", "tfpipe/profiler/a.py", "import tfpipe.training.train\n", "tfpipe.training.train (3)"),
     ("find_upward_imports", "tfpipe/errors.py", "if A:\n    import tfpipe.engine.order\n", "tfpipe.engine.order (1)"),
-    (
-        *("find_imports_between_rooms_apart", "tfpipe/profiler/a.py", "def f():\n    import beam_jobs.config\n"),
-        "only tfpipe.cli and beam_jobs import beam_jobs",
-    ),
-    (
-        *("find_imports_between_rooms_apart", "beam_jobs/storage/job_stores.py", "from tfpipe.engine.order import A\n"),
-        "beam_jobs does not import tfpipe.engine",
-    ),
-    (
-        "find_heavy_imports",
-        "tfpipe/engine/a.py",
-        "def f():\n    from tensorflow import io\n",
-        "may not import tensorflow",
-    ),
+    (APART_CHECK, "tfpipe/profiler/a.py", "def f():\n    import beam_jobs.config\n", "only tfpipe.cli and beam_jobs "),
+    (APART_CHECK, "beam_jobs/a.py", "from tfpipe.engine.order import A\n", "beam_jobs does not import tfpipe.engine"),
+    ("find_heavy_imports", "tfpipe/engine/a.py", "def f():\n    from tensorflow import io\n", "not import tensorflow"),
     ("find_heavy_imports", "beam_jobs/config.py", "import apache_beam.io\n", "may not import apache_beam"),
     ("find_heavy_imports", "beam_jobs/config.py", "importlib.import_module('torch')\n", "may not import torch"),
-    ("find_circles", "tfpipe/images/png.py", "from tfpipe.images import jpeg\n", "png -> tfpipe.images.jpeg"),
+    ("find_circles", PNG, "from tfpipe.images import jpeg\n", "png -> tfpipe.images.jpeg"),
     ("find_circles", "tfpipe/format/tfrecord.py", "from tfpipe.format import scan\n", "-> tfpipe.format.tfrecord"),
-    ("find_circles", "tfpipe/images/png.py", "def f():\n    from . import jpeg\n", "images.jpeg -> tfpipe.images.png"),
+    ("find_circles", PNG, "def f():\n    from . import jpeg\n", "images.jpeg -> tfpipe.images.png"),
     ("find_prints", "tfpipe/cli/main.py", "print('a')\n", "no print"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "A = os.environ.get('A')\n", "reads the environment"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "from os import getenv\n", "reads the environment"),

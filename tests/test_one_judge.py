@@ -21,8 +21,7 @@ from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import save_image, write_files
 from tests.images.tiff import write_planes
 from tests.mask_files import make_chunk
-from tests.native.jpeg_writer import Image as Coefficients
-from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
+from tests.native.jpeg_writer import Options, draw_waves
 from tfpipe import PipelineConfig, build_dataset
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import decode_pixels
@@ -93,15 +92,7 @@ def draw(height: int, width: int, seed: int = 0, mode: str = "RGB") -> Image.Ima
 
 
 def draw_sampled(factors: tuple[tuple[int, int], ...], options: Options | None = None) -> bytes:
-    height, width, table = 48, 64, np.arange(2, 66)
-    image = Coefficients(height, width, [], {0: table})
-    most = max(h for h, _ in factors), max(v for _, v in factors)
-    for k, factor in enumerate(factors):
-        one = make_component(k + 1, height, width, factor, most, 0)
-        y, x = np.mgrid[: 8 * one.blocks.shape[0], : 8 * one.blocks.shape[1]]
-        one.blocks = transform_plane(128 + 60 * np.sin(y / (9 + k)) * np.cos(x / (8 + k)), table)
-        image.components.append(one)
-    return write_jpeg(image, [Scan(tuple(range(len(factors))))], options or Options())
+    return draw_waves(48, 64, factors, options or Options())
 
 
 def decode_by_tensorflow(data: bytes) -> NDArray[np.uint8]:

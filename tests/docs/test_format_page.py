@@ -225,13 +225,8 @@ def test_shards_of_another_program_are_read_by_the_page(tmp_path: Path, tfpipe: 
     indexed = tfpipe("index", tmp_path / "data", "--label-key", "kind")
     assert indexed.code == 0, indexed.err
     manifest, splits = read_dataset(tmp_path / "data")
-    assert manifest["foreign"] == {
-        "root": ".",
-        "image_key": "picture",
-        "label_key": "kind",
-        "label_base": 1,
-        "compression": "",
-    }
+    keys = {"image_key": "picture", "label_key": "kind"}
+    assert manifest["foreign"] == {"root": ".", **keys, "label_base": 1, "compression": ""}
     assert [record["tags"] for record in splits["train"]] == [[b"a"], [b"a"] * 3, [b"a"] * 2]
 
 

@@ -249,9 +249,7 @@ def test_blocks_run_with_other_libraries(page: Path, tmp_path: Path, other_libra
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_batches(tmp_path: Path, other_libraries: dict[str, str]) -> None:
-    page = DOCS / "howto" / "other-trainers.md"
     copy_samples(tmp_path / "images")
-    shell = next(block for block in find_blocks(page) if block.language in SHELL)
-    first = next(block for block in find_blocks(page) if block.reason == "needs Grain")
-    blocks = [shell, first, Block(page, 0, "python", WORKERS, None)]
+    workers = Block(OTHER_TRAINERS, 0, "python", WORKERS, None)
+    blocks = [find_shell(OTHER_TRAINERS), find(OTHER_TRAINERS, "needs Grain"), workers]
     assert run_blocks(blocks, tmp_path, sys.executable, other_libraries).endswith(f"\n{[True] * 7}\n")

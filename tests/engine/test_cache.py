@@ -153,18 +153,11 @@ def test_a_mixture_has_a_cache_of_each_dataset(make, raw: tfpipe.Manifest, optio
 
 def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch) -> None:
     images = TorchBatches(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
-    for call, message in (
-        (
-            lambda: data_loader(images, num_workers=2),
-            "`cache` bytes needs `num_workers` 0, got 2: each process would have a cache of its own. Leave one of them "
-            "out.",
-        ),
-        (
-            lambda: open_batches(jpegs, cache="bytes", cache_bytes=5),
-            "`cache_bytes` must hold a record, of which the first takes ",
-        ),
-    ):
-        assert refusal(ConfigError, call).startswith(message)
+    assert refusal(ConfigError, data_loader, images, num_workers=2) == (
+        "`cache` bytes needs `num_workers` 0, got 2: each process would have a cache of its own. Leave one of them out."
+    )
+    found = refusal(ConfigError, open_batches, jpegs, cache="bytes", cache_bytes=5)
+    assert found.startswith("`cache_bytes` must hold a record, of which the first takes ")
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 10_000)
     sentence = r"^`cache` decoded of 'train' of .* of memory, and 10\.0 KB are free, of which a cache may take 90 %\."
     with pytest.raises(ConfigError, match=sentence):

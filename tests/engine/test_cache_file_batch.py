@@ -59,6 +59,7 @@ ALL = (NAME, "image/format", "image/encoded", "image/channels")
         ("photos", {"cache": "bytes", "as_supervised": True}),
         ("masks", {"cache": "decoded", "extra_features": ("image/mask", "words"), "augment": "device"}),
         ("masks", {"cache": "decoded", "extra_features": ("image/mask", "count")}),
+        ("masks", {"cache": "decoded", "extra_features": ("image/mask",), "augment": "none"}),
         ("masks", {"cache": "bytes", "extra_features": ("image/mask",)}),
         ("several", {"cache": "bytes", "images": 2, "extra_features": ("caption",)}),
         ("text", {"cache": "bytes", "decoded_size": None}),

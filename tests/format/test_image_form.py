@@ -8,9 +8,7 @@ from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.image_form import ImageForm
 
-
-def test_defaults_are_valid() -> None:
-    assert ImageForm() == ImageForm("keep", None, None, 95, False, 64_000_000, False)
+RAW_AND_SEEKABLE = "`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers."
 
 
 @pytest.mark.parametrize(
@@ -24,10 +22,7 @@ def test_defaults_are_valid() -> None:
         ({"max_pixels": 0}, "`max_pixels` must be at least 1, got 0."),
         ({"square": 8, "resize_short": 8}, "`square` and `resize_short` exclude each other. Give one of them."),
         ({"encoding": "raw"}, "`encoding` raw needs `square`: all raw images have the same size."),
-        (
-            {"encoding": "raw", "square": 8, "seekable": True},
-            "`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers.",
-        ),
+        ({"encoding": "raw", "square": 8, "seekable": True}, RAW_AND_SEEKABLE),
         ({"seekable": 1}, "`seekable` must be true or false, got 1."),
     ],
 )

@@ -193,12 +193,8 @@ def test_the_json_of_tensors_and_text_comes_back():
     document = json.loads(json.dumps(RICH.to_json()))
     assert Schema.from_json(document) == RICH
     assert [spec.get("kind") for spec in document["features"]] == ["tensor", "tensor", None, "text", "text"]
-    assert document["features"][1]["tensor"] == {
-        "dtype": "uint8",
-        "shape": [None, None],
-        "encoding": "raw",
-        "sizes": "frames.sizes",
-    }
+    tensor = {"dtype": "uint8", "shape": [None, None], "encoding": "raw", "sizes": "frames.sizes"}
+    assert document["features"][1]["tensor"] == tensor
 
 
 @pytest.mark.parametrize(

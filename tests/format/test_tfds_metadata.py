@@ -194,18 +194,13 @@ def test_raw_pixels_need_their_side():
 def test_tensors_and_text_are_read(tmp_path):
     import tfpipe
 
-    schema = {
-        "x": fields.Tensor("bfloat16", (None, 2)),
-        "y": fields.Tensor("bool", (2,)),
-        "caption": fields.Text(),
-    }
+    schema = {"x": fields.Tensor("bfloat16", (None, 2)), "y": fields.Tensor("bool", (2,)), "caption": fields.Text()}
     rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "y": [k > 1, True], "caption": "é"} for k in range(3)]
     tfpipe.write(rows, tmp_path / "out", schema, num_shards=2, workers=0)
     found = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
-    read = {
-        (len(row["x"]), row["x"].dtype.name): (row["x"].numpy().tolist(), row["y"].numpy().tolist()) for row in found
-    }
-    assert read == {(k, "bfloat16"): ([[k, k]] * k, [k > 1, True]) for k in range(3)}
+    assert {row["x"].dtype.name for row in found} == {"bfloat16"}
+    read = {len(row["x"]): (row["x"].numpy().tolist(), row["y"].numpy().tolist()) for row in found}
+    assert read == {k: ([[k, k]] * k, [k > 1, True]) for k in range(3)}
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("uint32", ()), ("int8", (None, None))])

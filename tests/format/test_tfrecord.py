@@ -77,6 +77,8 @@ def changed(data, at, new):
 
 
 TWO = framed([b"one", b"three"])
+OTHER = changed(TWO, 12, b"x")
+ENDLESS = tfrecord.record_header(2**64 - 1) + bytes(20)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +90,7 @@ TWO = framed([b"one", b"three"])
         (TWO[:35], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
         (TWO[:31], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
         (TWO[:30], "Record 1 at byte 19 is cut off: 11 of 12 header bytes are there."),
-        (
-            tfrecord.record_header(2**64 - 1) + bytes(20),
-            "Record 0 at byte 0 is cut off: it has 18446744073709551615 bytes of payload, 16 are there.",
-        ),
+        (ENDLESS, "Record 0 at byte 0 is cut off: it has 18446744073709551615 bytes of payload, 16 are there."),
     ],
 )
 def test_damage_is_named(data, message):
@@ -107,12 +106,7 @@ def test_damage_is_named(data, message):
         (TWO, -5, 20, "Record at byte -5 cannot have 20 bytes"),
         (TWO, 19, 20, "Record at byte 19 has 5 bytes, but the index says 4; the index belongs to another file."),
         (TWO, 1, 19, "Record at byte 1 is damaged: the checksum of its length is wrong."),
-        (
-            changed(TWO, 12, b"x"),
-            0,
-            19,
-            "Record at byte 0 is damaged: the checksum of its 3 bytes of payload is wrong.",
-        ),
+        (OTHER, 0, 19, "Record at byte 0 is damaged: the checksum of its 3 bytes of payload is wrong."),
     ],
 )
 def test_a_wrong_place_is_named(data, offset, size, message):

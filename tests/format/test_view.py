@@ -65,6 +65,12 @@ def test_every_flipped_byte_is_found() -> None:
     assert len(data) > body
 
 
+OTHER_SHARDS = (
+    "few.view was made for other shards: it names 1,099,511,627,776 records of 'train', and there are 20. Make it "
+    "again by `tfpipe view`."
+)
+
+
 def harm(change: str, value: object) -> bytes:
     text, _, body = VIEW.encode().partition(b"\n")
     header = json.loads(text)
@@ -79,12 +85,7 @@ def harm(change: str, value: object) -> bytes:
         ("records", 2, "few.view: splits.train: it is damaged: it has 3 records and not 2."),
         ("stored_records", 17, "few.view: splits.train: it is damaged: it does not decompress to 3 bytes."),
         ("records", 11, "few.view: splits.train.records must be a whole number of at least 0 and at most 10, got 11."),
-        (
-            "stored_records",
-            1 << 40,
-            "few.view was made for other shards: it names 1,099,511,627,776 records of 'train', and there are 20. Make "
-            "it again by `tfpipe view`.",
-        ),
+        ("stored_records", 1 << 40, OTHER_SHARDS),
         ("fingerprint", 3, "few.view: splits.train.fingerprint must be text, got 3."),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import decode_pixels
 from tfpipe.images.errors import BadImage
@@ -19,9 +20,7 @@ GRAY = RNG.integers(0, 256, (6, 9), np.uint8)
 
 def encode(pixels: NDArray[np.generic], kind: str, mode: str | None = None, **options: Any) -> bytes:
     image = Image.fromarray(pixels)
-    buffer = io.BytesIO()
-    (image.convert(mode) if mode else image).save(buffer, kind, **options)
-    return buffer.getvalue()
+    return save_image(image.convert(mode) if mode else image, kind, **options)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])

@@ -1,19 +1,16 @@
 """Headers of image files: format, size, and the properties that simple decoders handle wrongly."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.beam_jobs.images import save_image
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import ImageHeader, read_image_header
 
 
 def encode(kind: str, mode: str = "RGB", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.new(mode, (40, 30)).save(buffer, kind, **options)
-    return buffer.getvalue()
+    return save_image(Image.new(mode, (40, 30)), kind, **options)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
@@ -24,13 +21,12 @@ def test_every_format_tells_its_size(kind: str) -> None:
 def test_properties_that_simple_decoders_handle_wrongly_are_noticed() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    deep = io.BytesIO()
-    Image.fromarray(np.zeros((30, 40), np.uint16)).save(deep, "PNG")
+    deep = save_image(Image.fromarray(np.zeros((30, 40), np.uint16)))
     assert read_image_header(encode("JPEG", exif=exif)) == ImageHeader("JPEG", 40, 30, ("turned",))
     assert read_image_header(encode("JPEG", "CMYK")).noticed == ("cmyk",)
     assert read_image_header(encode("JPEG", progressive=True)).noticed == ("progressive",)
     assert read_image_header(encode("PNG", "RGBA")).noticed == ("transparent",)
-    assert read_image_header(deep.getvalue()).noticed == ("16_bit",)
+    assert read_image_header(deep).noticed == ("16_bit",)
 
 
 def test_no_pixel_is_decoded() -> None:

@@ -4,13 +4,13 @@ import contextlib
 import io
 import itertools
 import random
-import struct
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.native.jpeg_writer import segment
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.normalize import BadImage, check_stored, prepare_image
@@ -44,9 +44,9 @@ def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> N
     whole = make.jpeg(**{"width": 90, "height": 70, **options})
     rng = random.Random(20)
     places = {len(whole) // 2, *range(len(whole) - 40, len(whole) - 2), *rng.sample(range(1, len(whole) - 2), 200)}
-    for place in places:
+    for place, form in itertools.product(places, (KEEP, ImageForm(seekable=True))):
         with pytest.raises(BadImage) as caught:
-            prepare_image(whole[:place], KEEP)
+            prepare_image(whole[:place], form)
         if place < 3:  # the first bytes that tell the format
             assert caught.value.reason.startswith("not an image of a known format")
         else:
@@ -110,10 +110,13 @@ def test_other_bytes_before_a_marker_are_refused(make: Any, tf_jpeg: Any, option
         for places in (ends, ends[-1:], ends[:1]):
             data = put(whole, places, surplus)
             assert (tf_jpeg(data) == tf_jpeg(whole)).all()  # as it would be after many a flipped bit
-            for check in (lambda: prepare_image(data, KEEP), lambda: check_stored(data, "JPEG", KEEP)):  # noqa: B023
+            for form in (KEEP, ImageForm(seekable=True)):
                 with pytest.raises(BadImage) as caught:
-                    check()
+                    prepare_image(data, form)
                 assert caught.value.reason == SURPLUS
+            with pytest.raises(BadImage) as caught:
+                check_stored(data, "JPEG", KEEP)
+            assert caught.value.reason == SURPLUS
 
 
 @pytest.mark.parametrize("options", SCANS, ids=str)
@@ -240,16 +243,8 @@ def test_pillow_takes_each_plain_header_that_the_native_library_takes(make: Any,
 
 def test_application_data_does_not_change_the_pixels(make: Any, tf_jpeg: Any) -> None:
     plain = make.jpeg()
-    junk = b"".join(
-        bytes((0xFF, kind)) + struct.pack(">H", 2 + len(body)) + body
-        for kind, body in [
-            (0xE1, b"Exif\0\0II*\0\xff"),
-            (0xE2, b"MPF\0II*\0\xff\xff"),
-            (0xED, b"Photoshop 3.0\0"),
-            (0xFE, b"x"),
-        ]
-    )
-    data = plain[:2] + junk + plain[2:]
+    bodies = {0xE1: b"Exif\0\0II*\0\xff", 0xE2: b"MPF\0II*\0\xff\xff", 0xED: b"Photoshop 3.0\0", 0xFE: b"x"}
+    data = _insert(plain, b"".join(segment(kind, body) for kind, body in bodies.items()))
     assert prepare_image(data, KEEP).encoded == data
     assert (tf_jpeg(data) == tf_jpeg(plain)).all()
 

@@ -22,9 +22,7 @@ MAX = 10_000
 def make_file(size: tuple[int, int], kind: str = "PNG", orientation: int = 1) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (9, 99, 200)).save(buffer, kind, exif=exif)
-    return buffer.getvalue()
+    return save_image(Image.new("RGB", size, (9, 99, 200)), kind, exif=exif)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
@@ -100,16 +98,18 @@ def test_a_mask_is_resized_with_its_image(form: ImageForm, size: tuple[int, int]
     np.testing.assert_array_equal(read_mask(prepared.mask, MAX), expected)
 
 
-def test_a_mask_of_another_size_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("orientation", "mask", "reason"),
+    [
+        (1, make_mask(0, (16, 24)), "its mask has 16 x 24 pixels, the image 24 x 16"),
+        (8, make_mask(0, (16, 25)), "its mask has 16 x 25 pixels, the image 24 x 16, before EXIF turns it"),
+        (1, b"GIF89a", "its mask: it is not a PNG"),
+    ],
+)
+def test_a_mask_that_does_not_fit_its_image_is_refused(orientation: int, mask: bytes, reason: str) -> None:
     with pytest.raises(BadImage) as caught:
-        prepare_image(make_file((24, 16)), ImageForm(), mask=make_mask(0, (16, 24)))
-    assert caught.value.reason == "its mask has 16 x 24 pixels, the image 24 x 16"
-    with pytest.raises(BadImage) as caught:
-        prepare_image(make_file((24, 16), orientation=8), ImageForm(), mask=make_mask(0, (16, 25)))
-    assert caught.value.reason == "its mask has 16 x 25 pixels, the image 24 x 16, before EXIF turns it"
-    with pytest.raises(BadImage) as caught:
-        prepare_image(make_file((24, 16)), ImageForm(), mask=b"GIF89a")
-    assert caught.value.reason == "its mask: it is not a PNG"
+        prepare_image(make_file((24, 16), orientation=orientation), ImageForm(), mask=mask)
+    assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("orientation", range(5, 9))

@@ -19,7 +19,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -190,11 +190,7 @@ def _encode_sequential(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> l
             key, last = _AC + scan.ac[k], 0
             for i, value in enumerate(block):
                 if value and i:
-                    run = i - last - 1
-                    while run > 15:
-                        tokens.append((key, 0xF0, 0, 0))
-                        run -= 16
-                    _add_value(tokens, key, run, value)
+                    _add_run(tokens, key, i - last - 1, value)
                     last = i
             if last < 63:
                 tokens.append((key, 0, 0, 0))
@@ -204,6 +200,11 @@ def _encode_sequential(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> l
 def _add_value(tokens: list[Token], key: int, run: int, value: int) -> None:
     bits = abs(value).bit_length()
     tokens.append((key, run << 4 | bits, value if value >= 0 else value + (1 << bits) - 1, bits))
+
+
+def _add_run(tokens: list[Token], key: int, zeros: int, value: int) -> None:
+    tokens += [(key, 0xF0, 0, 0)] * (zeros // 16)
+    _add_value(tokens, key, zeros % 16, value)
 
 
 def _encode_dc(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Token]:
@@ -253,11 +254,7 @@ def _encode_ac(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Toke
             value = value >> low if value >= 0 else -(-value >> low)
             if value:
                 ended.end()
-                run = i - last - 1
-                while run > 15:
-                    tokens.append((key, 0xF0, 0, 0))
-                    run -= 16
-                _add_value(tokens, key, run, value)
+                _add_run(tokens, key, i - last - 1, value)
                 last = i
         if last < scan.last:
             ended.add([])
@@ -738,6 +735,26 @@ def _draw_progression(rng: random.Random, image: Image, interleaved: bool) -> li
         scans.append(scan)
         waiting = [one for one in waiting if one]
     return scans
+
+
+def draw_waves(
+    height: int, width: int, factors: Sequence[tuple[int, int]], options: Options, progressive: bool = False
+) -> bytes:
+    """Draws an image with a component for each pair of sampling factors."""
+    table = np.arange(2, 66)
+    image = Image(height, width, [], {0: table})
+    most = max(one[0] for one in factors), max(one[1] for one in factors)
+    for k, factor in enumerate(factors):
+        one = make_component(k + 1, height, width, factor, most, 0)
+        y, x = np.mgrid[: 8 * one.blocks.shape[0], : 8 * one.blocks.shape[1]]
+        one.blocks = transform_plane(128 + 90 * np.sin(y / (5 + k)) * np.cos(x / (4 + k)), table)
+        image.components.append(one)
+    every = tuple(range(len(factors)))
+    groups = [every] if sum(h * v for h, v in factors) <= 10 else [(k,) for k in every]
+    if not progressive:
+        return write_jpeg(image, [Scan(group) for group in groups], options)
+    scans = [Scan(group, 0, 0) for group in groups] + [Scan((k,), 1, 63) for k in every]
+    return write_jpeg(image, scans, replace(options, frame=0xC2))
 
 
 def make_dc_overflow(bits: int) -> tuple[bytes, int, int]:

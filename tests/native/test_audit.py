@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tests.native.jpeg_writer import (
     Options,
     Scan,
     draw_jpeg,
+    draw_waves,
     make_component,
     make_dc_overflow,
     transform_plane,
@@ -36,26 +36,6 @@ def decode_whole(data: bytes, height: int, width: int, seeks: bool = True) -> ND
     result = np.empty((height, width, 3), np.uint8)
     decode(data, (0, 0, height, width), result, resize=False, seeks=seeks)
     return result
-
-
-def draw_waves(
-    height: int, width: int, factors: tuple[tuple[int, int], ...], options: Options, progressive: bool = False
-) -> bytes:
-    """Draws an image with a component for each pair of sampling factors."""
-    table = np.arange(2, 66)
-    image = Image(height, width, [], {0: table})
-    most = max(one[0] for one in factors), max(one[1] for one in factors)
-    for k, factor in enumerate(factors):
-        one = make_component(k + 1, height, width, factor, most, 0)
-        y, x = np.mgrid[: 8 * one.blocks.shape[0], : 8 * one.blocks.shape[1]]
-        one.blocks = transform_plane(128 + 90 * np.sin(y / (5 + k)) * np.cos(x / (4 + k)), table)
-        image.components.append(one)
-    every = tuple(range(len(factors)))
-    groups = [every] if sum(h * v for h, v in factors) <= 10 else [(k,) for k in every]
-    if not progressive:
-        return write_jpeg(image, [Scan(group) for group in groups], options)
-    scans = [Scan(group, 0, 0) for group in groups] + [Scan((k,), 1, 63) for k in every]
-    return write_jpeg(image, scans, replace(options, frame=0xC2))
 
 
 COLOR = ((2, 2), (1, 1), (1, 1))

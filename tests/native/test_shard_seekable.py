@@ -17,9 +17,7 @@ from tests.native.conftest import Draw
 from tests.native.test_make_seekable import read_pixels
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.errors import BadImage
-from tfpipe.images.normalize import prepare_image
-from tfpipe.images.seekable import choose_interval, has_chosen_interval, is_seekable
+from tfpipe.images.seekable import choose_interval, has_chosen_interval
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.native.jpeg import make_seekable
 
@@ -124,34 +122,3 @@ def test_python_and_the_native_library_choose_the_same_interval(draw_jpeg: Draw,
         at = seekable.index(b"\xff\xdd\x00\x04")
         assert int.from_bytes(seekable[at + 4 : at + 6], "big") == choose_interval(width, mcu_width)
         assert has_chosen_interval(seekable)
-
-
-def test_damage_is_explained_as_without_markers(draw_jpeg: Draw) -> None:
-    data = draw_jpeg(120, 120)
-    scan = data.index(b"\xff\xda") + 14
-    for bad in (data[:-300], data[: scan + 40], data[:scan], data[:200]):
-        reasons = []
-        for form in (ImageForm(), SEEKABLE):
-            with pytest.raises(BadImage) as caught:
-                prepare_image(bad, form)
-            reasons.append(caught.value.reason)
-        assert reasons[0] == reasons[1]
-        assert reasons[0].startswith("truncated JPEG")
-
-
-def test_what_the_library_complains_of_is_refused(draw_jpeg: Draw) -> None:
-    data = draw_jpeg(64, 64)
-    more, cut = data[:-2] + b"\x12" * 30 + data[-2:], data[:-300] + data[-2:]
-    for odd, reason in (
-        (more, "^damaged JPEG: it has more data than blocks, as after a flipped bit; "),
-        (cut, "^damaged JPEG: its image data is damaged$"),
-    ):
-        for form in (ImageForm(), SEEKABLE):
-            with pytest.raises(BadImage, match=reason):
-                prepare_image(odd, form)
-
-
-def test_is_seekable_reads_what_the_native_library_writes(draw_jpeg: Draw) -> None:
-    for options in ({}, {"subsampling": 0}, {"subsampling": 1}, {"mode": "L"}, {"mode": "CMYK"}, {"progressive": True}):
-        for size in ((1, 1), (40, 8), (9, 500), (200, 488)):
-            assert is_seekable(make_seekable(draw_jpeg(*size, **options)))

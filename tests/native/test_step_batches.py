@@ -41,16 +41,9 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     for image, box in enumerate(images.boxes.tolist()):
         ratios = [ratio for ratio in (1, 2, 4, 8) if min(box[2] // ratio, box[3] // ratio) >= config.size[0]]
         ratio = max(ratios, default=1) if config.augment_options.dct_scaling is not False else 1
-        scaling = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
-        jpeg.decode(
-            images.column.get_bytes(image),
-            box,
-            out[image],
-            dtype=config.image_dtype,
-            ratio=ratio,
-            flip=bool(images.flips[image]),
-            **scaling,
-        )
+        options = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
+        options |= {"dtype": config.image_dtype, "ratio": ratio, "flip": bool(images.flips[image])}
+        jpeg.decode(images.column.get_bytes(image), box, out[image], **options)
     return out
 
 
@@ -89,9 +82,8 @@ def test_an_image_that_cannot_be_decoded_names_its_record(tmp_path: Path, draw_j
 
 def test_images_of_other_formats_stand_between_jpegs(tmp_path: Path, draw_jpeg: Draw) -> None:
     data = draw_jpeg(8, 8, subsampling=0)
-    payloads = [
-        payload(k, **({"encoded": data, "format": "JPEG", "height": 8, "width": 8} if k % 2 else {})) for k in range(8)
-    ]
+    jpegs = {"encoded": data, "format": "JPEG", "height": 8, "width": 8}
+    payloads = [payload(k, **(jpegs if k % 2 else {})) for k in range(8)]
     made = write_dataset(tmp_path / "made", {"train": payloads})
     maker = make_maker(tfpipe.load_manifest(str(made)), batch_size=8, augment="none")
     batch, numbers = maker.make(0, 0), maker.plan.list_numbers(0, 0)

@@ -140,43 +140,23 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, cont
     assert epochs[:5] != epochs[6:11]
     seen = []
     for host in (0, 1):
-        part = build_dataset(
-            few,
-            "train",
-            replace(config_of(kind="evaluation", batch_size=6, extra_features=("id",)), order="throughput"),
-            context(2, host, 2),
-        )
-        for batch in part.as_numpy_iterator():
+        evaluation = replace(config_of(kind="evaluation", batch_size=6, extra_features=("id",)), order="throughput")
+        for batch in build_dataset(few, "train", evaluation, context(2, host, 2)).as_numpy_iterator():
             seen += batch["id"][batch["mask"]].tolist()
     assert sorted(seen) == list(range(23))
 
 
 def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
-    files = tfrecord_files(str(foreign / "train-*"))
+    files, textbook = tfrecord_files(str(foreign / "train-*")), {"kind": "throughput"}
+    by_steps = "is for batches by their steps, and `order` is throughput. Leave one of them out."
+    unlisted = "files without a manifest. Use order='throughput'."
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
         (few, {"batch_size": 24}, "`batch_size` must be at most the 23 records of an epoch, got 24."),
-        (
-            files,
-            {},
-            f"`order` exact must know where each record lies, and {files.name} are files without a manifest. Use "
-            "order='throughput'.",
-        ),
-        (
-            few,
-            {"kind": "throughput", "max_bad_records": 100},
-            "`max_bad_records` 100 is for batches by their steps, and `order` is throughput. Leave one of them out.",
-        ),
-        (
-            few,
-            {"kind": "throughput", "cache": "bytes", "cache_bytes": 2000},
-            "`cache_bytes` 2000 is for batches by their steps, and `order` is throughput. Leave one of them out.",
-        ),
-        (
-            few,
-            {"kind": "throughput", "cache": "bytes", "cache_dir": "/tmp/cache"},
-            "`cache_dir` /tmp/cache is for batches by their steps, and `order` is throughput. Leave one of them out.",
-        ),
+        (files, {}, f"`order` exact must know where each record lies, and {files.name} are {unlisted}"),
+        (few, {**textbook, "max_bad_records": 100}, f"`max_bad_records` 100 {by_steps}"),
+        (few, {**textbook, "cache": "bytes", "cache_bytes": 2000}, f"`cache_bytes` 2000 {by_steps}"),
+        (few, {**textbook, "cache": "bytes", "cache_dir": "/tmp/cache"}, f"`cache_dir` /tmp/cache {by_steps}"),
     ):
         split = options.pop("split", "train" if data is few else None)
         assert refusal(ConfigError, build_dataset, data, split, config_of(**options)).startswith(message)

@@ -22,12 +22,7 @@ CONFIG = PipelineConfig(batch_size=20, image_size=8, extra_features=("id", "imag
 
 @pytest.mark.parametrize(
     ("weights", "total", "shares"),
-    [
-        ((0.7, 0.3), 256, (179, 77)),
-        ((7, 3), 256, (179, 77)),
-        ((1, 1, 1), 64, (22, 21, 21)),
-        ((5,), 8, (8,)),
-    ],
+    [((0.7, 0.3), 256, (179, 77)), ((7, 3), 256, (179, 77)), ((1, 1, 1), 64, (22, 21, 21)), ((5,), 8, (8,))],
 )
 def test_shares_are_whole_and_fill_the_batch(weights, total, shares) -> None:
     assert apportion(weights, total) == shares

@@ -80,11 +80,8 @@ def test_tensors_and_text(tmp_path: Path) -> None:
     source = RecordSource(tmp_path, "train", features=("tokens", "caption"))
     element = source[1]
     assert element.keys() == {"tokens", "caption"}
-    assert (element["tokens"].tolist(), element["tokens"].dtype, element["caption"]) == (
-        [[3, 4], [5, 6]],
-        np.int32,
-        "é",
-    )
+    assert (element["tokens"].tolist(), element["tokens"].dtype) == ([[3, 4], [5, 6]], np.int32)
+    assert element["caption"] == "é"
     batch = source.read_batch([0, 1])
     assert (batch["caption"], [tokens.shape for tokens in batch["tokens"]]) == (["a dog", "é"], [(1, 2), (2, 2)])
 
@@ -109,8 +106,7 @@ def test_the_text_of_a_source_tells_its_records_but_not_their_place(folder: Path
 
 
 def test_mistakes(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^The dataset has no split 'val'; it has train\.$"):
-        RecordSource(folder, "val")
+
     with pytest.raises(ConfigError, match=r"^`features` must be among image/encoded, .*, got 'caption'\.$"):
         RecordSource(folder, "train", features=("caption",))
     shutil.copytree(folder, tmp_path / "broken")

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tfpipe
+from tests.beam_jobs.commands import wait_for
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.several_images import write_several
@@ -85,11 +86,8 @@ def test_random_numbers_depend_on_the_record_and_the_epoch_alone(small_dataset: 
     whole = [image for image, _ in islice(open_numpy(small_dataset, CONFIG, transform=draw), STEPS + 1)]
     assert len({tuple(row) for image in whole for row in image[:, 2:].tolist()}) == 4 * (STEPS + 1)
     for step in (0, 4):
-        parts = [
-            NumpyBatches(small_dataset, "train", CONFIG, start_step=step, rank=(rank, 2), transform=draw)
-            for rank in range(2)
-        ]
-        np.testing.assert_array_equal(np.concatenate([next(iter(part))[0] for part in parts]), whole[step])
+        ranks = [NumpyBatches(small_dataset, "train", CONFIG, step, (rank, 2), transform=draw) for rank in range(2)]
+        np.testing.assert_array_equal(np.concatenate([next(iter(rank))[0] for rank in ranks]), whole[step])
 
 
 def test_a_transform_in_evaluation_fills_rows_with_zeros(small_dataset: Path) -> None:
@@ -179,10 +177,7 @@ def test_an_error_reaches_the_trainer_as_it_is(small_dataset: Path, open_face: O
         next(open_face(small_dataset, CONFIG, **{name: break_down}))
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "break_down"
     del caught
-    deadline = time.monotonic() + 10
-    while list_threads() - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not list_threads() - before
+    wait_for(lambda: not list_threads() - before)
 
 
 @pytest.mark.parametrize("name", ["transform", "batch_transform"])
@@ -239,9 +234,7 @@ def test_so_many_finished_batches_wait(small_dataset: Path, open_face: Open, wai
     config = PipelineConfig(**OPTIONS, prefetch_batches=waiting)
     batches = open_face(small_dataset, config, batch_transform=lambda batch: made.append(1) or batch)
     next(batches)
-    deadline = time.monotonic() + 10
-    while len(made) < 1 + waiting and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for(lambda: len(made) >= 1 + waiting)
     time.sleep(0.05)
     assert len(made) == 1 + waiting
     batches.close()

@@ -102,18 +102,16 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
     assert batch["frames"].numpy()[1].tolist() == [[[0, 1, 2], [0, 0, 0]], [[3, 4, 5], [0, 0, 0]]]
 
 
+SIZES_BY_NAMES = (
+    "`pad_to` must have sizes from 1 by the names of features, such as {'tokens': 77} or {'frames': (16, 128)}"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"pad_to": ("tokens",)},
-            "`pad_to` must have sizes from 1 by the names of features, such as {'tokens': 77} or {'frames': (16, "
-            "128)}, got ('tokens',).",
-        ),
-        (
-            {"pad_to": {"tokens": 0}},
-            "`pad_to` must have sizes from 1 by the names of features, such as {'tokens': 77} or",
-        ),
+        ({"pad_to": ("tokens",)}, f"{SIZES_BY_NAMES}, got ('tokens',)."),
+        ({"pad_to": {"tokens": 0}}, SIZES_BY_NAMES),
         (
             {"pad_to": {"frames": 3}},
             "`pad_to` must give 'frames' a size for each unknown axis, got 1 for float32 [?, ?, 3].",

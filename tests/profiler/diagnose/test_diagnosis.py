@@ -10,15 +10,11 @@ from tfpipe.profiler.diagnose.diagnosis import find_bottleneck, make_report
 from tfpipe.profiler.types import PipelineProfile
 
 
-def test_idle_time_is_the_time_that_is_not_compute() -> None:
+def test_idle_time_is_all_the_time_that_is_not_compute() -> None:
     step = make_step(images_per_second=1000, required=4000)
     assert (step.required_rate, step.idle) == (4000, pytest.approx(0.75))
     assert replace(step, method="monitor").idle == step.idle_fraction.median
-
-
-def test_waits_that_come_in_bursts_count() -> None:
-    """Half of the wait lies in one of ten parts: the median of the parts would be lower than the truth."""
-    step = make_step()
+    # Half of the wait lies in one of ten parts: the median of the parts would be lower than the truth.
     assert replace(step, idle_fraction=replace(step.idle_fraction, median=0.6)).idle == 0.75
 
 
@@ -32,17 +28,15 @@ def test_the_demand_of_an_image_at_each_station() -> None:
     assert (demand.storage_limit, demand.limit) == (pytest.approx(10_000), demand.cpu_limit)
     assert make_profile().cpu_limit == pytest.approx(1000 / 0.95)
 
+    exceeded = {"storage_bytes_per_second": 120e6, "storage_limit_bytes_per_second": 100e6}
+    assert make_profile(host=exceeded).storage_limit is None  # so nobody knows it
+
 
 def test_threads_that_the_config_sets_are_a_limit() -> None:
     stages = (make_stage("read", 200, parallelism=3), make_stage("decode", 2400, parallelism=1), make_stage("batch", 1))
     demand = make_profile(stages=stages).demand
     assert (demand.threads["decode"], demand.threads["read"], demand.threads["batch"]) == (1, 3, 1)
     assert demand.get_stage_limit("decode") == pytest.approx(1 / 2.4e-3)
-
-
-def test_a_storage_limit_that_was_exceeded_is_unknown() -> None:
-    host = {"storage_bytes_per_second": 120e6, "storage_limit_bytes_per_second": 100e6}
-    assert make_profile(host=host).storage_limit is None
 
 
 def test_waiting_for_files_is_part_of_reading() -> None:
@@ -58,6 +52,7 @@ LOCKED = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_p
 LOOKUP = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
 MANY_READ = (make_stage("read", 1500, parallelism=8), make_stage("decode", 800, parallelism=2))
 """They are hardly busy, but reading takes most of the cores' time."""
+AUGMENT = make_stage("augment", 1000, parallelism=8)
 BUSY = make_step(1000, 1000)
 FULL = {"peak_memory_bytes": 15 * 10**9}
 UNBUFFERED = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
@@ -101,10 +96,7 @@ BOTTLENECKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "decode", "no stage is at its limit: decode is nearest, 40% of what it can give.",
     ),
     "hand-over": (  # of 2.8 ms of the cores for an image, the stages take 1 ms
-        {
-            "stages": (make_stage("augment", 1000, parallelism=8),),
-            **{"host": {"cpu_fraction": 0.7}, "dataset": {"by_engine": False}},
-        },
+        {"stages": (AUGMENT,), "host": {"cpu_fraction": 0.7}, "dataset": {"by_engine": False}},
         "batch", "64% of it in handing over batches: 180,000 µs of a core for each batch of 100.",
     ),
     "python": (
@@ -132,19 +124,16 @@ def test_the_bottleneck_and_its_proof(name: str) -> None:
     assert (found.stage, reason in found.reason) == (stage, True), found
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"),
-    [
-        ("busy cores", 4 / 3.8e-3),
-        ("storage", 1000 / 0.95),
-        ("slow reads", 1000),
-        ("accelerator", 1000),
-        ("python", 1000),
-    ],
-)
+LIMITS = {"busy cores": 4 / 3.8e-3, "storage": 1000 / 0.95, "slow reads": 1000, "accelerator": 1000, "python": 1000}
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
 def test_a_bottleneck_limits_the_rate(name: str, limit: float) -> None:
     found = find_bottleneck(make_profile(**BOTTLENECKS[name][0]))
     assert found.limit_images_per_second == pytest.approx(limit)
+
+
+DECODE_AS_WELL = "take 4,800 µs for each image, 79% of it waiting for something else, and 4 of its calls "
 
 
 def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
@@ -154,21 +143,16 @@ def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
     assert list(profile.demand.threads) == ["transform"]
     bottleneck = find_bottleneck(profile)
     assert bottleneck.stage == "transform"
-    assert bottleneck.reason.startswith(
-        "decode and transform take 4,800 µs for each image, 79% of it waiting for something else, and 4 of its calls "
-    )
+    assert bottleneck.reason.startswith(f"decode and transform {DECODE_AS_WELL}")
 
 
 def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> None:
     own = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
     stages = (make_stage("decode", 900, parallelism=4), own)
-    profile = make_profile(
-        stages=stages, host={"cpu_fraction": 0.26}, dataset={"by_engine": False, "own_stages": ("lookup",)}
-    )
+    dataset = {"by_engine": False, "own_stages": ("lookup",)}
+    profile = make_profile(stages=stages, host={"cpu_fraction": 0.26}, dataset=dataset)
     assert (profile.demand.passes, profile.demand.threads) == ({"lookup": ("decode",)}, {"decode": 4, "lookup": 4})
-    assert find_bottleneck(profile).reason.startswith(
-        "decode and lookup take 4,800 µs for each image, 79% of it waiting for "
-    )
+    assert find_bottleneck(profile).reason.startswith(f"decode and lookup {DECODE_AS_WELL}")
     # Behind a lock one call after another waits; without it four threads wait, and decode, side by side.
     locked = replace(own, hold_us_per_image=3900.0)
     demand = replace(profile, stages=(stages[0], locked)).demand

@@ -97,10 +97,7 @@ def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fi
 
 def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig) -> float:
     """Returns the images per second of the pipeline of a fault."""
-    functions, reader = (
-        list_functions(fault),
-        "tfpipe.profiler.measure.profile.NumpyBatches",
-    )
+    functions, reader = list_functions(fault), "tfpipe.profiler.measure.profile.NumpyBatches"
     with patch(reader, partial(NumpyBatches, num_threads=fault.num_threads)):
         return measure_rate(data, split, config, make_accelerator(fault, config), TURN, fault.own, functions)[0]
 

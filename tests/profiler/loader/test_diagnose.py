@@ -10,17 +10,13 @@ from tfpipe.profiler.loader.diagnose import compute_costs, find_loader_bottlenec
 from tfpipe.profiler.types import Drive, Fix, LoaderProfile, ProcessUse
 
 IDLE = make_use(2, cpu_s=1.0, seconds={"functions": 1.0, "idle": 9.0}, record_s=(0.02,) * 50)
-BUSY_MAIN = ProcessUse(
-    3, 10.0, cpu_s=9.0, seconds={"functions": 9.0}, functions=(("train.py:9 pad", "functions", 9.0),)
-)
-LATE = make_use(
-    1,
-    cpu_s=1.0,
-    seconds={"reading": 1.0, "storage": 9.0},
-    bytes=10**6,
-    functions=(("train.py:5 load", "reading", 9.0),),
-)
+PAD, LOAD = ("train.py:9 pad", "functions", 9.0), ("train.py:5 load", "reading", 9.0)
+BUSY_MAIN = ProcessUse(3, 10.0, cpu_s=9.0, seconds={"functions": 9.0}, functions=(PAD,))
+LATE = make_use(1, cpu_s=1.0, seconds={"reading": 1.0, "storage": 9.0}, bytes=10**6, functions=(LOAD,))
 ALONE = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"decoding": 10.0}, functions=(("train.py:5 load", "decoding", 10.0),))
+ASKS = make_use(1, cpu_s=0.1, seconds={"waiting": 10.0}, functions=(("train.py:3 ask", "waiting", 10.0),))
+CROWD = [make_use(n, cpu_s=2.0, seconds={"functions": 2.0, "no core": 8.0}) for n in range(10)]
+PACKERS = [make_use(n, seconds={"handing over": 9.0}) for n in range(2)]
 
 CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
     "cores": (make_profile(), "cores", "train.py:7 blur", "Make train.py:7 blur faster"),
@@ -35,10 +31,7 @@ CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
         "too few workers", "train.py:7 blur", "num_workers=2",
     ),
     "many workers": (
-        make_profile(
-            *[make_use(n, cpu_s=2.0, seconds={"functions": 2.0, "no core": 8.0}) for n in range(10)],
-            options=OPTIONS | {"num_workers": 10},
-        ),
+        make_profile(*CROWD, options=OPTIONS | {"num_workers": 10}),
         "too many workers", "train.py:7 blur", "num_workers=2",
     ),
     "lock": (
@@ -61,28 +54,14 @@ CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
         "main process", "train.py:9 pad", "Move train.py:9 pad",
     ),
     "objects": (
-        make_profile(
-            *[make_use(n, seconds={"handing over": 9.0}) for n in range(2)], batch=replace(BATCH, objects=5000)
-        ),
+        make_profile(*PACKERS, batch=replace(BATCH, objects=5000)),
         "hand-over", "", "Hand over tensors or arrays",
     ),
     "float64": (
-        make_profile(
-            *[make_use(n, seconds={"handing over": 9.0}) for n in range(2)], batch=replace(BATCH, dtype="float64")
-        ),
+        make_profile(*PACKERS, batch=replace(BATCH, dtype="float64")),
         "hand-over", "", "Hand over uint8 in place of float64",
     ),
-    "waits": (
-        make_profile(
-            make_use(
-                1,
-                cpu_s=0.1,
-                seconds={"waiting": 10.0},
-                functions=(("train.py:3 ask", "waiting", 10.0),),
-            )
-        ),
-        "waits", "train.py:3 ask", "num_workers=2",
-    ),
+    "waits": (make_profile(ASKS), "waits", "train.py:3 ask", "num_workers=2"),
     "restarts": (
         make_profile(
             IDLE, replace(IDLE, pid=4), options=OPTIONS | {"persistent_workers": False}, steps_per_epoch=2,
@@ -128,13 +107,10 @@ def test_workers_of_several_epochs_are_not_more_workers() -> None:
     assert make_profile(*uses, options={}).num_workers == 10
 
 
-def test_work_that_moves_takes_no_lock() -> None:
-    costs = compute_costs(make_profile()).save(-0.1)
-    assert (costs.worker_s, costs.lock_s) == (pytest.approx(0.3), 0.0)
-
-
 def test_costs() -> None:
     costs = compute_costs(make_profile())
+    moved = costs.save(-0.1)  # work that moves takes no lock
+    assert (moved.worker_s, moved.lock_s) == (pytest.approx(0.3), 0.0)
     assert (costs.num_workers, costs.worker_s, costs.stall_s, costs.restart_s, costs.step_s) == (2, 0.2, 0.0, 0.0, 0.05)
     assert (costs.cpu_s, costs.main_s) == (pytest.approx(0.201), pytest.approx(0.001))
     assert costs.rate == pytest.approx(1 / 0.1005)  # the cores

@@ -110,16 +110,10 @@ def test_the_timeline_has_a_column_for_each_step(report: Report) -> None:
 
 
 def test_fixes_show_what_they_give(report: Report) -> None:
+    changes: dict[str, OptionValue] = {"cache": "decoded", "prefetch_batches": None}
+    measured = {"measured_images_per_second": 2900.0, "measured_gain": Spread(2.9, 2.8, 3.0), "kept": True}
     fixes = (
-        make_fix(
-            {"cache": "decoded", "prefetch_batches": None},
-            "Why `decode`.",
-            3000.0,
-            0.25,
-            measured_images_per_second=2900.0,
-            measured_gain=Spread(2.9, 2.8, 3.0),
-            kept=True,
-        ),
+        make_fix(changes, "Why `decode`.", 3000.0, 0.25, **measured),
         make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe reshard flowers flowers-new --resize-short 256"),
         make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
         make_fix({}, "Least.", 1500.0, 0.6, instruction="Filter.", action="move_stage", stage="keep"),
@@ -195,14 +189,11 @@ def test_a_compute_bound_page_has_no_fixes() -> None:
     assert not [attrs for tag, attrs in page.elements if attrs.get("class") == "is-bottleneck"]
 
 
-def test_missing_stages_and_steps_are_left_out() -> None:
+def test_missing_stages_and_steps_are_left_out_and_missing_fixes_explained() -> None:
     page = parse_page(report_with(make_profile(stages=())))
     assert explain_no_stages(make_profile()) in page.text
     assert page.count("track") == page.count("timeline") == 0
     assert "Step by step" not in page.text
-
-
-def test_missing_fixes_are_explained() -> None:
     assert "No fix here would help." in parse_page(report_with(make_profile(), fixes=())).text
 
 

@@ -21,14 +21,9 @@ HOSTILE = "<script>alert(1)</script></svg>" + "long" * 40
 def report() -> Report:
     timeline = tuple(Step(0.1 * i, 0.02 * (i % 4), 0.07) for i in range(1, 201))
     measured = make_report(replace(make_profile(dataset={"name": HOSTILE}), timeline=timeline), price_per_hour=4)
+    changes = {"cache": "decoded", "service": f"grpc://{HOSTILE}"}
     fixes = (
-        make_fix(
-            {"cache": "decoded", "service": f"grpc://{HOSTILE}"},
-            f"Why {HOSTILE}.",
-            3000.0,
-            0.25,
-            measured_images_per_second=2900.0,
-        ),
+        make_fix(changes, f"Why {HOSTILE}.", 3000.0, 0.25, measured_images_per_second=2900.0),
         make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe reshard flowers flowers-new --resize-short 256"),
         make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
     )

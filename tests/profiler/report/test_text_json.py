@@ -29,8 +29,6 @@ HELD = (Held("shuffle", "records", 8192, 0.8e9),)
 
 def test_the_first_line_is_the_answer_with_the_bottleneck_first() -> None:
     assert format_headline(make_report(PROFILE)) == "decode limits this pipeline: 1,000 of 4,000 images/s, 75 % idle."
-    busy = make_report(make_profile(step=make_step(1000, 1000)))
-    assert format_headline(busy) == "Compute-bound: the accelerator is never idle, at 1,000 images/s."
     long = make_report(make_profile(stages=(make_stage("a_stage_with_a_very_long_name", 3800),)))
     assert len(format_headline(long)) < 80
 
@@ -108,7 +106,7 @@ def test_a_stage_that_changes_the_number_says_by_how_much() -> None:
 
 def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
     text = to_text(make_report(make_profile(step=make_step(1000, 1000))))
-    assert text.startswith("Compute-bound: ")
+    assert text.startswith("Compute-bound: the accelerator is never idle, at 1,000 images/s.\n")
     assert "Only a faster step makes this training faster.\n" in text
     idle = make_profile(stages=(), step=make_step(1000, 1000))
     assert explain_no_stages(idle) == "No stage was tried, since the accelerator does not wait."
@@ -135,12 +133,7 @@ def test_the_json_has_the_figures() -> None:
     assert document["price_per_day"] == 18
 
 
-TRIED = (
-    *("now", "uint8", "device", "dct_scaling", "cached", "smaller", "smaller_bytes"),
-    "seekable",
-)
-
-
+TRIED = ("now", "uint8", "device", "dct_scaling", "cached", "smaller", "smaller_bytes", "seekable")
 UNPACED = make_profile(step=replace(make_step(), method="none", step_s=make_spread(0.0)), dataset={"records": 1000})
 """Batches are taken as fast as they come: 1,000 images/s."""
 
@@ -194,14 +187,11 @@ def test_busy_neighbors_stand_in_the_first_line_and_busy_has_one_meaning() -> No
         "Busy neighbors: other programs take 49 % of 4 cores. End them and run this again: the figures hold only "
         "beside them."
     )
-    assert lines[3] == (
-        "The 4 cores are 51% busy with this pipeline, 69% of it in decode: 2,400 µs of a core for each image."
-    )
+    assert lines[3].startswith("The 4 cores are 51% busy with this pipeline, 69% of it in decode: ")
     assert lines[6].startswith("4 cores 51 % busy with this pipeline, 49 % with other programs; memory ")
     assert lines[0] in render(report)
-    assert "neighbors" not in to_text(make_report(make_profile(host={"other_cpu_fraction": 0.05}))) + render(
-        make_report(PROFILE)
-    )
+    quiet = make_report(make_profile(host={"other_cpu_fraction": 0.05}))
+    assert "neighbors" not in to_text(quiet) + render(quiet)
 
 
 def test_json_has_no_infinity() -> None:
@@ -217,16 +207,11 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     document = to_json(
         make_report(replace(make_profile(held=HELD), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
     )
-    # Their fields are those of the data, the options and the stages.
-    not_listed = {"dataset", "config", "what_if"}
-    inner = [
-        part
-        for name, value in document.items()
-        if name not in not_listed
-        for part in (value if isinstance(value, list) else [value])
-        if isinstance(part, dict) and not name.endswith("_spread")
-    ]
-    assert listed == {*document, *(name for part in inner for name in part)}
+    fields_of = dict(document)
+    for name in ("dataset", "config", "what_if", *(name for name in document if name.endswith("_spread"))):
+        del fields_of[name]  # their fields are those of the data, the options and the stages
+    parts = [part for value in fields_of.values() for part in (value if isinstance(value, list) else [value])]
+    assert listed == {*document, *(name for part in parts if isinstance(part, dict) for name in part)}
     assert all(f"`{name}`" in section for name in TRIED)
     assert all(f"`{field.name}`" in section for field in fields(DatasetFacts))
 
