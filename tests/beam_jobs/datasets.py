@@ -16,6 +16,8 @@ from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.refusals import refusal
+from tfpipe.errors import DataError, TfpipeError
 from tfpipe.format.example import decode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
@@ -34,10 +36,16 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
         return finish_dataset(work, header, written)
 
 
-def list_images(config: ShardConfig) -> Listing:
+def list_source(source: Path | str, **options: Any) -> Listing:
+    config = ShardConfig(str(source), "/out", **options)
     listing = recognize(config).list()
     raise_all(config.input, listing.faults)
     return listing
+
+
+def refuse_source(source: Path | str, kind: type[TfpipeError] = DataError, **options: Any) -> str:
+    """Returns what is said of an input that is refused."""
+    return refusal(kind, list_source, source, **options)
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:

@@ -128,7 +128,11 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ([SAMPLE, "out", "--encoding", "raw"], 2, "--encoding raw needs --square"),
         ([SAMPLE, "out", "--num-shards", "0"], 2, "--num-shards must be at least 1, got 0."),
         ([SAMPLE, "out", "--splits", "a=0.5"], 2, "The shares of --splits must add up to 1, got 0.5."),
-        ([SAMPLE, "out", "--group-by", "x", "--splits", "a=1"], 2, "--group-by names a column; it needs a CSV"),
+        (
+            [SAMPLE, "out", "--group-by", "x", "--splits", "a=1"],
+            2,
+            "--group-by names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input.",
+        ),
         ([SAMPLE, "out", "--shard-size", "big"], 2, "must be a size such as 128MiB or 2GB, got 'big'."),
         (
             [SAMPLE, "out", "--num-shards", 2, "--shard-size", "1MB"],

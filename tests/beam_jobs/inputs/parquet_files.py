@@ -1,7 +1,8 @@
-"""Parquet files that hold images, as Hugging Face's `datasets` writes them, and damage in them."""
+"""Tables that name images, and Parquet files that hold them, as Hugging Face's `datasets` writes them."""
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,22 @@ def write_parquet(
         table = table.replace_schema_metadata({"huggingface": metadata})
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
+    return path
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Writes rows as CSV, with lists as JSON, as JSONL or as Parquet: the name says which."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*dict.fromkeys(name for row in rows for name in row)])
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 

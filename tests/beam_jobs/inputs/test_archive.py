@@ -121,18 +121,6 @@ def test_links_inside_a_tar_name_their_targets(tmp_path: Path) -> None:
     assert soft == first._replace(path="dog/soft.jpg")
     assert hard == first._replace(path="dog/hard.jpg")
     assert later == ListedFile("dog/later.jpg", 0, skip="link without a target before it")
-
-
-def test_special_members_are_passed_over(tmp_path: Path) -> None:
-    fifo, folder = tarfile.TarInfo("pipe.jpg"), tarfile.TarInfo("cat")
-    fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
-    path = tmp_path / "a.tar"
-    path.write_bytes(make_tar({}, extra=[fifo, folder]))
-    assert list_members(path) == [ListedFile("pipe.jpg", 0, skip="not a regular file")]
-
-
-def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path) -> None:
-    """Checks that nothing vanishes without a word."""
     inner = make_tar({"1.jpg": b"one"}, extra=[make_link("2.jpg", "1.jpg"), make_link("3.jpg", "gone.jpg")])
     files = list_members(write_tar(tmp_path / "all.tar", {"cat.tar": inner}))
     assert [(file.path, file.size, file.skip) for file in files] == [
@@ -142,13 +130,41 @@ def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
+def test_special_members_and_links_in_a_zip_are_passed_over(tmp_path: Path) -> None:
+    fifo, folder = tarfile.TarInfo("pipe.jpg"), tarfile.TarInfo("cat")
+    fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
+    path = tmp_path / "a.tar"
+    path.write_bytes(make_tar({}, extra=[fifo, folder]))
+    assert list_members(path) == [ListedFile("pipe.jpg", 0, skip="not a regular file")]
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = zipfile.ZipInfo("cat/1.jpg")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "../../etc/passwd")
+        archive.writestr(zipfile.ZipInfo("cat/"), "")
+    assert list_members(path) == [ListedFile("cat/1.jpg", 0, skip="link in a zip archive")]
+
+
+def test_what_cannot_be_read_in_place_is_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("hole.jpg")
     info.type = tarfile.GNUTYPE_SPARSE
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     path = tmp_path / "a.tar"
-    path.write_bytes(bytes(header) + bytes(1024))
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
     assert refused(path) == f"{path} holds the sparse file 'hole.jpg', which cannot be read in place; unpack it."
+    path = write_zip(tmp_path / "lzma.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
+    assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
+    path = write_zip(tmp_path / "encrypted.zip", {"1.jpg": b"one"})
+    data = bytearray(path.read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+    assert refused(path) == f"{path} is encrypted; unpack it first."
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/1.jpg", b"x")
+        archive.infolist()[0].file_size = 2**64 - 1  # more than a plan's numbers hold
+    assert refused(path) == (
+        f"{path} is damaged or is not a valid archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
+    )
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -213,36 +229,6 @@ def test_names_that_a_zip_says_to_be_utf_8(tmp_path: Path, caplog) -> None:
     assert [member.path for member in list_members(path)] == ["café.jpg"]
 
 
-def test_folders_of_a_zip_with_backslashes_are_no_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    write_raw_zip(path, [b"pets\\", b"pets\\cat\\", b"pets\\cat\\1.jpg", b"dog/"])
-    assert [member.path for member in list_members(path)] == ["pets/cat/1.jpg"]
-
-
-def test_a_link_in_a_zip_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        info = zipfile.ZipInfo("cat/1.jpg")
-        info.external_attr = 0o120777 << 16
-        archive.writestr(info, "../../etc/passwd")
-        archive.writestr(zipfile.ZipInfo("cat/"), "")
-    assert list_members(path) == [ListedFile("cat/1.jpg", 0, skip="link in a zip archive")]
-
-
-def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"})
-    data = bytearray(path.read_bytes())
-    data[6] |= 1
-    data[data.index(b"PK\1\2") + 8] |= 1
-    path.write_bytes(data)
-    assert refused(path) == f"{path} is encrypted; unpack it first."
-
-
-def test_compression_that_cannot_be_read_in_place_is_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
-    assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
-
-
 HOSTILE = [
     *("../evil.jpg", "cat/../../evil.jpg", "/etc/evil.jpg", "C:\\evil.jpg", "c:evil.jpg"),
     *("..\\evil.jpg", "\\\\host\\evil.jpg"),
@@ -282,6 +268,9 @@ def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, targ
 def test_backslashes_are_folders(tmp_path: Path) -> None:
     assert [file.path for file in list_members(write_zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
     assert [file.path for file in list_members(write_tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
+    path = tmp_path / "a.zip"
+    write_raw_zip(path, [b"pets\\", b"pets\\cat\\", b"pets\\cat\\1.jpg", b"dog/"])
+    assert [member.path for member in list_members(path)] == ["pets/cat/1.jpg"]
 
 
 def test_a_truncated_tar_is_refused(tmp_path: Path) -> None:
@@ -309,9 +298,8 @@ def test_a_compressed_tar_that_was_cut_is_named(tmp_path: Path, suffix: str, pac
     plain, path = tmp_path / "a.tar", tmp_path / f"a.tar.{suffix}"
     write_tar(plain, FILES)
     path.write_bytes(pack(plain.read_bytes())[:-4])  # all members are there, and the end of the compressed file is not
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=rf"^{path} is damaged or is not a valid archive of its kind \("):
         unpack_tar(str(path), io.BytesIO())
-    assert str(caught.value).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
@@ -320,17 +308,6 @@ def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, dat
     path = tmp_path / name
     path.write_bytes(data)
     assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
-
-
-def test_a_size_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    """Checks a zip archive that promises 2^64 - 1 bytes, which no number of a plan holds."""
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("cat/1.jpg", b"x")
-        archive.infolist()[0].file_size = 2**64 - 1
-    assert refusal(DataError, list_members, tmp_path / "a.zip") == (
-        f"{tmp_path / 'a.zip'} is damaged or is not a valid archive of its kind "
-        f"(cat/1.jpg would have {2**64 - 1} bytes)."
-    )
 
 
 def make_mixed_tar(form: int) -> bytes:

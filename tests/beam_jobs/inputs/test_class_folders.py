@@ -9,26 +9,15 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.config import ShardConfig
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images
+from tests.beam_jobs.datasets import list_source, refuse_source
 from tests.beam_jobs.images import write_files, write_tar, write_zip
-from tests.refusals import refusal
-from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 MakeTree = Callable[..., Path]
 
 
-def list_source(source: Path, **options: Any) -> Listing:
-    return list_images(ShardConfig(str(source), "/out", **options))
-
-
 def get_meanings(listing: Listing) -> dict[str, tuple[str, str | None]]:
     return {ref.path: (ref.split, ref.label) for ref in sorted(listing.images)}
-
-
-def refused(kind: type[TfpipeError], source: Path, **options: Any) -> str:
-    return refusal(kind, list_source, source, **options)
 
 
 @pytest.fixture
@@ -42,10 +31,11 @@ def make_tree(tmp_path: Path) -> MakeTree:
 
 
 def test_class_folders(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("dog/1.jpg", "cat/1.jpg", "cat/2.png"))
-    assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
-    assert listing.label_names == ("cat", "dog")
-    assert (listing.name, listing.skipped, listing.unpack) == ("photos", Counter(), ())
+    source = make_tree("dog/1.jpg", "cat/1.jpg", "cat/2.png")
+    for listing in (list_source(source), list_source(f"{source}/")):
+        assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
+        assert listing.label_names == ("cat", "dog")
+        assert (listing.name, listing.skipped, listing.unpack) == ("photos", Counter(), ())
 
 
 @pytest.mark.parametrize(
@@ -65,26 +55,20 @@ def test_split_folders(make_tree: MakeTree, folder: str, split: str) -> None:
     assert get_meanings(list_source(make_tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
 
 
-def test_splits_beside_classes(make_tree: MakeTree) -> None:
+def test_splits_or_loose_images_beside_classes(make_tree: MakeTree, tmp_path: Path) -> None:
     source = make_tree("train/cat/1.jpg", "val/cat/2.jpg", "dog/3.jpg")
-    assert refused(DataError, source) == (
+    assert refuse_source(source) == (
         f"{source} holds 'train' beside 'dog': its folders must be all splits (train, validation, test) or all "
         "classes. Move what belongs to neither out of it."
     )
-
-
-def test_loose_images_beside_classes(make_tree: MakeTree) -> None:
-    source = make_tree("cat/1.jpg", "dog/2.jpg", "loose.jpg", "a.jpg")
-    assert refused(DataError, source) == (
+    source = write_files(tmp_path / "loose", dict.fromkeys(("cat/1.jpg", "dog/2.jpg", "loose.jpg", "a.jpg"), b""))
+    assert refuse_source(source) == (
         f"2 of 4 images in {source} lie in no class folder, such as a.jpg. Put every image into a class folder, or "
         "none."
     )
-    (source / "loose.jpg").unlink()
-    (source / "a.jpg").unlink()
-    assert list_source(source).label_names == ("cat", "dog")
 
 
-def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
+def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree, tmp_path: Path) -> None:
     """Checks that the user of a folder has to name the one inside it. Archives have no such names."""
     source = make_tree("all/cat/1.jpg", "all/dog/2.jpg")
     listing = list_source(source)
@@ -94,6 +78,11 @@ def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None
         f"{source}/all as the input."
     )
     assert list_source(source / "all").note == ""
+    write_tar(tmp_path / "in/flowers.tar", {"rose/1.jpg": b"x", "tulip/1.jpg": b"y"})
+    assert list_source(tmp_path / "in").note == (
+        "All images lie in flowers, so they have one class. If the 2 folders in it (rose, tulip) are the classes, name "
+        "the archive that holds them as the input."
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,14 +100,6 @@ def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None
 def test_a_folder_that_holds_all_others_is_named(make_tree: MakeTree, names: list[str], note: str) -> None:
     found = list_source(make_tree(*names)).note
     assert re.search(note, found) if note else not found
-
-
-def test_an_archive_that_holds_all_folders_is_named(tmp_path: Path) -> None:
-    write_tar(tmp_path / "in/flowers.tar", {"rose/1.jpg": b"x", "tulip/1.jpg": b"y"})
-    assert list_source(tmp_path / "in").note == (
-        "All images lie in flowers, so they have one class. If the 2 folders in it (rose, tulip) are the classes, name "
-        "the archive that holds them as the input."
-    )
 
 
 JPEG, OTHER = b"\xff\xd8\xff of an image", b"\x80\2 of another file"
@@ -168,20 +149,12 @@ def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form:
 def test_images_of_an_unknown_ending_stay(make_tree: MakeTree) -> None:
     """One image of an ending in a folder is enough: a broken one beside it is then named."""
     files = {"cat/1": JPEG, "cat/2": OTHER, "dog/1.a": JPEG, "dog/2.a": OTHER, "dog/3.b": OTHER, "fox/1.c": b""}
-    listing = list_source(write_files(make_tree(), files))
+    source = write_files(make_tree(), files)
+    listing = list_source(source)
     assert sorted(get_meanings(listing)) == ["cat/1", "cat/2", "dog/1.a", "dog/2.a", "fox/1.c"]
     assert listing.skipped == {"*.b": 1}
-
-
-def test_nothing_but_other_files(make_tree: MakeTree) -> None:
-    listing = list_source(make_tree("a.txt", "b/c.json"))
-    assert list(listing.images) == []
-    assert listing.skipped == {"*.txt": 1, "*.json": 1}
-
-
-def test_a_trailing_slash(make_tree: MakeTree) -> None:
-    source = make_tree("cat/1.jpg")
-    assert list_images(ShardConfig(f"{source}/", "/out")).name == "photos"
+    listing = list_source(write_files(source.with_name("others"), {"a.txt": b"", "b/c.json": b""}))
+    assert (list(listing.images), listing.skipped) == ([], {"*.txt": 1, "*.json": 1})
 
 
 def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
@@ -232,9 +205,7 @@ def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
     write_tar(source / "cat.tar", {"2.jpg": b"packed"})
     assert len(list_source(source).images) == 2
     write_tar(source / "cat.tar", {"1.jpg": b"packed"})
-    assert refused(DataError, source) == (
-        f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them."
-    )
+    assert refuse_source(source) == (f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them.")
 
 
 def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
@@ -244,6 +215,15 @@ def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
     listing = list_source(source, labels=str(labels))
     assert listing.label_names == ("zebra", "dog", "cat")
     assert get_meanings(listing)["dog/1.jpg"] == ("", "dog")
+    table = tmp_path / "t.csv"
+    table.write_text("image,label\na.jpg,2\nb.jpg,0\n")
+    names = tmp_path / "names.txt"
+    names.write_text("cat\ndog\nzebra\nhorse\n")
+    listing = list_source(table, labels=str(names))
+    assert listing.label_names == ("cat", "dog", "zebra", "horse")
+    assert get_meanings(listing) == {"a.jpg": ("", "zebra"), "b.jpg": ("", "cat")}
+    names.write_text("cat\ndog\n")
+    assert refuse_source(table, labels=str(names)) == f"{names} names 2 classes, but label 2 occurs."
 
 
 @pytest.mark.parametrize(
@@ -264,7 +244,7 @@ def test_wrong_label_file(make_tree: MakeTree, tmp_path: Path, text: str | None,
     if text is not None:
         path.write_text(text)
     tree = make_tree("dog/1.jpg", "café/2.jpg" if "é" in message else "cat/2.jpg")
-    assert refused(DataError, tree, labels=str(path)) == message.format(path=path)
+    assert refuse_source(tree, labels=str(path)) == message.format(path=path)
 
 
 def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None:
@@ -273,26 +253,8 @@ def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None
     latin1 = make_tree("dog/1.jpg", os.fsdecode(b"caf\xe9/2.jpg"))
     assert list_source(latin1, labels=str(path)).label_names == ("dog", "caf\udce9")
     path.write_bytes("dog\n".encode("utf-16"))
-    assert refused(DataError, make_tree("dog/1.jpg"), labels=str(path)) == (
+    assert refuse_source(make_tree("dog/1.jpg"), labels=str(path)) == (
         f"{path} must be a text in UTF-8, but has zeros. Save it anew with this encoding."
-    )
-
-
-def test_numeric_labels_get_their_names_from_the_file(tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    table.write_text("image,label\na.jpg,2\nb.jpg,0\n")
-    names = tmp_path / "labels.txt"
-    names.write_text("cat\ndog\nzebra\nhorse\n")
-    listing = list_source(table, labels=str(names))
-    assert listing.label_names == ("cat", "dog", "zebra", "horse")
-    assert get_meanings(listing) == {"a.jpg": ("", "zebra"), "b.jpg": ("", "cat")}
-    names.write_text("cat\ndog\n")
-    assert refused(DataError, table, labels=str(names)) == f"{names} names 2 classes, but label 2 occurs."
-
-
-def test_group_by_needs_a_table(make_tree: MakeTree) -> None:
-    assert refused(ConfigError, make_tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
-        "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
     )
 
 
@@ -306,7 +268,7 @@ def test_group_by_needs_a_table(make_tree: MakeTree) -> None:
 )
 def test_boxes_of_yolo_are_refused(make_tree: MakeTree, names: tuple[str, ...]) -> None:
     source = make_tree(*names)
-    assert refused(DataError, source) == (
+    assert refuse_source(source) == (
         f"{source} holds its images in folders `images` and *.txt files beside them, as YOLO's datasets do. Boxes are "
         "read from COCO's and Pascal VOC's files: export the dataset as one of these, or name the folder `images` as "
         "the input for the images without boxes."

@@ -12,21 +12,17 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import column_types, folder, pairs
 from beam_jobs.inputs.pairs import is_pairs
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images, make_dataset, read_records
+from tests.beam_jobs.datasets import list_source, make_dataset, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.export.datasets import describe_records
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.budget import Budget
 
 JPEG = make_jpeg(1)
-
-
-def list_pairs(source: Path, **options: Any) -> Listing:
-    return list_images(ShardConfig(str(source), "/out", **options))
 
 
 def looks_paired(source: Path, **options: Any) -> bool:
@@ -49,7 +45,7 @@ def get_rows(listing: Listing) -> dict[str, tuple[Any, ...]]:
 def test_a_tar_of_img2dataset_becomes_captions_and_columns(tmp_path: Path) -> None:
     first = make_pair("00000/000", "Größe ✓", url="http://a/1", width=7, score=1, error=None, tags=["a", "b"])
     second = make_pair("00000/001", "two\n", url="http://a/2", width=8, score=0.5, error=None, tags=[], exif={"a": 1})
-    listing = list_pairs(write_tar(tmp_path / "a.tar", {**first, **second}))
+    listing = list_source(write_tar(tmp_path / "a.tar", {**first, **second}))
     assert listing.extra == (
         *(FeatureSpec.make_text("caption"), FeatureSpec.make_text("url"), FeatureSpec("width", "int64", ())),
         *(FeatureSpec("score", "float", ()), FeatureSpec("tags", "bytes", None, kind="text")),
@@ -78,14 +74,14 @@ def test_records_hold_the_bytes_of_the_images_and_their_captions(tmp_path: Path,
 
 def test_classes_come_from_cls_files_or_from_json(tmp_path: Path) -> None:
     numbers = {"0.jpg": JPEG, "0.cls": b"2\n", "1.jpg": JPEG, "1.cls": b"0"}
-    listing = list_pairs(write_tar(tmp_path / "n.tar", numbers))
+    listing = list_source(write_tar(tmp_path / "n.tar", numbers))
     assert listing.label_names == ("0", "1", "2")
     assert {image.path: image.label for image in listing.images} == {"0.jpg": "2", "1.jpg": "0"}
     (tmp_path / "names.txt").write_text("owl\ncat\ndog\n")
-    listing = list_pairs(tmp_path / "n.tar", labels=str(tmp_path / "names.txt"))
+    listing = list_source(tmp_path / "n.tar", labels=str(tmp_path / "names.txt"))
     assert [image.label for image in listing.images] == ["dog", "owl"]
     named = {**make_pair("0", "x", label="cat"), **make_pair("1", "y", label="ant"), **make_captions("2")}
-    listing = list_pairs(write_tar(tmp_path / "t.tar", named))
+    listing = list_source(write_tar(tmp_path / "t.tar", named))
     assert [image.label for image in listing.images] == ["cat", "ant"]
     assert (listing.label_names, listing.skipped) == (("ant", "cat"), {"pair without a class": 1})
 
@@ -105,7 +101,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch) -> No
         **{"box.jpg": JPEG, "box.cls": b"\xff"},
         **{"two.jpg": JPEG, "two.png": JPEG, "two.npy": b"", "two.mask.png": b"", "two.seg.png": b"", "._two.jpg": b""},
     }
-    listing = list_pairs(write_tar(tmp_path / "a.tar", files))
+    listing = list_source(write_tar(tmp_path / "a.tar", files))
     assert get_rows(listing) == {"good.jpg": ("good",), "two.jpg": ("",)}
     assert listing.skipped == {
         "pair without an image KEY.jpg (KEY ends at the first dot)": 2,
@@ -132,7 +128,7 @@ def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch) -> None:
     write_tar(tmp_path / "00000.tar", many)
     write_tar(tmp_path / "00001.tar", make_pair("0", "other", m=0.5, n="text"))
     write_files(tmp_path, {"00000.parquet": b"x", "00000_stats.json": b"{}", "loose.jpg": JPEG})
-    listing = list_pairs(tmp_path, workers=2)
+    listing = list_source(tmp_path, workers=2)
     assert get_rows(listing) == {
         **{f"00000/{i}.jpg": (f"c{i}", [str(i)] if i > 2 else [], []) for i in range(5)},
         "00001/0.jpg": ("other", ["text"], [0.5]),
@@ -143,20 +139,22 @@ def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch) -> None:
         ("m", "float", None),
     ]
     assert listing.skipped == {"*.parquet": 1, "*.json": 1, "not in a tar file of pairs": 1}
-    assert list(list_pairs(tmp_path, workers=1).images) == list(listing.images)
+    assert list(list_source(tmp_path, workers=1).images) == list(listing.images)
 
 
-def test_splits_come_from_the_names_of_tars_or_their_folders(tmp_path: Path) -> None:
-    for name in ("train-000.tar", "val-000.tar"):
-        write_tar(tmp_path / "names" / name, make_captions("1"))
-    for name in ("train/0.tar", "test/0.tar"):
-        write_tar(tmp_path / "folders" / name, make_captions("1"))
-    for name in ("train-0.tar", "trainer-0.tar"):
-        write_tar(tmp_path / "none" / name, make_captions("1"))
-    splits = {
-        name: [image.split for image in list_pairs(tmp_path / name).images] for name in ("names", "folders", "none")
-    }
-    assert splits == {"names": ["train", "validation"], "folders": ["test", "train"], "none": ["", ""]}
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("train-000.tar", "val-000.tar"), ["train", "validation"]),
+        (("train/0.tar", "test/0.tar"), ["test", "train"]),
+        (("train-0.tar", "trainer-0.tar"), ["", ""]),
+    ],
+    ids=["names", "folders", "none"],
+)
+def test_splits_come_from_the_names_of_tars_or_their_folders(tmp_path: Path, names: list[str], splits: list[str]):
+    for name in names:
+        write_tar(tmp_path / name, make_captions("1"))
+    assert [image.split for image in list_source(tmp_path).images] == splits
 
 
 def test_pairs_are_recognized_by_looking(tmp_path: Path) -> None:
@@ -175,19 +173,18 @@ def test_pairs_are_recognized_by_looking(tmp_path: Path) -> None:
     assert looks_paired(tmp_path / "f")
     write_tar(tmp_path / "g" / "deep" / "0.tar", make_captions("1"))
     assert not looks_paired(tmp_path / "g")
-    with pytest.raises(ConfigError) as caught:
-        looks_paired(tmp_path / "d.zip", input_format="pairs")
-    assert str(caught.value) == f"`input_format` pairs needs a tar file or a folder of tar files, got {tmp_path}/d.zip."
+    message = f"`input_format` pairs needs a tar file or a folder of tar files, got {tmp_path}/d.zip."
+    assert refusal(ConfigError, looks_paired, tmp_path / "d.zip", input_format="pairs") == message
 
 
 def test_files_of_a_pair_may_lie_apart(tmp_path: Path, monkeypatch) -> None:
     files = [*make_captions(*map(str, range(40))).items()]
     random.Random(0).shuffle(files)
-    listing = list_pairs(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
+    listing = list_source(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
     assert get_rows(listing) == {f"{i}.jpg": (str(i),) for i in range(40)}
     monkeypatch.setattr(pairs, "_OPEN_PAIRS", 1)
     files = [("1.jpg", JPEG), ("2.jpg", JPEG), ("1.txt", b"late"), ("2.txt", b"late")]
-    listing = list_pairs(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
+    listing = list_source(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
     assert listing.skipped == {"pair without an image KEY.jpg (KEY ends at the first dot)": 2}
 
 
@@ -198,20 +195,24 @@ def test_pairs_with_equal_values_come_into_one_split(tmp_path: Path) -> None:
     make_dataset(source, tmp_path / "out", group_by="site", splits=splits)
     sites = [{record["site"][0] for record in read_records(tmp_path / "out", split)} for split in splits]
     assert (sites[0] & sites[1], len(sites[0] | sites[1])) == (set(), 8)
-    with pytest.raises(ConfigError) as caught:
-        list_pairs(source, group_by="host", splits=splits)
-    assert str(caught.value) == f"`group_by` must name a column of {source}, got 'host'."
+    message = f"`group_by` must name a column of {source}, got 'host'."
+    assert refuse_source(source, ConfigError, group_by="host", splits=splits) == message
 
 
 def test_odd_values_are_kept(tmp_path: Path) -> None:
     values = {"caption": 7, "big": 2**63, "huge": 10**400, "flag": True, "mixed": [1, "a"], "deep": [[1]]}
-    listing = list_pairs(write_tar(tmp_path / "a.tar", {"1.jpg": JPEG, "1.json": json.dumps(values).encode()}))
+    listing = list_source(write_tar(tmp_path / "a.tar", {"1.jpg": JPEG, "1.json": json.dumps(values).encode()}))
     assert get_rows(listing) == {"1.jpg": ("7", str(2**63), str(10**400), 1, ["1", "a"], "[[1]]")}
+    files = {f"{k}.{end}": data for k in (1, 2) for end, data in (("jpg", JPEG), ("txt", b"words"))}
+    files["1.json"] = b'{"caption": null, "text": "words"}'
+    files["2.json"] = b'{"caption": "others", "text": "words"}'
+    listing = list_source(write_tar(tmp_path / "b.tar", files))
+    assert get_rows(listing) == {"1.jpg": ("", "words"), "2.jpg": ("words", "words")}
 
 
 def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(pairs, "_MAX_COLUMNS", 2)
-    assert refusal(DataError, list_pairs, write_tar(tmp_path / "a.tar", make_pair("1", "x", a=1, b=2))) == (
+    assert refuse_source(write_tar(tmp_path / "a.tar", make_pair("1", "x", a=1, b=2))) == (
         "The .json files of pairs must have at most 2 different names, but 'b' is one more. Leave these files out of "
         "the tars, or use `input_format` tree."
     )
@@ -220,36 +221,27 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("rows", "txt", "in_json", "note"),
     [
-        pytest.param([{"caption": "Größe"}, {"caption": ""}], ["Größe", ""], [{}, {}], None, id="caption"),
-        pytest.param(
-            [{"caption": "a\n"}, {"caption": "b", "text": "c"}],
-            ["a\n", "b"],
+        ([{"caption": "Größe"}, {"caption": ""}], ["Größe", ""], [{}, {}], None),
+        (
+            *([{"caption": "a\n"}, {"caption": "b", "text": "c"}], ["a\n", "b"]),
             [{"caption": "a\n", "text": ""}, {"text": "c"}],
             "The .txt files hold the caption of each record. In .json: text.",
-            id="caption and text",
         ),
-        pytest.param(
-            [{"text": "a"}, {"text": "b\n"}],
-            ["a", "b\n"],
-            [{"text": "a", "caption": None}, {"text": "b\n", "caption": None}],
-            None,
-            id="text",
+        (
+            *([{"text": "a"}, {"text": "b\n"}], ["a", "b\n"]),
+            *([{"text": "a", "caption": None}, {"text": "b\n", "caption": None}], None),
         ),
-        pytest.param(
-            [{"caption": ["a", "b"]}, {"caption": ["c"]}],
-            ["a", "c"],
+        (
+            *([{"caption": ["a", "b"]}, {"caption": ["c"]}], ["a", "c"]),
             [{"caption": ["a", "b"]}, {"caption": ["c"]}],
             "The .txt files hold the first caption of each record. In .json: all.",
-            id="several",
         ),
-        pytest.param(
-            [{"prompt": "a"}, {"prompt": "b"}],
-            [],
-            [{"prompt": "a"}, {"prompt": "b"}],
+        (
+            *([{"prompt": "a"}, {"prompt": "b"}], [], [{"prompt": "a"}, {"prompt": "b"}]),
             "No text is named caption or text, so there are no .txt files. In .json: prompt.",
-            id="prompt",
         ),
     ],
+    ids=["caption", "caption and text", "text", "several", "prompt"],
 )
 def test_captions_leave_as_txt_and_come_back(tmp_path, rows, txt, in_json, note):
     names = sorted({name for row in rows for name in row})
@@ -268,11 +260,3 @@ def test_captions_leave_as_txt_and_come_back(tmp_path, rows, txt, in_json, note)
     assert describe_records(tmp_path / "again", "train") == describe_records(tmp_path / "made", "train")
     schemas = [load_manifest(str(tmp_path / name)).schema for name in ("made", "again")]
     assert schemas[0] == schemas[1]
-
-
-def test_a_null_in_json_says_that_the_txt_is_a_copy(tmp_path: Path) -> None:
-    files = {f"{k}.{end}": data for k in (1, 2) for end, data in (("jpg", JPEG), ("txt", b"words"))}
-    files["1.json"] = b'{"caption": null, "text": "words"}'
-    files["2.json"] = b'{"caption": "others", "text": "words"}'
-    listing = list_pairs(write_tar(tmp_path / "a.tar", files))
-    assert get_rows(listing) == {"1.jpg": ("", "words"), "2.jpg": ("words", "words")}

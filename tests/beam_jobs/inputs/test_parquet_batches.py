@@ -8,11 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.parquet_rows import read_batches
-from tests.beam_jobs.datasets import list_images
-from tests.refusals import refusal
-from tfpipe.errors import DataError
+from tests.beam_jobs.datasets import refuse_source
 from tfpipe.system.budget import Budget, OverBudget
 
 LONG = "x" * (1 << 20)
@@ -71,7 +68,7 @@ def test_a_small_table_that_decodes_to_gigabytes_is_refused(tmp_path: Path, rows
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"image": ["a.jpg"] * rows, "more": column}), path, compression="zstd")
     assert path.stat().st_size < 2000
-    assert refusal(DataError, list_images, ShardConfig(str(path), "/out")) == (
+    assert refuse_source(path) == (
         f"{path} decodes to more than 200 times its bytes, as if it were made to fill the memory. Write it anew "
         "without repeated values, if it is meant so."
     )

@@ -19,7 +19,7 @@ from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards import output_dir
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import list_images, make_dataset, read_quarantine, read_records
+from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.export.datasets import describe_records
@@ -120,7 +120,7 @@ def test_hugging_faces_arrays_say_their_shapes(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(path)
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
-    assert str(list_images(ShardConfig(str(path), "/out")).make_schema()["latents"].tensor) == "float32 [?, 3]"
+    assert str(list_source(path).make_schema()["latents"].tensor) == "float32 [?, 3]"
 
 
 def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
@@ -138,14 +138,11 @@ def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
         ("t/00001005", f"{must} lists of 1 and 2 values"),
     ]
     assert (manifest.quarantined, manifest.splits["train"].records) == (4, 1002)
-
-
-def test_another_dtype_in_another_file_is_quarantined(tmp_path: Path) -> None:
     write_latents(tmp_path / "in/a.parquet", make_latents(4))
     doubles = pyarrow.array(make_latents(2), pyarrow.list_(pyarrow.list_(pyarrow.float64())))
     write_table(tmp_path / "in/b.parquet", {"id": [7, 8], "latents": doubles})
-    make_dataset(tmp_path / "in", tmp_path / "out")
-    assert read_reasons(tmp_path / "out") == [
+    make_dataset(tmp_path / "in", tmp_path / "other")
+    assert read_reasons(tmp_path / "other") == [
         (f"b/0000000{k}", "feature 'latents' must be float32 [2, 3], got float64 [2, 3]") for k in (1, 2)
     ]
 
@@ -233,7 +230,7 @@ def test_a_tensor_beside_an_image_that_does_not_fit_is_quarantined(tmp_path: Pat
         ("b/00000003", "feature 'latents' must be float32 [2, 3], got float32 [1, 1]")
     ]
     write_table(tmp_path / "in/a.parquet", {"image": images, "latents": latents})
-    assert refuse(tmp_path / "in") == (
+    assert refuse_source(tmp_path / "in") == (
         f"Every file of {tmp_path / 'in'} must hold the same tensors, but one has none, one latents."
     )
 
@@ -245,49 +242,40 @@ def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> Non
     assert not is_table_input(ShardConfig(str(tmp_path / "in"), "/out"))
 
 
-def test_nan_can_be_refused(tmp_path: Path) -> None:
+def test_nan_can_be_refused_also_in_a_finished_shard(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
     assert make_dataset(path, tmp_path / "out").splits["train"].tensors["latents"].nan_records == 1
-    with pytest.raises(DataError) as caught:
-        make_dataset(path, tmp_path / "refused", refuse_nan=True)
-    assert str(caught.value) == "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."
-
-
-def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
-    path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
-    config = ShardConfig(str(path), str(tmp_path / "out"))
+    message = "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."
+    assert refusal(DataError, make_dataset, path, tmp_path / "refused", refuse_nan=True) == message
+    config = ShardConfig(str(path), str(tmp_path / "finished"))
     with open_work_dir(config, plan_shards(config)) as work:
         header = work.read_header()
         assert not write_shard(work, header, 0).kept
         assert write_shard(work, header, 0).kept
-        with pytest.raises(DataError) as caught:
-            write_shard(work, replace(header, refuse_nan=True), 0)
-    assert str(caught.value) == "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."
-
-
-def refuse(source: Path, **options: Any) -> str:
-    return refusal((ConfigError, DataError), list_images, ShardConfig(str(source), "/out", **options))
+        assert refusal(DataError, write_shard, work, replace(header, refuse_nan=True), 0) == message
 
 
 def test_options_and_columns_must_fit(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", make_latents(), raw=[b"x"] * COUNT)
-    assert refuse(path) == (
+    assert refuse_source(path) == (
         f"{path}: column 'raw' holds bytes, which do not say what they are. Give their dtype and shape with `tensors`, "
         "as in raw=float16[4,64,64]. If they are images, name the column 'image'."
     )
-    assert refuse(path, tensors=("id=int64[]",)) == ("`tensors` must name columns of tensors (latents, raw), got 'id'.")
+    message = "`tensors` must name columns of tensors (latents, raw), got 'id'."
+    assert refuse_source(path, ConfigError, tensors=("id=int64[]",)) == message
     form = tfpipe.format.image_form.ImageForm(square=8, encoding="raw")
-    assert refuse(path, form=form) == f"`encoding` changes images, and {path} has none. Leave it out."
-    images = write_parquet(tmp_path / "i.parquet", [make_jpeg(1)])
-    assert refuse(images, tensors=("x=int8[1]",)) == f"`tensors` needs Parquet files without images, got {images}."
-    write_files(tmp_path / "folder", {"a/1.jpg": make_jpeg(1)})
-    assert refuse(tmp_path / "folder", tensors=("x=int8[1]",)) == (
-        f"`tensors` needs Parquet files without images, got {tmp_path / 'folder'}."
-    )
+    message = f"`encoding` changes images, and {path} has none. Leave it out."
+    assert refuse_source(path, ConfigError, form=form) == message
+    images, folder = write_parquet(tmp_path / "i.parquet", [make_jpeg(1)]), tmp_path / "folder"
+    write_files(folder, {"a/1.jpg": make_jpeg(1)})
+    for source in (images, folder):
+        message = f"`tensors` needs Parquet files without images, got {source}."
+        assert refuse_source(source, ConfigError, tensors=("x=int8[1]",)) == message
     path = write_table(tmp_path / "u.parquet", {"x": pyarrow.array([[1]], pyarrow.list_(pyarrow.uint64()))})
-    assert refuse(path).endswith("got uint64.")
+    assert refuse_source(path).endswith("got uint64.")
     path = write_table(tmp_path / "r.parquet", {"seed": [[1]]})
-    assert refuse(path) == f"{path}: a batch has something else of the name 'seed'. Give the column another name."
+    message = f"{path}: a batch has something else of the name 'seed'. Give the column another name."
+    assert refuse_source(path) == message
 
 
 @pytest.mark.parametrize(
@@ -306,4 +294,4 @@ def test_a_type_must_be_valid(text: str, message: str) -> None:
 def test_all_files_hold_images_or_none_does(tmp_path: Path) -> None:
     write_latents(tmp_path / "in/b.parquet", make_latents(), image=[{"bytes": make_jpeg(1), "path": None}] * COUNT)
     write_latents(tmp_path / "in/c.parquet", make_latents())
-    assert refuse(tmp_path / "in") == f"Every file of {tmp_path / 'in'} must hold images, or none may."
+    assert refuse_source(tmp_path / "in") == f"Every file of {tmp_path / 'in'} must hold images, or none may."

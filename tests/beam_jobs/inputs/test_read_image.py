@@ -45,7 +45,7 @@ def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Pa
     assert data_by_name == FILES
 
 
-def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_that_is_cut_off_is_unreadable(tmp_path: Path) -> None:
     missing = "cannot be read: No such file or directory"
     assert unreadable(tmp_path, ImageRef("gone.jpg")) == missing
     assert unreadable(tmp_path, ImageRef("x", 5, ImageLocation("gone.tar", 0))) == missing
@@ -53,9 +53,6 @@ def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert unreadable(tmp_path, ImageRef("loop")) == "cannot be read: Too many levels of symbolic links"
     assert unreadable(tmp_path, ImageRef("a" * 300)) == "cannot be read: File name too long"
-
-
-def test_a_member_that_is_cut_off_is_unreadable(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", FILES)
     ref = list_refs(path)["a.jpg"]
     os.truncate(path, ref.location.offset + 100)
@@ -67,22 +64,24 @@ def write_and_list_zip(tmp_path: Path, method: int = zipfile.ZIP_DEFLATED) -> tu
     return path, bytearray(path.read_bytes()), list_refs(path)["a.jpg"]
 
 
-def test_a_zip_that_changed_is_unreadable(tmp_path: Path) -> None:
-    path, data, ref = write_and_list_zip(tmp_path)
-    data[0] = 0
-    path.write_bytes(data)
-    assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
-    path.write_bytes(b"")
-    assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
+CHANGED = "the archive has changed or is damaged here"
 
 
-def test_damaged_deflate_is_unreadable(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (0, 0, CHANGED),
+        (None, 0, CHANGED),
+        (35, 0xFF, "the archive is damaged here (Error -3 while decompressing data: invalid block type)"),
+    ],
+    ids=["another header", "empty", "damaged deflate"],
+)
+def test_a_zip_that_changed_is_unreadable(tmp_path: Path, at: int | None, value: int, reason: str) -> None:
     path, data, ref = write_and_list_zip(tmp_path)
-    data[35] = 0xFF
-    path.write_bytes(data)
-    assert unreadable(tmp_path, ref) == (
-        "cannot be read: the archive is damaged here (Error -3 while decompressing data: invalid block type)"
-    )
+    if at is not None:
+        data[at] = value
+    path.write_bytes(b"" if at is None else data)
+    assert unreadable(tmp_path, ref) == f"cannot be read: {reason}"
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -1,6 +1,5 @@
 """CSV, JSONL and Parquet manifests: the meaning of every cell, and a message for every mistake."""
 
-import csv
 import datetime
 import decimal
 import json
@@ -19,48 +18,28 @@ from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import (
-    list_images,
+    list_source,
     make_dataset,
     parse_with_tensorflow,
     read_images,
     read_quarantine,
     read_records,
+    refuse_source,
 )
 from tests.beam_jobs.images import make_jpeg, write_files
-from tests.beam_jobs.inputs.parquet_files import write_parquet
+from tests.beam_jobs.inputs.parquet_files import write_parquet, write_table
 from tests.refusals import refusal
-from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.schema import FeatureSpec
 
 LONG = (64 << 20) + 1
+NESTED = ", row 1: the row cannot be read: it is nested more than 100 levels deep."
 KINDS = ("csv", "jsonl", "parquet")
 WriteRows = Callable[..., Path]
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*dict.fromkeys(name for row in rows for name in row)])
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
-    elif path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def list_table(path: Path, **options: Any) -> Listing:
-    return list_images(ShardConfig(str(path), "/out", **options))
-
-
 def list_rows(path: Path, rows: list[dict[str, Any]], **options: Any) -> Listing:
-    return list_table(write_table(path, rows), **options)
-
-
-def refused(path: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
-    return refusal(kind, list_table, path, **options)
+    return list_source(write_table(path, rows), **options)
 
 
 def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
@@ -73,24 +52,31 @@ def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
         write_table(folder / f"{name}.parquet", part)
         write_table(tmp_path / f"photos-{name}.csv", part)
     (folder / "_SUCCESS.parquet").write_bytes(b"")
-    for listing in [list_table(folder), list_table(tmp_path / "photos-*.csv")]:
+    for listing in [list_source(folder), list_source(tmp_path / "photos-*.csv")]:
         assert list(listing.images) == list(whole.images)
         assert (listing.name, listing.root, listing.extra) == ("photos", str(tmp_path), whole.extra)
-    assert list_table(tmp_path / "[p]hotos-part-?.csv").name == tmp_path.name
+    assert list_source(tmp_path / "[p]hotos-part-?.csv").name == tmp_path.name
 
 
-def test_a_fault_names_the_file_and_its_row(tmp_path: Path) -> None:
+def test_faults_name_the_file_and_the_row(tmp_path: Path) -> None:
     write_table(tmp_path / "t-1.csv", [{"image": "1.jpg"}])
     write_table(tmp_path / "t-2.csv", [{"image": "2.jpg"}, {"image": ""}])
-    assert refused(tmp_path / "t-*.csv") == f"{tmp_path}/t-2.csv, row 2: 'image' must be a path, got None."
+    assert refuse_source(tmp_path / "t-*.csv") == f"{tmp_path}/t-2.csv, row 2: 'image' must be a path, got None."
     write_table(tmp_path / "n-1.jsonl", [{"image": "1.jpg", "n": 1}])
     write_table(tmp_path / "n-2.jsonl", [{"image": "2.jpg", "n": "x"}])
-    assert refused(tmp_path / "n-*.jsonl") == (
+    assert refuse_source(tmp_path / "n-*.jsonl") == (
         f"{tmp_path}/n-2.jsonl, row 1: column 'n' must hold numbers or texts of one kind, or lists of them, got 'x'."
     )
-    assert refused(tmp_path / "m-*.jsonl") == (
+    assert refuse_source(tmp_path / "m-*.jsonl") == (
         f"At least one table must fit the pattern {tmp_path}/m-*.jsonl, but no file of {tmp_path} does."
     )
+    for k in range(2):
+        (tmp_path / f"t-{k}.jsonl").write_text('{"image": "1", "x": 1}\n\n[]\n{"image": "1", "x": "%s"}\n' % ("a" * k))
+    assert refuse_source(tmp_path / "t-*.jsonl").splitlines() == [
+        f"{tmp_path}/t-*.jsonl has 2 faults:",
+        f"- {tmp_path}/t-0.jsonl, row 2: must be a JSON object, got list. So does row 2 of {tmp_path}/t-1.jsonl.",
+        f"- {tmp_path}/t-0.jsonl, row 3: column 'x' must hold numbers or texts of one kind, or lists of them, got ''.",
+    ]
 
 
 @pytest.fixture(params=KINDS)
@@ -149,7 +135,7 @@ def test_boxes_can_be_given_by_lists(table: Path) -> None:
     assert (ref.boxes, ref.box_labels) == (((0.25, 0.5, 0.75, 1),), (4,))
     two = {"xmin": [0.0, 0.25], "ymin": [0.5, 0.0], "xmax": [0.5, 1.0], "ymax": [1.0, 0.25], "box_label": [7, 0]}
     none: dict[str, Any] = {"xmin": [], "ymin": [], "xmax": [], "ymax": [], "box_label": []}
-    first, second = list_table(write_table(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
+    first, second = list_source(write_table(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
     assert (first.boxes, first.box_labels) == (((0.0, 0.5, 0.5, 1.0), (0.25, 0.0, 1.0, 0.25)), (7, 0))
     assert (second.boxes, second.box_labels) == ((), ())
 
@@ -184,7 +170,7 @@ def test_group_by_names_a_column(table: Path) -> None:
     listing = list_rows(table, rows, group_by="who", splits={"a": 1.0})
     assert [ref.group for ref in listing.images] == ["p0", "p1", "p0"]
     assert listing.extra == (FeatureSpec("who", "bytes", ()),)
-    assert refused(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
+    assert refuse_source(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
         f"`group_by` must name a column of {table}, got 'whom'."
     )
 
@@ -200,7 +186,7 @@ def test_parquet_keeps_kinds_that_text_cannot_tell(tmp_path: Path) -> None:
         "tags": pyarrow.array([["a", "b"], []]),
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    listing = list_table(path)
+    listing = list_source(path)
     assert [(spec.name, spec.dtype, spec.shape) for spec in listing.extra] == [
         ("raw", "bytes", ()),
         ("small", "int64", ()),
@@ -219,7 +205,7 @@ def test_structs_and_lists_of_lists_are_json_in_every_table(tmp_path: Path, kind
     if kind == "embedded":
         images = [make_jpeg(k) for k in range(2)]
         columns = {name: [row[name] for row in rows] for name in ("objects", "corners")}
-        listing = list_table(write_parquet(tmp_path / "t.parquet", images, **columns))
+        listing = list_source(write_parquet(tmp_path / "t.parquet", images, **columns))
     else:
         listing = list_rows(tmp_path / f"t.{kind}", rows)
     assert [(spec.name, spec.dtype, spec.shape) for spec in listing.extra] == [
@@ -235,15 +221,18 @@ def test_times_and_decimals_of_parquet_are_text(tmp_path: Path) -> None:
     when, price = datetime.datetime(2020, 1, 2, 3), decimal.Decimal("1.50")
     columns = {"image": ["1.jpg"], "when": [when], "day": [when.date()], "price": [price]}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
-    (ref,) = list_table(tmp_path / "t.parquet").images
+    (ref,) = list_source(tmp_path / "t.parquet").images
     assert ref.extra == ("2020-01-02 03:00:00", "2020-01-02", "1.50")
 
 
-def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
+def test_a_byte_order_mark_quotes_short_rows_and_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfimage,note\r\n"a,b.jpg","two\nlines"\r\nc.jpg\r\n')
-    listing = list_table(path)
+    listing = list_source(path)
     assert [(ref.path, ref.extra) for ref in listing.images] == [("a,b.jpg", (["two\nlines"],)), ("c.jpg", ([],))]
+    path = tmp_path / "t.ndjson"
+    path.write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n\n{"image": "b.jpg"}')
+    assert [ref.path for ref in list_source(path).images] == ["a.jpg", "b.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -258,21 +247,15 @@ def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) 
 )
 def test_a_csv_of_pandas_of_a_spreadsheet_and_by_hand(tmp_path: Path, text: str, columns: list[str]) -> None:
     (tmp_path / "t.csv").write_bytes(text.encode())
-    listing = list_table(tmp_path / "t.csv")
+    listing = list_source(tmp_path / "t.csv")
     assert [(ref.path, ref.label) for ref in listing.images] == [("1.jpg", "cat"), ("2.jpg", "dog")]
     assert listing.label_names == ("cat", "dog")
     assert [spec.name for spec in listing.extra] == columns
 
 
-def test_jsonl_may_have_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "t.ndjson"
-    path.write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n\n{"image": "b.jpg"}')
-    assert [ref.path for ref in list_table(path).images] == ["a.jpg", "b.jpg"]
-
-
 def test_paths_lead_below_the_table(write_jsonl: WriteRows, tmp_path: Path) -> None:
     inside = [f"{tmp_path}//x/../1.jpg", f"../{tmp_path.name}/2.jpg", "..3.jpg", "x/../4.jpg"]
-    listing = list_table(write_jsonl(*({"image": path} for path in inside)), allow_missing=True)
+    listing = list_source(write_jsonl(*({"image": path} for path in inside)), allow_missing=True)
     paths = [f"{tmp_path}/1.jpg", f"../{tmp_path.name}/2.jpg", "..3.jpg", "4.jpg"]
     assert [ref.path for ref in listing.images] == paths
 
@@ -288,39 +271,35 @@ def test_paths_lead_below_the_table(write_jsonl: WriteRows, tmp_path: Path) -> N
     ],
 )
 def test_a_path_outside_of_the_folder_is_refused(write_jsonl: WriteRows, tmp_path: Path, path: str, shown: str) -> None:
-    message = (
-        f"row 2: a path must lead below {tmp_path}, got {shown}. Name the folder of all images and masks with "
-        "`image_root`."
-    )
-    table = write_jsonl({"image": "0.jpg"}, {"image": path})
-    assert refused(table, allow_missing=True) == f"{table}, {message}"
-    table = write_jsonl({"image": "0.jpg", "mask": "0.png"}, {"image": "1.jpg", "mask": path})
-    assert refused(table, allow_missing=True) == f"{table}, {message}"
-    table = write_jsonl({"images": ["0.jpg"]}, {"images": ["1.jpg", path]})
-    assert refused(table, allow_missing=True) == f"{table}, {message}"
+    for rows in (
+        [{"image": "0.jpg"}, {"image": path}],
+        [{"image": "0.jpg", "mask": "0.png"}, {"image": "1.jpg", "mask": path}],
+        [{"images": ["0.jpg"]}, {"images": ["1.jpg", path]}],
+    ):
+        assert refuse_source(write_jsonl(*rows), allow_missing=True) == (
+            f"{tmp_path}/t.jsonl, row 2: a path must lead below {tmp_path}, got {shown}. Name the folder of all images "
+            "and masks with `image_root`."
+        )
 
 
 def test_the_option_names_another_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {"photos/a/1.jpg": make_jpeg(1), "photos/2.jpg": make_jpeg(2)})
     (tmp_path / "tables").mkdir()
     table = write_table(tmp_path / "tables/t.csv", [{"image": "a/1.jpg"}, {"image": f"{tmp_path}/photos/2.jpg"}])
-    listing = list_table(table, image_root=f"{tmp_path}/photos")
+    listing = list_source(table, image_root=f"{tmp_path}/photos")
     assert listing.root == f"{tmp_path}/photos"
     assert [(ref.path, ref.size) for ref in listing.images] == [
         ("a/1.jpg", len(make_jpeg(1))),
         (f"{tmp_path}/photos/2.jpg", len(make_jpeg(2))),
     ]
     outside = write_table(table, [{"image": "../tables/t.csv"}])
-    assert refused(outside, image_root=f"{tmp_path}/photos").startswith(
+    assert refuse_source(outside, image_root=f"{tmp_path}/photos").startswith(
         f"{table}, row 1: a path must lead below {tmp_path}/photos, got ../tables/t.csv."
     )
-    assert len(list_table(outside, image_root="/tmp/..", allow_missing=True).images) == 1
-
-
-def test_the_folder_of_images_is_for_tables_of_names(tmp_path: Path) -> None:
-    table = write_parquet(tmp_path / "t.parquet", [make_jpeg(1)])
-    assert refused(table, ConfigError, image_root="/") == (
-        f"`image_root` is for tables that name files, and {table} holds the images. Leave it out."
+    assert len(list_source(outside, image_root="/tmp/..", allow_missing=True).images) == 1
+    embedded = write_parquet(tmp_path / "t.parquet", [make_jpeg(1)])
+    assert refuse_source(embedded, ConfigError, image_root="/") == (
+        f"`image_root` is for tables that name files, and {embedded} holds the images. Leave it out."
     )
 
 
@@ -334,7 +313,7 @@ def test_the_folder_of_images_is_for_tables_of_names(tmp_path: Path) -> None:
 )
 def test_an_address_with_a_secret_is_refused_without_showing_it(write_jsonl: WriteRows, url: str, shown: str) -> None:
     table = write_jsonl({"image": "0.jpg"}, {"image": url})
-    assert refused(table, image_root="/", allow_missing=True) == (
+    assert refuse_source(table, image_root="/", allow_missing=True) == (
         f"{table}, row 2: the address of a file must have no password and no query, which are secrets, got {shown}. "
         "Name the object alone, as in s3://BUCKET/NAME."
     )
@@ -370,7 +349,7 @@ SPLIT = "A split's name must be letters, digits and underscores and begin with a
 )
 def test_a_wrong_cell_is_refused(write_jsonl: WriteRows, row: dict[str, Any], message: str) -> None:
     path = write_jsonl(row)
-    assert refused(path) == f"{path}, {message}"
+    assert refuse_source(path) == f"{path}, {message}"
 
 
 @pytest.mark.parametrize(
@@ -390,7 +369,7 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
     shown = ", ".join(
         str(v[0] if isinstance(v, list) else v) for v in (box["xmin"], box["ymin"], box["xmax"], box["ymax"])
     )
-    assert refused(path) == (
+    assert refuse_source(path) == (
         f"{path}, row 2: a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and "
         f"0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = {shown}."
         f"{' Pixels need the columns `width` and `height`.' * (wrong == {'ymax': 10**400})}"
@@ -413,14 +392,13 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
             [{"image": "1"}, {"image": "2", "more": 1}],
             "{path}, row 2: column 'more' is not in the first row; every row needs the same columns.",
         ),
-        ([], "{path} holds no rows."),
         ([{"image": "1", **{f"c{k}": k for k in range(4096)}}], "{path} must have at most 4,096 columns, got 4,097."),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_a_wrong_table_is_refused(write_jsonl: WriteRows, rows: list[dict[str, Any]], message: str) -> None:
     path = write_jsonl(*rows)
-    assert refused(path) == message.format(path=path)
+    assert refuse_source(path) == message.format(path=path)
 
 
 def test_all_faults_of_a_table_come_in_one_list(tmp_path: Path) -> None:
@@ -460,20 +438,10 @@ def test_all_faults_of_a_table_come_in_one_list(tmp_path: Path) -> None:
 
 def test_a_fault_of_many_rows_is_told_once(write_jsonl: WriteRows) -> None:
     path = write_jsonl(*({"image": "1", "label": k + 0.5} for k in range(9)), *({"image": 7},) * 2)
-    assert refused(path).splitlines() == [
+    assert refuse_source(path).splitlines() == [
         f"{path} has 2 faults:",
         f"- {path}, row 1: 'label' must be a name or a number from 0, got 0.5. So do rows 2, 3, 4, 5 and 4 more.",
         f"- {path}, row 10: 'image' must be a path, got 7. So does row 11.",
-    ]
-
-
-def test_faults_of_two_files_name_the_file(tmp_path: Path) -> None:
-    for k in range(2):
-        (tmp_path / f"t-{k}.jsonl").write_text('{"image": "1", "x": 1}\n\n[]\n{"image": "1", "x": "%s"}\n' % ("a" * k))
-    assert refused(tmp_path / "t-*.jsonl").splitlines() == [
-        f"{tmp_path}/t-*.jsonl has 2 faults:",
-        f"- {tmp_path}/t-0.jsonl, row 2: must be a JSON object, got list. So does row 2 of {tmp_path}/t-1.jsonl.",
-        f"- {tmp_path}/t-0.jsonl, row 3: column 'x' must hold numbers or texts of one kind, or lists of them, got ''.",
     ]
 
 
@@ -481,25 +449,25 @@ def test_faults_of_two_files_name_the_file(tmp_path: Path) -> None:
 def test_numbers_that_no_class_has_are_no_labels(tmp_path: Path, label: str) -> None:
     for other in ("0", "cat"):
         (tmp_path / "t.csv").write_text(f"image,label\n1.jpg,{other}\n2.jpg,{label}\n")
-        assert refused(tmp_path / "t.csv").startswith(
+        assert refuse_source(tmp_path / "t.csv").startswith(
             f"{tmp_path}/t.csv, row 2: 'label' must be a name or a number from 0, got {label!r}. "
         )
     (tmp_path / "names.txt").write_text(f"{label}\ncat\n")
-    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"))
+    listing = list_source(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"))
     assert [ref.label for ref in listing.images] == ["cat", label]
 
 
 @pytest.mark.parametrize("label", "1st 1x 1.2.3 1e3 - 1-2 None Inf Nan inf ١".split())
 def test_names_may_look_like_numbers(tmp_path: Path, label: str) -> None:
     (tmp_path / "t.csv").write_text(f"image,label\n1.jpg,{label}\n")
-    assert list_table(tmp_path / "t.csv").label_names == (label,)
+    assert list_source(tmp_path / "t.csv").label_names == (label,)
 
 
 def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("image,label\n1.jpg,0012345678905\n2.jpg,0002345678905\n")
-    assert list_table(tmp_path / "t.csv").label_names == ("0002345678905", "0012345678905")
+    assert list_source(tmp_path / "t.csv").label_names == ("0002345678905", "0012345678905")
     (tmp_path / "t.csv").write_text("image,label\n1.jpg,0012345678905\n2.jpg,12345678905\n")
-    assert refused(tmp_path / "t.csv") == (
+    assert refuse_source(tmp_path / "t.csv") == (
         f"{tmp_path}/t.csv: labels must be different numbers or the same text, got '0012345678905' and '12345678905'."
     )
 
@@ -553,22 +521,22 @@ def test_numbers_are_names_before_they_are_places(tmp_path: Path, names: str, la
         (by_dataset, {"known_labels": tuple(names.split())}),
     ):
         if isinstance(expected, str):
-            listing = list_table(tmp_path / "t.csv", **options)
+            listing = list_source(tmp_path / "t.csv", **options)
             assert [ref.label for ref in listing.images] == expected.split(), options
             assert listing.label_names[: len(names.split())] == tuple(names.split())
         else:
-            refused(tmp_path / "t.csv", **options)
+            refuse_source(tmp_path / "t.csv", **options)
 
 
 def test_a_number_that_could_be_two_classes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("image,label\n0.jpg,1\n1.jpg,2\n")
     advice = "Write the labels as the classes are named, or give a file with all names, new ones too, as `labels`."
-    assert refused(tmp_path / "t.csv", known_labels=("01", "02", "03")) == (
+    assert refuse_source(tmp_path / "t.csv", known_labels=("01", "02", "03")) == (
         "The dataset names classes by numbers, so each label must be one of these names; '1' is none, and could mean "
         f"'01' or '02'. {advice}"
     )
     (tmp_path / "names.txt").write_text("1\n3\n")
-    assert refused(tmp_path / "t.csv", labels=str(tmp_path / "names.txt")) == (
+    assert refuse_source(tmp_path / "t.csv", labels=str(tmp_path / "names.txt")) == (
         f"{tmp_path}/names.txt names classes by numbers, so each label must be one of these names; '2' is none. "
         f"{advice}"
     )
@@ -590,7 +558,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
-    listing = list_table(write_text(tmp_path / "t.csv", RACCOONS), columns=RACCOON_COLUMNS)
+    listing = list_source(write_text(tmp_path / "t.csv", RACCOONS), columns=RACCOON_COLUMNS)
     assert listing.box_names == ("cat", "dog", "raccoon")
     assert [spec.name for spec in listing.extra] == ["width", "height"]
     assert [(ref.path, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
@@ -599,7 +567,7 @@ def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
         ("c.jpg", (), (), (30, 30)),
     ]
     (tmp_path / "names.txt").write_text("raccoon\ncat\ndog\n")
-    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"), columns=RACCOON_COLUMNS)
+    listing = list_source(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"), columns=RACCOON_COLUMNS)
     assert listing.box_names == ("raccoon", "cat", "dog")
     assert [ref.box_labels for ref in listing.images] == [(0, 1), (2, 0), ()]
 
@@ -639,67 +607,55 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "class_column", "message"),
+    ("rows", "message"),
     [
-        (
-            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,dog,1,1,2,2",
-            "label_column",
-            "{path}: the rows of a.jpg have a box each, so they must have the same 'label', got 'cat' and 'dog'. If it "
-            "is the class of each box, name its column by `box_label_column`.",
-        ),
-        (
-            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,,1,1,2,2",
-            "box_label_column",
-            "{path}: every box of a.jpg must have a class or none may.",
-        ),
+        ("a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,,1,1,2,2", ": every box of a.jpg must have a class or none may."),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,7,1,1,2,2",
-            "box_label_column",
-            "{path}: the classes of boxes must be all names or all numbers, got 'cat'.",
+            ": the classes of boxes must be all names or all numbers, got 'cat'.",
         ),
         (
             "a.jpg,9,9,cat,1,1,2,2 b.jpg,9,9,cat,0.5,0.5,1,1",
-            "box_label_column",
-            "{path}: boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.jpg.",
+            ": boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.jpg.",
         ),
-        (
-            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1",
-            "box_label_column",
-            "{path}: boxes in pixels need the width and height of a.jpg.",
-        ),
+        ("a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1", ": boxes in pixels need the width and height of a.jpg."),
         (
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,8,cat,1,1,2,2",
-            "box_label_column",
-            "{path}: the rows of a.jpg must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
+            ": the rows of a.jpg must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
         ),
         (
             "a.jpg,9,9,cat,0,0,1,1 a.jpg,,9,cat,0,0,1,1",
-            "box_label_column",
-            "{path}: every row of a.jpg must have a value in the same columns, or none may, got ['9', None].",
+            ": every row of a.jpg must have a value in the same columns, or none may, got ['9', None].",
         ),
         (
             "a.jpg,9,9,cat,1,1,10,2 b.jpg,,9,cat,1,1,2,2",
-            "box_label_column",
-            "{path} has 2 faults:\n- {path}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, "
-            "got xmin, ymin, xmax, ymax = 1, 1, 10, 2.\n- {path}, row 2: a box must be fractions of width and height, "
+            " has 2 faults:\n- {path}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, got "
+            "xmin, ymin, xmax, ymax = 1, 1, 10, 2.\n- {path}, row 2: a box must be fractions of width and height, "
             "0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = 1, 1, 2, 2. Pixels need "
             "the columns `width` and `height`.",
         ),
     ],
 )
-def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, class_column: str, message: str):
+def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, message: str) -> None:
     path = write_text(tmp_path / "t.csv", "\n".join([RACCOONS.splitlines()[0], *rows.split()]))
-    columns = TableColumns(image_column="filename", **{class_column: "class"})
-    assert refused(path, columns=columns) == message.format(path=path)
+    assert refuse_source(path, columns=RACCOON_COLUMNS) == f"{path}{message.format(path=path)}"
+
+
+def test_rows_of_one_image_have_one_label(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "t.csv", RACCOONS)
+    assert refuse_source(path, columns=TableColumns(image_column="filename", label_column="class")) == (
+        f"{path}: the rows of a.jpg have a box each, so they must have the same 'label', got 'raccoon' and 'cat'. If "
+        "it is the class of each box, name its column by `box_label_column`."
+    )
 
 
 def test_some_images_may_have_boxes_without_a_class(write_jsonl: WriteRows) -> None:
     path = write_jsonl({"image": "1", **BOX, "box_label": 1}, {"image": "2", **BOX, "box_label": None})
-    assert [ref.box_labels for ref in list_table(path).images] == [(1,), ()]
+    assert [ref.box_labels for ref in list_source(path).images] == [(1,), ()]
 
 
 def test_a_missing_table_is_refused(table: Path) -> None:
-    assert refused(table) == f"Could not read {table}: No such file or directory."
+    assert refuse_source(table) == f"Could not read {table}: No such file or directory."
 
 
 @pytest.mark.parametrize(
@@ -708,47 +664,35 @@ def test_a_missing_table_is_refused(table: Path) -> None:
         (
             "t.csv",
             b"image\ncaf\xe9.jpg\n",
-            "{path} is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
+            " is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
         ),
-        ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, row 2: the row has more cells than the header names."),
+        ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", ", row 2: the row has more cells than the header names."),
         (
             "t.csv",
             b"# by hand\nimage,label\n",
-            "{path}, row 1: the row has more cells than the header names, which names '# by hand' alone.",
+            ", row 1: the row has more cells than the header names, which names '# by hand' alone.",
         ),
-        ("t.csv", b"image,label,label\na.jpg,1,2\n", "{path} must name each column once, got 'label' twice."),
-        ("t.csv", b"", "{path} holds no rows."),
-        ("t.csv", b"image\n", "{path} holds no rows."),
-        ("t.jsonl", b"\n\n", "{path} holds no rows."),
-        (
-            "t.jsonl",
-            b'{"image"\n',
-            "{path}, row 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
-        ),
-        ("t.jsonl", b"[" * 100_000, "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep."),
-        (
-            "t.jsonl",
-            b'{"image": "a.jpg", "x": ' + b"[" * 900 + b"]" * 900 + b"}\n",
-            "{path}, row 1: the row cannot be read: it is nested more than 100 levels deep.",
-        ),
+        ("t.csv", b"image,label,label\na.jpg,1,2\n", " must name each column once, got 'label' twice."),
+        ("t.csv", b"", " holds no rows."),
+        ("t.csv", b"image\n", " holds no rows."),
+        ("t.jsonl", b"\n\n", " holds no rows."),
+        ("t.jsonl", b'{"image"\n', ", row 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9))."),
+        ("t.jsonl", b"[" * 100_000, NESTED),
+        ("t.jsonl", b'{"image": "a.jpg", "x": ' + b"[" * 900 + b"]" * 900 + b"}\n", NESTED),
         (
             "t.csv",
             b'image,xmin,ymin,xmax,ymax\na.jpg,"' + b"[" * 900 + b"]" * 900 + b'",1,1,1\n',
-            "{path}, row 1: 'xmin': must be a number or a list of numbers, got '[[[",
+            ", row 1: 'xmin': must be a number or a list of numbers, got '[[[",
         ),
-        ("t.jsonl", b'{"image": "a.jpg"}\n' + b" " * LONG, "{path}, line 2: it is too long; a row has at most 64 MiB."),
+        ("t.jsonl", b'{"image": "a.jpg"}\n' + b" " * LONG, ", line 2: it is too long; a row has at most 64 MiB."),
         (
             "t.csv",
             b'image,note\na.jpg,"' + (b"a long note " * 80_000 + b"\n") * 70,
-            "{path}, row 1: it takes too many bytes; a row has at most 64 MiB.",
+            ", row 1: it takes too many bytes; a row has at most 64 MiB.",
         ),
-        (
-            "t.parquet",
-            b"no parquet",
-            "{path} is damaged or is not a Parquet file (Parquet magic bytes not found in footer.",
-        ),
+        ("t.parquet", b"no parquet", " is damaged or is not a Parquet file (Parquet magic bytes not found in footer."),
         *(
-            ("t.jsonl", line + b"\n", "{path}, row 1: not valid JSON ('utf-8' codec can't ")
+            ("t.jsonl", line + b"\n", ", row 1: not valid JSON ('utf-8' codec can't ")
             for line in (
                 *(b'{"image": "caf\xe9.jpg"}', b'{"image": "\\ud800.jpg"}'),
                 *(b'{"image": "a", "note": "\\ud800"}', b'{"image": "\xed\xa0\x80"}'),
@@ -760,16 +704,7 @@ def test_a_missing_table_is_refused(table: Path) -> None:
 def test_a_damaged_table_is_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    assert refused(path).startswith(message.format(path=path))
-
-
-def explain_no_file_system(url: str) -> str:
-    return f"No file system is installed for {url}; there are gs://, s3://, az://, and those that Apache Beam knows."
-
-
-def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> None:
-    table = write_jsonl({"image": "ftp://example.com/1.jpg"})
-    assert refused(table, image_root="ftp://example.com") == explain_no_file_system("ftp://example.com/1.jpg")
+    assert refuse_source(path).startswith(f"{path}{message}")
 
 
 def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
@@ -777,17 +712,19 @@ def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
         ("http://example.com/1.jpg", "http://example.com/1.jpg"),
         ("https://me:SECRET@example.com/1.jpg?sig=SECRET", "https://...@example.com/1.jpg?..."),
     ):
-        with pytest.raises(ConfigError) as caught:
-            list_images(ShardConfig(str(write_jsonl({"image": "0.jpg"}, {"image": url})), "/out"))
-        assert str(caught.value) == (
+        assert refuse_source(write_jsonl({"image": "0.jpg"}, {"image": url}), ConfigError) == (
             f"Files must be on a disk or in a bucket, got {shown}. Download it first: img2dataset downloads the images "
             "that a table names into tars, which `tfpipe shard` reads."
         )
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
-def test_an_input_of_an_unknown_file_system_is_refused(url: str) -> None:
-    assert refusal(DataError, list_images, ShardConfig(url, "/out")) == explain_no_file_system(url)
+def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows, url: str) -> None:
+    known = "there are gs://, s3://, az://, and those that Apache Beam knows."
+    assert refuse_source(url) == f"No file system is installed for {url}; {known}"
+    assert refuse_source(write_jsonl({"image": url}), image_root="nosuch://bucket") == (
+        f"No file system is installed for {url}; {known}"
+    )
 
 
 def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
@@ -847,9 +784,8 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
 def test_a_column_named_like_our_own(write_jsonl: WriteRows, tmp_path: Path) -> None:
     write_files(tmp_path, {"1.jpg": make_jpeg(0)})
     path = write_jsonl({"image": "1.jpg", "image/height": 3})
-    with pytest.raises(ConfigError) as caught:
-        make_dataset(path, tmp_path / "out")
-    assert str(caught.value) == "An extra column must not be named 'image' or begin with 'image/', got 'image/height'."
+    message = "An extra column must not be named 'image' or begin with 'image/', got 'image/height'."
+    assert refusal(ConfigError, make_dataset, path, tmp_path / "out") == message
 
 
 def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Path) -> None:

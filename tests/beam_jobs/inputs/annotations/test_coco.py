@@ -11,7 +11,14 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations import coco
 from beam_jobs.inputs.annotations.coco import is_coco
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_quarantine, read_records
+from tests.beam_jobs.datasets import (
+    join_datasets,
+    list_source,
+    make_dataset,
+    read_quarantine,
+    read_records,
+    refuse_source,
+)
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
@@ -40,7 +47,7 @@ def write_instances(path: Path, *boxes: dict[str, Any], names: tuple[str, ...] =
 
 
 def list_coco(source: Path, *annotations: Path, **options: Any) -> Listing:
-    return list_images(ShardConfig(str(source), "/out", annotations=tuple(map(str, annotations)), **options))
+    return list_source(source, annotations=tuple(map(str, annotations)), **options)
 
 
 def refuse(source: Path, *annotations: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
@@ -49,9 +56,8 @@ def refuse(source: Path, *annotations: Path, kind: type[TfpipeError] = DataError
 
 def write_coco(folder: Path) -> Path:
     """Writes a folder in COCO's layout: two splits, boxes in both, and captions in one."""
-    write_files(
-        folder, {f"{split}2017/{k}.jpg": make_jpeg(k, size=(40, 20)) for split in ("train", "val") for k in (1, 2)}
-    )
+    names = [f"{split}2017/{k}.jpg" for split in ("train", "val") for k in (1, 2)]
+    write_files(folder, {name: make_jpeg(int(name[-5]), size=(40, 20)) for name in names})
     annotations = folder / "annotations"
     first = make_box(10, 10, 5, 20, 10, category=18), make_box(10, 0, 0, 40, 20)
     write_instances(annotations / "instances_train2017.json", *first, names=("1.jpg", "2.jpg"))
@@ -95,30 +101,24 @@ def test_records_hold_boxes_with_the_names_of_their_classes(tmp_path: Path) -> N
 
 
 def test_files_can_be_named(tmp_path: Path) -> None:
-    images = write_files(tmp_path / "photos", {"a.jpg": make_jpeg(1), "c/b.jpg": make_jpeg(2)})
-    boxes = write_instances(
-        tmp_path / "boxes.json", make_box(11, 0, 0, 20, 20, category=18), names=("a.jpg", "c/b.jpg")
-    )
-    captions = write_json(
-        tmp_path / "texts.json",
-        annotations=[{"image_id": 10, "caption": "one"}],
-        images=make_images("a.jpg", "c/b.jpg"),
-    )
+    names = ("a.jpg", "c/b.jpg")
+    images = write_files(tmp_path / "photos", dict.fromkeys(names, b"1"))
+    boxes = write_instances(tmp_path / "boxes.json", make_box(11, 0, 0, 20, 20, category=18), names=names)
+    texts = [{"image_id": 10, "caption": "one"}]
+    captions = write_json(tmp_path / "texts.json", annotations=texts, images=make_images(*names))
     assert [(ref.path, ref.split, ref.boxes, ref.extra) for ref in list_coco(images, boxes, captions).images] == [
         ("a.jpg", "", (), (["one"],)),
         ("c/b.jpg", "", ((0.0, 0.0, 0.5, 1.0),), ([],)),
     ]
-    train = write_instances(tmp_path / "train.json", names=("a.jpg",))
-    test = write_instances(tmp_path / "test.json", names=("c/b.jpg",))
-    assert [(ref.path, ref.split) for ref in list_coco(images, train, test).images] == [
-        ("a.jpg", "train"),
-        ("c/b.jpg", "test"),
-    ]
+    splits = [write_instances(tmp_path / f"{name}.json", names=(names[name == "test"],)) for name in ("train", "test")]
+    listing = list_coco(images, *splits)
+    assert [(ref.path, ref.split) for ref in listing.images] == [("a.jpg", "train"), ("c/b.jpg", "test")]
     write_files(tmp_path / "deep", {"images/train/a.jpg": b"1", "images/test/c/b.jpg": b"2"})
-    assert [ref.path for ref in list_coco(tmp_path / "deep", train, test).images] == [
-        "images/train/a.jpg",
-        "images/test/c/b.jpg",
-    ]
+    listing = list_coco(tmp_path / "deep", *splits)
+    assert [ref.path for ref in listing.images] == ["images/train/a.jpg", "images/test/c/b.jpg"]
+    # Captions alone need no sizes.
+    captions = write_json(tmp_path / "texts.json", annotations=texts, images=[{"id": 10, "file_name": "a.jpg"}])
+    assert [(ref.path, ref.extra) for ref in list_coco(images, captions).images] == [("a.jpg", (["one"],))]
 
 
 def test_boxes_of_an_image_of_unknown_size_are_those_of_its_pixels(tmp_path: Path) -> None:
@@ -133,16 +133,6 @@ def test_boxes_of_an_image_of_unknown_size_are_those_of_its_pixels(tmp_path: Pat
     (record,) = read_records(tmp_path / "out")
     sides = [record[f"image/object/bbox/{side}"] for side in ("xmin", "ymin", "xmax", "ymax")]
     np.testing.assert_allclose(np.ravel(sides), [0.1, 0.25, 0.3, 0.75], rtol=1e-6)
-
-
-def test_captions_alone_need_no_sizes(tmp_path: Path) -> None:
-    captions = write_json(
-        tmp_path / "captions.json",
-        annotations=[{"image_id": 1, "caption": "one"}],
-        images=[{"id": 1, "file_name": "a.jpg"}],
-    )
-    (ref,) = list_coco(tmp_path, captions).images
-    assert (ref.path, ref.extra) == ("a.jpg", (["one"],))
 
 
 def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -164,6 +154,12 @@ def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
         "annotation without a box": 1,
         "annotation of an image that is not listed": 2,
     }
+    # Annotations of an image may lie anywhere in the file.
+    owners = np.random.default_rng(0).integers(0, 3, 60)
+    boxes = [make_box(10 + int(k), 0, 0, 1 + i % 39, 10) for i, k in enumerate(owners)]
+    listing = list_coco(tmp_path, write_instances(tmp_path / "b.json", *boxes, names=("a", "b", "c")))
+    for k, ref in enumerate(listing.images):
+        assert [box[2] * 40 for box in ref.boxes] == [1 + i % 39 for i in range(60) if owners[i] == k]
 
 
 def test_missing_images_are_named_before_anything_is_written(tmp_path: Path) -> None:
@@ -238,9 +234,11 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     assert refuse(tmp_path, input_format="coco") == (
         f"{tmp_path} must have annotations/instances_*.json or captions_*.json, or name `annotations`."
     )
-    assert (
-        refuse(tmp_path, tmp_path / "gone.json") == f"Could not read {tmp_path}/gone.json: No such file or directory."
-    )
+    path = tmp_path / "gone.json"
+    assert refuse(tmp_path, path) == f"Could not read {path}: No such file or directory."
+    message = "`annotations` needs a folder of images as input, and `input_format` auto or coco."
+    assert refuse(tmp_path / "t.csv", path, kind=ConfigError) == message
+    assert refuse(tmp_path, path, kind=ConfigError, input_format="tree") == message
 
 
 def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
@@ -253,12 +251,6 @@ def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
     assert refuse(tmp_path, path) == f"{path}, image 2: at most 1 images can be listed at once; divide the files."
 
 
-def test_only_a_folder_can_have_annotations(tmp_path: Path) -> None:
-    message = "`annotations` needs a folder of images as input, and `input_format` auto or coco."
-    assert refuse(tmp_path / "t.csv", tmp_path / "a.json", kind=ConfigError) == message
-    assert refuse(tmp_path, tmp_path / "a.json", kind=ConfigError, input_format="tree") == message
-
-
 def test_the_layout_is_recognized(tmp_path: Path) -> None:
     folder = write_coco(tmp_path / "coco")
     assert is_coco(ShardConfig(str(folder), "/out"))
@@ -267,21 +259,12 @@ def test_the_layout_is_recognized(tmp_path: Path) -> None:
     assert not is_coco(ShardConfig(str(tmp_path / "classes"), "/out"))
 
 
-def test_many_boxes_stay_in_their_order(tmp_path: Path) -> None:
-    """Annotations of an image may lie anywhere in the file."""
-    owners = np.random.default_rng(0).integers(0, 3, 60)
-    boxes = [make_box(10 + int(k), 0, 0, 1 + i % 39, 10) for i, k in enumerate(owners)]
-    listing = list_coco(tmp_path, write_instances(tmp_path / "a.json", *boxes, names=("a", "b", "c")))
-    for k, ref in enumerate(listing.images):
-        assert [box[2] * 40 for box in ref.boxes] == [1 + i % 39 for i in range(60) if owners[i] == k]
-
-
 SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]
 
 
-def write_shapes(folder: Path, *annotations: dict[str, Any]) -> Path:
-    write_files(folder, {name: make_jpeg(k, size=(40, 20)) for k, name in enumerate(("a.jpg", "b.jpg"))})
-    return write_instances(folder / "a.json", *annotations)
+def write_shapes(folder: Path, *annotations: dict[str, Any], names: tuple[str, ...] = ("a.jpg", "b.jpg")) -> Path:
+    write_files(folder, {name: make_jpeg(k, size=(40, 20)) for k, name in enumerate(names)})
+    return write_instances(folder / "a.json", *annotations, names=names)
 
 
 def read_masks(output: Path) -> dict[str, np.ndarray]:
@@ -320,30 +303,25 @@ def test_segmentations_become_masks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_masks(tmp_path / "other")["a.jpg"], np.array([0, 3, 2], np.uint8)[expected])
 
 
-def test_a_bad_segmentation_is_quarantined_with_its_image(tmp_path: Path) -> None:
+def test_bad_segmentations_and_sizes_are_quarantined_with_their_images(tmp_path: Path) -> None:
     path = write_shapes(
         tmp_path / "in",
         make_box(10, 2, 2, 10, 10, segmentation=SQUARE),
         make_box(11, 0, 0, 5, 20, segmentation={"size": [40, 20], "counts": "0"}),
+        make_box(12, 2, 2, 10, 10, segmentation=SQUARE),
+        names=("a.jpg", "b.jpg", "c.jpg"),
     )
-    make_dataset(
-        tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1, num_shards=1
-    )
-    (row,) = read_quarantine(tmp_path / "out")
-    assert (row["path"], row["kind"], row["reason"]) == (
-        "b.jpg",
-        "bad",
-        "its mask: the segmentation of annotation 2 must have the 'size' [20, 40] of its image, got [40, 20]",
-    )
+    write_files(tmp_path / "in", {"c.jpg": make_jpeg(1, size=(24, 16))})
+    options = {"annotations": (str(path),), "segmentation_masks": True}
+    make_dataset(tmp_path / "in", tmp_path / "out", max_bad=2, num_shards=1, shuffle=False, **options)
+    assert [(row["path"], row["kind"], row["reason"]) for row in read_quarantine(tmp_path / "out")] == [
+        (
+            *("b.jpg", "bad"),
+            "its mask: the segmentation of annotation 2 must have the 'size' [20, 40] of its image, got [40, 20]",
+        ),
+        ("c.jpg", "bad", "its annotation is for 40 x 20 pixels, but it has 24 x 16"),
+    ]
     assert list(read_masks(tmp_path / "out")) == ["a.jpg"]
-
-
-def test_an_image_of_another_size_than_its_file_says_is_quarantined(tmp_path: Path) -> None:
-    path = write_shapes(tmp_path / "in", make_box(10, 2, 2, 10, 10, segmentation=SQUARE))
-    write_files(tmp_path / "in", {"b.jpg": make_jpeg(1, size=(24, 16))})
-    make_dataset(tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1)
-    (row,) = read_quarantine(tmp_path / "out")
-    assert row["reason"] == "its annotation is for 40 x 20 pixels, but it has 24 x 16"
 
 
 def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
@@ -361,6 +339,5 @@ def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
         "a.jpg has an annotation of category 1, which must be one of the 'categories'."
     )
     write_files(tmp_path / "tree", {"cat/1.jpg": b"1"})
-    with pytest.raises(ConfigError) as caught:
-        list_images(ShardConfig(str(tmp_path / "tree"), "/out", segmentation_masks=True))
-    assert str(caught.value) == "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."
+    message = "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."
+    assert refuse_source(tmp_path / "tree", ConfigError, segmentation_masks=True) == message

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.config import ShardConfig
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images
+from tests.beam_jobs.datasets import list_source, refuse_source
 from tests.beam_jobs.images import write_files
-from tfpipe.errors import DataError
 
 CAT, DOG = {"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}
 
@@ -18,13 +16,16 @@ CAT, DOG = {"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}
 def write_coco(path: Path, names: list[str], *boxes: tuple[int, int], categories: Any = (CAT, DOG)) -> str:
     images = [{"id": k, "file_name": name, "width": 40, "height": 20} for k, name in enumerate(names, start=1)]
     annotations = [{"image_id": image, "category_id": number, "bbox": [0, 0, 20, 10]} for image, number in boxes]
-    data = {"images": images, "annotations": annotations, "categories": list(categories)}
+    return write_data(path, images=images, annotations=annotations, categories=list(categories))
+
+
+def write_data(path: Path, **data: Any) -> str:
     write_files(path.parent, {path.name: json.dumps(data).encode()})
     return str(path)
 
 
 def list_coco(source: Path, *annotations: str) -> Listing:
-    return list_images(ShardConfig(str(source), "/out", annotations=annotations))
+    return list_source(source, annotations=annotations)
 
 
 def list_paths(source: Path, *annotations: str) -> list[str]:
@@ -72,33 +73,29 @@ def test_the_folder_of_most_images_counts(tmp_path: Path) -> None:
     listing = list_coco(tmp_path, write_coco(tmp_path / "result.json", names))
     assert [ref.path for ref in listing.images] == names
     assert (listing.missing.count, listing.missing.paths) == (1, (f"{tmp_path}/images/0.jpg",))
-
-
-def test_missing_images_are_named_in_the_usual_folder(tmp_path: Path) -> None:
-    write_files(tmp_path, {"images/b.jpg": b"1"})
-    listing = list_coco(tmp_path, write_coco(tmp_path / "result.json", ["a.jpg"]))
-    assert listing.missing.paths == (f"{tmp_path}/images/a.jpg",)
+    write_files(tmp_path / "other", {"images/b.jpg": b"1"})
+    listing = list_coco(tmp_path / "other", write_coco(tmp_path / "other/result.json", ["a.jpg"]))
+    assert listing.missing.paths == (f"{tmp_path}/other/images/a.jpg",)
 
 
 def test_whole_numbers_may_have_a_point(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.jpg": b"1"})
     image = {"id": 7.0, "file_name": "a.jpg", "width": 40.0, "height": 20.0}
     box = {"image_id": 7.0, "category_id": 3.0, "bbox": [0.0, 0, 20.0, 10]}
-    data = {"images": [image], "annotations": [box], "categories": [{"id": 3.0, "name": "cat"}]}
-    path = write_files(tmp_path, {"x.json": json.dumps(data).encode()}) / "x.json"
-    (ref,) = list_coco(tmp_path, str(path)).images
+    data = {"annotations": [box], "categories": [{"id": 3.0, "name": "cat"}]}
+    (ref,) = list_coco(tmp_path, write_data(tmp_path / "x.json", images=[image], **data)).images
     assert (ref.boxes, ref.box_labels, ref.frame) == (((0.0, 0.0, 0.5, 0.5),), (0,), (40, 20))
-    path.write_text(json.dumps(data | {"images": [image | {"id": 7.5}]}))
-    with pytest.raises(DataError, match=r"x\.json, image 1: 'id' must be a whole number, got 7\.5\."):
-        list_coco(tmp_path, str(path))
+    path = write_data(tmp_path / "x.json", images=[image | {"id": 7.5}], **data)
+    assert refuse_source(tmp_path, annotations=(path,)) == f"{path}, image 1: 'id' must be a whole number, got 7.5."
 
 
 @pytest.mark.parametrize("size", [{}, {"width": 0, "height": -1}, {"width": None, "height": 20}])
 def test_boxes_stay_in_pixels_until_the_size_is_known(tmp_path: Path, size: dict[str, Any]) -> None:
     write_files(tmp_path, {"a.jpg": b"1"})
     boxes = [{"image_id": 1, "category_id": 1, "bbox": box} for box in ([-3, 4, 20, 10], [9, 9, 0, 3])]
-    data = {"images": [{"id": 1, "file_name": "a.jpg", **size}], "annotations": boxes, "categories": [CAT]}
-    listing = list_coco(tmp_path, str(write_files(tmp_path, {"x.json": json.dumps(data).encode()}) / "x.json"))
+    images = [{"id": 1, "file_name": "a.jpg", **size}]
+    path = write_data(tmp_path / "x.json", images=images, annotations=boxes, categories=[CAT])
+    listing = list_coco(tmp_path, path)
     assert [(ref.boxes, ref.frame) for ref in listing.images] == [(((0.0, 4.0, 17.0, 14.0),), (0, 0))]
     assert listing.skipped == {"box without an area in its image": 1}
 
@@ -142,10 +139,9 @@ def test_the_ids_of_a_file_are_its_own(tmp_path: Path) -> None:
 
 def test_a_file_without_images_uses_the_ids_of_another(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.jpg": b"1"})
-    captions = {"annotations": [{"image_id": 1, "caption": "one"}, {"image_id": 9, "caption": "nobody"}]}
-    boxes = {"annotations": [{"image_id": 1, "category_id": 2, "bbox": [0, 0, 20, 10]}]}
-    write_files(tmp_path, {"c.json": json.dumps(captions).encode(), "b.json": json.dumps(boxes).encode()})
-    images = write_coco(tmp_path / "i.json", ["a.jpg"], (1, 1))
-    listing = list_coco(tmp_path, str(tmp_path / "c.json"), images, str(tmp_path / "b.json"))
+    texts = [{"image_id": 1, "caption": "one"}, {"image_id": 9, "caption": "nobody"}]
+    captions = write_data(tmp_path / "c.json", annotations=texts)
+    boxes = write_data(tmp_path / "b.json", annotations=[{"image_id": 1, "category_id": 2, "bbox": [0, 0, 20, 10]}])
+    listing = list_coco(tmp_path, captions, write_coco(tmp_path / "i.json", ["a.jpg"], (1, 1)), boxes)
     assert [(ref.path, ref.box_labels, ref.extra) for ref in listing.images] == [("a.jpg", (0, 1), (["one"],))]
     assert listing.skipped == {"annotation of an image that is not listed": 1}

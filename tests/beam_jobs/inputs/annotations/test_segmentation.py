@@ -75,9 +75,6 @@ def test_runs_of_random_masks_come_back() -> None:
         pixels = (rng.random((height, width)) < rng.random()).astype(np.uint8)
         value = {"size": [height, width], "counts": count_runs(pixels)}
         np.testing.assert_array_equal(draw(value, size=(height, width)), pixels)
-
-
-def test_runs_of_nothing_and_of_all_pixels() -> None:
     assert not draw({"size": [*SIZE], "counts": [108]}).any()
     assert draw({"size": [*SIZE], "counts": [0, 108]}).all()
     assert not draw().any()
@@ -96,13 +93,7 @@ def test_small_shapes_lie_on_large_ones_and_crowds_below_all() -> None:
     assert np.bincount(classes.ravel(), minlength=4).tolist() == [108 - 36, 3, 32, 1]
     equal = draw(make_square(0, 0, 3), make_square(1, 0, 3))
     assert equal[0].tolist() == [1, 2, 2, 2, *[0] * 8]  # of equal ones the later lies on top
-
-
-def test_the_parts_of_a_shape_have_one_class() -> None:
     assert np.bincount(draw([*make_square(0, 0, 2), *make_square(4, 4, 2)]).ravel()).tolist() == [100, 8]
-
-
-def test_many_classes_take_16_bits() -> None:
     packed = pack_shapes(*SIZE, [Shape(1, 300, False, json.dumps(make_square(0, 0, 2)))])
     classes = read_mask(draw_mask(packed, 10_000), 10_000)
     assert (classes.dtype, int(classes[0, 0]), int(classes[8, 8])) == (np.uint16, 300, 0)

@@ -135,18 +135,16 @@ def test_annotations_of_the_upright_photo_stay(tmp_path: Path, annotate: Annotat
 
 
 @pytest.mark.parametrize("annotate", [write_coco, write_voc])
-def test_annotations_of_the_stored_pixels_turn_with_them(tmp_path: Path, annotate: Annotate) -> None:
-    photos: Any = {k: turn_back((30, 45), k) for k in range(5, 9)}
-    output = shard(tmp_path, annotate, photos, (30, 45))
-    np.testing.assert_allclose(read_boxes(output), [_FRACTIONS] * 4, atol=1e-6)
-    check_masks(output)
-
-
-@pytest.mark.parametrize("annotate", [write_coco, write_voc])
-def test_annotations_of_square_photos_are_those_of_the_upright_ones(tmp_path: Path, annotate: Annotate) -> None:
-    output = shard(tmp_path, annotate, dict.fromkeys(range(1, 9), ((45, 45), _OBJECT)), (45, 45))
-    np.testing.assert_allclose(read_boxes(output), [[3 / 45, 30 / 45, 12 / 45, 42 / 45]] * 8, atol=1e-6)
-    check_masks(output)
+def test_annotations_of_stored_pixels_turn_and_those_of_squares_stay(tmp_path: Path, annotate: Annotate) -> None:
+    turned: Any = {k: turn_back((30, 45), k) for k in range(5, 9)}
+    square = dict.fromkeys(range(1, 9), ((45, 45), _OBJECT))
+    for photos, size, expected in (
+        (turned, (30, 45), [_FRACTIONS] * 4),
+        (square, (45, 45), [[3 / 45, 30 / 45, 12 / 45, 42 / 45]] * 8),
+    ):
+        output = shard(tmp_path / str(len(photos)), annotate, photos, size)
+        np.testing.assert_allclose(read_boxes(output), expected, atol=1e-6)
+        check_masks(output)
 
 
 def test_masks_of_voc_are_those_of_the_upright_photos(tmp_path: Path) -> None:
@@ -156,6 +154,11 @@ def test_masks_of_voc_are_those_of_the_upright_photos(tmp_path: Path) -> None:
     make_dataset(folder, tmp_path / "out", max_bad=0)
     assert len(read_records(tmp_path / "out")) == 8
     check_masks(tmp_path / "out")
+    # An image without boxes is stored whatever size its annotation declares.
+    xml = b"<annotation><size><width>9</width><height>99</height></size></annotation>"
+    folder = write_files(tmp_path / "bare", {"JPEGImages/1.png": make_png(1), "Annotations/1.xml": xml})
+    make_dataset(folder, tmp_path / "other", max_bad=0)
+    assert len(read_records(tmp_path / "other")) == 1
 
 
 @pytest.mark.parametrize("annotate", [write_coco, write_voc])
@@ -172,33 +175,23 @@ def test_annotations_of_another_shape_are_named(tmp_path: Path, annotate: Annota
 
 
 @pytest.mark.parametrize(
-    ("given", "orientation", "turn"),
+    ("given", "stored", "orientation", "turn"),
     [
-        ((4000, 3000), 6, 6),
-        ((3000, 4000), 6, 1),
-        ((640, 480), 6, 6),
-        ((480, 640), 6, 1),
-        ((682, 511), 3, 1),  # rounded down
-        ((700, 500), 3, None),
-        ((3000, 3000), 6, None),
-        ((3000, 4000), 1, None),
-        ((3000, 4000), 2, None),
+        ((4000, 3000), (4000, 3000), 6, 6),
+        ((3000, 4000), (4000, 3000), 6, 1),
+        ((640, 480), (4000, 3000), 6, 6),
+        ((480, 640), (4000, 3000), 6, 1),
+        ((682, 511), (4000, 3000), 3, 1),  # rounded down
+        ((700, 500), (4000, 3000), 3, None),
+        ((3000, 3000), (4000, 3000), 6, None),
+        ((3000, 4000), (4000, 3000), 1, None),
+        ((3000, 4000), (4000, 3000), 2, None),
+        ((101, 100), (101, 100), 6, 6),  # of a nearly square photo the nearer shape counts
+        ((100, 101), (101, 100), 6, 1),
+        ((50, 50), (101, 100), 6, 1),
     ],
 )
-def test_the_declared_size_says_what_was_annotated(given: tuple[int, int], orientation: int, turn: int | None) -> None:
-    assert find_turn(given, (4000, 3000), orientation) == turn
-
-
-def test_the_nearer_shape_counts_where_the_photo_is_nearly_square() -> None:
-    assert find_turn((101, 100), (101, 100), 6) == 6
-    assert find_turn((100, 101), (101, 100), 6) == 1
-    assert find_turn((50, 50), (101, 100), 6) == 1
-    assert find_turn((50, 50), (101, 100), 6, is_upright=False) == 6
-
-
-def test_an_image_without_boxes_needs_no_size(tmp_path: Path) -> None:
-    """An image without boxes is stored whatever size its annotation declares."""
-    xml = b"<annotation><size><width>9</width><height>99</height></size></annotation>"
-    folder = write_files(tmp_path / "in", {"JPEGImages/1.png": make_png(1), "Annotations/1.xml": xml})
-    make_dataset(folder, tmp_path / "out", max_bad=0)
-    assert len(read_records(tmp_path / "out")) == 1
+def test_the_declared_size_says_what_was_annotated(given, stored, orientation: int, turn: int | None) -> None:
+    assert find_turn(given, stored, orientation) == turn
+    if given == (50, 50):
+        assert find_turn(given, stored, orientation, is_upright=False) == 6

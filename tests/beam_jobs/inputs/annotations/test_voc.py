@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +9,8 @@ from PIL import Image
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.voc import is_voc
-from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import list_images, make_dataset, read_records
+from tests.beam_jobs.datasets import list_source, make_dataset, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, write_files
-from tests.refusals import refusal
 from tfpipe.errors import DataError
 
 PART = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
@@ -34,30 +31,20 @@ def write_voc(folder: Path, annotations: dict[str, bytes], **lists: str) -> Path
     return write_files(folder, {f"ImageSets/Main/{name}.txt": text.encode() for name, text in lists.items()})
 
 
-def list_voc(source: Path, **options: Any) -> Listing:
-    return list_images(ShardConfig(str(source), "/out", **options))
-
-
-def refuse(source: Path, **options: Any) -> str:
-    return refusal(DataError, list_voc, source, **options)
-
-
 @pytest.fixture
 def voc(tmp_path: Path) -> Path:
+    dog = make_object("dog", 11, 6, 30, 15, more=f"<difficult>1</difficult>{PART}")
     annotations = {
-        "1": make_xml(
-            make_object("dog", 11, 6, 30, 15, more=f"<difficult>1</difficult>{PART}"), make_object("cat", 1, 1, 40, 20)
-        ),
+        "1": make_xml(dog, make_object("cat", 1, 1, 40, 20)),
         "2": make_xml(),
         "3": make_xml(make_object("cat", 21, 11, 40, 20)),
     }
-    return write_voc(
-        tmp_path / "VOC2012", annotations, train="1\n2\n", val="3\n", trainval="1\n2\n3\n", cat_train="1  1\n"
-    )
+    lists = {"train": "1\n2\n", "val": "3\n", "trainval": "1\n2\n3\n", "cat_train": "1  1\n"}
+    return write_voc(tmp_path / "VOC2012", annotations, **lists)
 
 
-def test_the_layout_of_voc_gives_boxes_classes_and_splits(voc: Path) -> None:
-    listing = list_voc(voc)
+def test_the_layout_of_voc_gives_boxes_classes_and_splits(voc: Path, tmp_path: Path) -> None:
+    listing = list_source(voc)
     assert (listing.name, listing.root, listing.box_names) == ("VOC2012", str(voc), ("cat", "dog"))
     assert [(ref.path, ref.split, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
         ("JPEGImages/1.jpg", "train", ((0.25, 0.25, 0.75, 0.75), (0.0, 0.0, 1.0, 1.0)), (1, 0), ([1, 0],)),
@@ -65,26 +52,26 @@ def test_the_layout_of_voc_gives_boxes_classes_and_splits(voc: Path) -> None:
         ("JPEGImages/3.jpg", "validation", ((0.5, 0.5, 1.0, 1.0),), (0,), ([0],)),
     ]
     assert listing.skipped == {}
-
-
-def test_records_hold_boxes_with_the_names_of_their_classes(voc: Path, tmp_path: Path) -> None:
     make_dataset(voc, tmp_path / "out", shuffle=False)
     first, second = read_records(tmp_path / "out")
     assert first["image/object/class/text"] == [b"dog", b"cat"]
     assert first["difficult"].tolist() == [1, 0]
     assert first["image/object/bbox/xmin"].tolist() == [0.25, 0.0]
     assert not second["image/object/class/text"]
+    for name in ("train", "val"):
+        (voc / f"ImageSets/Main/{name}.txt").unlink()
+    assert [ref.split for ref in list_source(voc).images] == ["", "", ""]
 
 
 def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
     write_files(voc, {"JPEGImages/4.png": b"1", "ImageSets/Main/val.txt": b"3\n5\n\n"})
-    listing = list_voc(voc)
+    listing = list_source(voc)
     assert [ref.path for ref in listing.images] == [f"JPEGImages/{k}.jpg" for k in (1, 2, 3)]
     assert listing.skipped == {"image in no list of ImageSets": 1, "image without a file in Annotations": 1}
     for name in ("train", "val", "trainval", "cat_train"):
         (voc / f"ImageSets/Main/{name}.txt").unlink()
     write_files(voc, {"Annotations/4.xml": make_xml(make_object("cat", 30, 0, 50, 10), make_object("cat", 9, 9, 8, 9))})
-    listing = list_voc(voc)
+    listing = list_source(voc)
     assert [(ref.path, ref.split) for ref in listing.images][3] == ("JPEGImages/4.png", "")
     assert listing.images[3].boxes == ((0.725, 0.0, 1.0, 0.5),)
     assert listing.skipped == {"box without an area in its image": 1}
@@ -96,7 +83,7 @@ def test_other_files_beside_images_are_counted(voc: Path) -> None:
         f"JPEGImages/1.{ending}": b"0 .5 .5 .1 .1" for ending in ("txt", "xml", "AAE", "pose", "3.weights", "zzz")
     }
     write_files(voc, dict.fromkeys(hidden, b"1") | beside | {"JPEGImages/Thumbs.db": b"1"})
-    listing = list_voc(voc)
+    listing = list_source(voc)
     assert [ref.path for ref in listing.images] == [f"JPEGImages/{k}.jpg" for k in (1, 2, 3)]
     assert listing.skipped == {
         "hidden": 4,
@@ -117,18 +104,12 @@ def test_a_missing_image_is_named(voc: Path, tmp_path: Path) -> None:
     assert make_dataset(voc, tmp_path / "out", max_bad=0, allow_missing=True).quarantined == 1
 
 
-def test_one_list_of_all_names_no_split(voc: Path) -> None:
-    for name in ("train", "val"):
-        (voc / f"ImageSets/Main/{name}.txt").unlink()
-    assert [ref.split for ref in list_voc(voc).images] == ["", "", ""]
-
-
 def test_masks_are_stored_if_all_images_have_one(voc: Path, tmp_path: Path) -> None:
     masks = {k: np.full((20, 40), k, np.uint8) for k in (1, 2, 3)}
     for k in (1, 2):
         (voc / "SegmentationClass").mkdir(exist_ok=True)
         Image.fromarray(masks[k]).save(voc / f"SegmentationClass/{k}.png")
-    listing = list_voc(voc)
+    listing = list_source(voc)
     assert ("mask" in listing.images.details, listing.skipped) == (False, {"mask, since other images have none": 2})
     Image.fromarray(masks[3]).save(voc / "SegmentationClass/3.png")
     make_dataset(voc, tmp_path / "out", shuffle=False)
@@ -136,6 +117,7 @@ def test_masks_are_stored_if_all_images_have_one(voc: Path, tmp_path: Path) -> N
         assert np.array_equal(Image.open(io.BytesIO(record["image/mask"][0])), masks[k])
 
 
+NEGATIVE = "<size><width>-1</width><height>9</height></size>"
 BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
 
 
@@ -152,36 +134,34 @@ BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"
         (make_xml(make_object("", 1, 1, 2, 2)), "object 1 must have a 'name', got ''"),
         (make_xml("<object><name>a</name></object>"), "'xmin' must be a number, got ''"),
         (make_xml(make_object("a", 1, 1, 2, float("nan"))), "'ymax' must be a number, got 'nan'"),
-        (
-            make_xml(size="<size><width>-1</width><height>9</height></size>"),
-            "'size' must hold a width and a height from 0",
-        ),
+        (make_xml(size=NEGATIVE), "'size' must hold a width and a height from 0"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, xml: bytes, reason: str) -> None:
     voc = write_voc(tmp_path, {"1": xml})
-    assert refuse(voc) == f"{voc}/Annotations/1.xml is not a valid annotation of Pascal VOC ({reason})."
+    assert refuse_source(voc) == f"{voc}/Annotations/1.xml is not a valid annotation of Pascal VOC ({reason})."
 
 
-def test_a_large_file_is_refused(tmp_path: Path) -> None:
-    voc = write_voc(tmp_path, {"1": b" " * (2**20 + 1)})
-    assert refuse(voc) == f"{voc}/Annotations/1.xml must have at most 1 MiB."
-
-
-def test_a_wrong_list_is_refused(voc: Path) -> None:
+def test_a_wrong_list_or_a_large_file_is_refused(voc: Path, tmp_path: Path) -> None:
     main = voc / "ImageSets/Main"
     write_files(main, {"val.txt": b"3\n1\n"})
-    assert refuse(voc) == f"{main}/val.txt, line 2: 1 is in another split too. Remove it from one of them."
+    assert refuse_source(voc) == f"{main}/val.txt, line 2: 1 is in another split too. Remove it from one of them."
     write_files(main, {"val.txt": b"../../x\n"})
-    assert refuse(voc) == f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
+    assert (
+        refuse_source(voc) == f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
+    )
     write_files(main, {"val.txt": "1\n".encode("utf-16")})
-    assert refuse(voc) == f"{main}/val.txt must be a text in UTF-8, but has zeros. Save it anew with this encoding."
+    assert (
+        refuse_source(voc) == f"{main}/val.txt must be a text in UTF-8, but has zeros. Save it anew with this encoding."
+    )
+    large = write_voc(tmp_path / "large", {"1": b" " * (2**20 + 1)})
+    assert refuse_source(large) == f"{large}/Annotations/1.xml must have at most 1 MiB."
 
 
 def test_the_layout_is_recognized(voc: Path, tmp_path: Path) -> None:
     assert is_voc(ShardConfig(str(voc), "/out"))
     assert not is_voc(ShardConfig(str(voc), "/out", input_format="tree"))
     assert not is_voc(ShardConfig(str(voc / "JPEGImages"), "/out"))
-    assert refuse(voc / "JPEGImages", input_format="voc") == (
+    assert refuse_source(voc / "JPEGImages", input_format="voc") == (
         f"{voc}/JPEGImages must have an .xml file for each image in Annotations, but there is none."
     )
