@@ -72,9 +72,13 @@ def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
     assert table.details == {name for name in DETAILS if any(getattr(ref, name) for ref in refs[::-2])}
 
 
-def test_an_empty_table_may_have_boxes() -> None:
+def test_tables_without_images_and_without_archives() -> None:
     table = ImageTable.make_empty({"boxes"})
     assert (len(table), table.details, list(table)) == (0, {"boxes"}, [])
+    with pytest.raises(IndexError):
+        table[0]
+    table = ImageTable.from_refs([ImageRef("1.jpg", 1), ImageRef("2.jpg", 2)])
+    assert all(image.location is WHOLE_FILE for image in table)
 
 
 @few
@@ -138,11 +142,6 @@ def check_lines(refs: list[ImageRef]) -> None:
     assert len(lines) == ends[-1]
 
 
-def test_files_of_their_own_share_one_location() -> None:
-    table = ImageTable.from_refs([ImageRef("1.jpg", 1), ImageRef("2.jpg", 2)])
-    assert all(image.location is WHOLE_FILE for image in table)
-
-
 def test_replaced_columns_leave_the_first_table_alone() -> None:
     refs = [ImageRef("1.jpg", 1, label="a"), ImageRef("2.jpg", 2, label="b"), ImageRef("3.jpg", 3, label="c")]
     table = ImageTable.from_refs(refs)
@@ -158,18 +157,10 @@ def test_replaced_columns_leave_the_first_table_alone() -> None:
     assert other.count_values("label") == {"x": 2, None: 1}
     assert other.count_values("split") == {"train": 3}
     assert list(table) == refs
-
-
-def test_further_columns_are_converted() -> None:
-    table = ImageTable.from_refs([ImageRef(f"{i}.jpg", extra=(str(i), "x")) for i in range(4)])
-    assert list(table.iterate_extras()) == [("0", "x"), ("1", "x"), ("2", "x"), ("3", "x")]
-    upper = table.replace_tuples("extra", ((int(k), x.upper()) for k, x in table.iterate_extras()))
+    other = ImageTable.from_refs([ImageRef(f"{i}.jpg", extra=(str(i), "x")) for i in range(4)])
+    assert list(other.iterate_extras()) == [("0", "x"), ("1", "x"), ("2", "x"), ("3", "x")]
+    upper = other.replace_tuples("extra", ((int(k), x.upper()) for k, x in other.iterate_extras()))
     assert [ref.extra for ref in upper] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
-
-
-def test_an_index_beyond_the_end_is_an_error() -> None:
-    with pytest.raises(IndexError):
-        ImageTable.from_refs([])[0]
 
 
 def test_numbers_become_arrow_arrays() -> None:

@@ -95,16 +95,14 @@ def test_shard_size_decides_the_number(shard_size: int, num_shards: int) -> None
     assert len(plan_refs(make_refs(10), shard_size_bytes=shard_size).shards) == num_shards
 
 
-def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch) -> None:
-    monkeypatch.setattr("beam_jobs.plan.plan.MAX_SHARDS", 4)
-    assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
-    assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=5) == (
-        "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with `num_shards` or "
-        "`shard_size_bytes`."
-    )
-
-
-def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch) -> None:
+def test_a_dataset_has_no_more_shards_and_a_shard_no_more_records_than_can_be_read(monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("beam_jobs.plan.plan.MAX_SHARDS", 4)
+        assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
+        assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=5) == (
+            "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with `num_shards` or "
+            "`shard_size_bytes`."
+        )
     monkeypatch.setattr("beam_jobs.plan.plan.MAX_RECORDS", 5)
     assert len(plan_refs(make_refs(10), num_shards=2).shards) == 2
     assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=1) == (
@@ -118,6 +116,7 @@ def test_num_shards_is_for_every_split() -> None:
     plan = plan_refs(refs, num_shards=5)
     assert Counter(shard.split for shard in plan.shards) == {"test": 3, "train": 5}
     assert plan.class_counts == {"test": [2, 1], "train": [3, 4]}
+    assert [shard.split for shard in plan_refs(make_refs(60), splits={"z": 0.5, "a": 0.5}).shards] == ["z", "a"]
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -184,35 +183,22 @@ def test_plans_are_those_of_plain_lists(images, seed, shuffle, num_shards, split
     assert list_paths(plan) == plan_without_columns(refs, config)
 
 
-def test_splits_come_in_the_order_asked_for() -> None:
-    assert [shard.split for shard in plan_refs(make_refs(60), splits={"z": 0.5, "a": 0.5}).shards] == ["z", "a"]
-
-
 def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] | None = None, **fields: Any) -> str:
     return refusal(kind, plan_refs, refs, fields, **options or {})
 
 
-def test_an_input_without_images_is_refused() -> None:
+def test_what_cannot_be_planned_is_refused() -> None:
     assert refuse(DataError, []) == "No images were found in /photos."
     assert refuse(DataError, [], skipped=Counter({"hidden": 2, "*.txt": 3})) == (
         "No images were found in /photos. Skipped by name: 3 *.txt, 2 hidden."
     )
-
-
-@pytest.mark.parametrize("options", [{"split": "test"}, {"splits": {"train": 1.0}}])
-def test_splits_named_twice_are_refused(options: dict[str, Any]) -> None:
-    assert refuse(ConfigError, [ImageRef("1.jpg", split="train")], options) == (
-        "The input names its own splits; leave `split` and `splits` out."
-    )
-
-
-def test_splits_of_some_images_only_are_refused() -> None:
+    for options in ({"split": "test"}, {"splits": {"train": 1.0}}):
+        assert refuse(ConfigError, [ImageRef("1.jpg", split="train")], options) == (
+            "The input names its own splits; leave `split` and `splits` out."
+        )
     assert refuse(DataError, [ImageRef("1.jpg", split="train"), ImageRef("2.jpg"), ImageRef("3.jpg")]) == (
         "Every image must have a split or none may, but 2 of 3 have none, such as 2.jpg."
     )
-
-
-def test_a_split_that_gets_no_image_is_refused() -> None:
     assert refuse(DataError, make_refs(3), {"splits": {"train": 0.999, "test": 0.001}}) == (
         "Split 'test' would get none of the 3 images; give it a larger share."
     )

@@ -1,7 +1,6 @@
 """One shard of records, and the working folder around it, without Beam."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from beam_jobs.records import write_records
 from beam_jobs.records.write_records import Element, RecordsJob, write_record_shard
 from tests.beam_jobs.datasets import read_tree
+from tests.beam_jobs.images import write_files
 from tests.beam_jobs.records.records import make_job, make_record
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
@@ -47,10 +47,9 @@ def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_two_records_of_one_key_are_named(tmp_path: Path) -> None:
-    job = prepare(tmp_path / "out")
-    with pytest.raises(ConfigError) as error:
-        write_record_shard(job, FILE, [*ELEMENTS, make_element(3, tokens=make_record(1)["tokens"])])
-    assert str(error.value) == "Feature 'id' must identify a record, but two of 'train' have 'r3'."
+    elements = [*ELEMENTS, make_element(3, tokens=make_record(1)["tokens"])]
+    message = "Feature 'id' must identify a record, but two of 'train' have 'r3'."
+    assert refusal(ConfigError, write_record_shard, prepare(tmp_path / "out"), FILE, elements) == message
     assert list((tmp_path / "out").glob("*.tfrecord")) == []
 
 
@@ -61,9 +60,8 @@ def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeyp
     job = prepare(tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(ShardWriter, "write", fail)
-        with pytest.raises(DataError) as error:
-            write_record_shard(job, FILE, ELEMENTS)
-    assert str(error.value) == (
+        message = refusal(DataError, write_record_shard, job, FILE, ELEMENTS)
+    assert message == (
         f"Could not write {tmp_path / 'out' / FILE}: No space left on device. Free some and run the same command again."
     )
     assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
@@ -92,17 +90,13 @@ def test_another_job_begins_anew(tmp_path: Path) -> None:
     assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "mine", ".tfpipe/plan.json"])
+@pytest.mark.parametrize("name", ["manifest.json", ".tfpipe/plan.json"])
 def test_other_files_are_not_touched(tmp_path: Path, name: str) -> None:
-    (tmp_path / "out" / ".tfpipe").mkdir(parents=True)
-    (tmp_path / "out" / name).write_text("{}")
-    with pytest.raises(ConfigError) as error:
-        prepare(tmp_path / "out")
-    held = name.partition("/")[0]
-    assert str(error.value) == (
-        f"{tmp_path / 'out'} must be empty or not exist yet, and holds {held}. Choose another directory."
+    write_files(tmp_path / "out", {name: b"{}"})
+    assert refusal(ConfigError, prepare, tmp_path / "out") == (
+        f"{tmp_path}/out must be empty or not exist yet, and holds {name.partition('/')[0]}. Choose another directory."
     )
-    assert (tmp_path / "out" / name).read_text() == "{}"
+    assert read_tree(tmp_path / "out") == {name: b"{}"}
 
 
 def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
@@ -117,13 +111,9 @@ def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
 
 def test_a_finished_dataset_may_be_finished_twice(tmp_path: Path) -> None:
     """Beam may try the last bundle again."""
-
-    def give() -> Iterator[Any]:
-        yield written
-
     job = prepare(tmp_path / "out")
     written, *_ = write_record_shard(job, FILE, ELEMENTS)
-    fingerprint = job.finish([FILE], give())
+    fingerprint = job.finish([FILE], iter([written]))
     files = read_tree(tmp_path / "out")
-    assert job.finish([FILE], give()) == fingerprint
+    assert job.finish([FILE], iter([written])) == fingerprint
     assert read_tree(tmp_path / "out") == files

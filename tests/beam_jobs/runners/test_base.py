@@ -7,6 +7,7 @@ from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.system.progress import POLL_EVERY_S
 
@@ -32,9 +33,8 @@ def test_dataflows_options_become_those_of_beam() -> None:
 
 
 def test_an_option_of_another_runner_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        RunnerConfig(max_workers=3)
-    assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` local. Leave one of them out."
+    message = "`max_workers` goes with `runner` dataflow, got `runner` local. Leave one of them out."
+    assert refusal(ConfigError, RunnerConfig, max_workers=3) == message
 
 
 def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:

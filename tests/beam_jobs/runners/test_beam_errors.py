@@ -31,16 +31,10 @@ def test_a_module_that_a_worker_lacks_is_named(form: str) -> None:
     )
 
 
-def test_what_beam_adds_is_taken_off() -> None:
-    error = remove_graph_place(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
-    assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
-
-
-def test_an_interrupt_that_beam_wrapped_is_one_again() -> None:
+def test_errors_come_out_of_beam_as_they_went_in() -> None:
     with pytest.raises(KeyboardInterrupt), unwrap_errors():
         raise RuntimeError("KeyboardInterrupt [while running 'Write shards/Write shard']")
-
-
-def test_errors_of_others_pass() -> None:
+    error = remove_graph_place(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
+    assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
     with pytest.raises(RuntimeError, match=r"^a bug$"), unwrap_errors():
         raise RuntimeError("a bug")

@@ -71,9 +71,8 @@ def test_a_runner_that_leaves_out_a_step_is_reported(config: ShardConfig, monkey
 
 
 def test_workers_elsewhere_do_not_write_to_hugging_face() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_runner(["--runner=FlinkRunner"]).check(ShardConfig("in", "hf://datasets/me/photos"))
-    assert str(caught.value) == (
+    check = make_runner(["--runner=FlinkRunner"]).check
+    assert refusal(ConfigError, check, ShardConfig("in", "hf://datasets/me/photos")) == (
         "Only this machine writes to Hugging Face, got hf://datasets/me/photos for workers elsewhere. Write to a "
         "bucket, and `tfpipe export` from there."
     )

@@ -8,6 +8,7 @@ from beam_jobs.runners.choose import DirectRunner
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
 from tests.beam_jobs.runners.jobs import make_job
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.system.host_limits import usable_cpus
 
@@ -28,15 +29,23 @@ def test_the_name_decides(beam_args: tuple[str, ...], runner_class: type[Runner]
     assert type(make_runner(beam_args)) is runner_class
 
 
-def test_a_runner_that_beam_cannot_load_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^`runner` must be one that Beam can load, got SkyRunner: Unexpected "):
-        make_runner(["--runner=SkyRunner"])
-    with pytest.raises(ConfigError) as caught:
-        make_runner(["--runner=nowhere.SkyRunner"])
-    assert (
-        str(caught.value)
-        == "`runner` must be one that Beam can load, got nowhere.SkyRunner: No module named 'nowhere'."
-    )
+@pytest.mark.parametrize(
+    ("beam_arg", "message"),
+    [
+        ("--runner=SkyRunner", "`runner` must be one that Beam can load, got SkyRunner: Unexpected "),
+        (
+            "--runner=nowhere.SkyRunner",
+            "`runner` must be one that Beam can load, got nowhere.SkyRunner: No module named 'nowhere'.",
+        ),
+        (
+            "--direct_running_mode=multi_processing",
+            "`direct_running_mode` must be in_memory or multi_threading, got multi_processing, whose workers all "
+            "import Beam. Leave it out; `workers` are processes without Beam.",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused(beam_arg: str, message: str) -> None:
+    assert refusal(ConfigError, make_runner, [beam_arg]).startswith(message)
 
 
 IN_MEMORY = "--runner=DirectRunner"
@@ -58,12 +67,3 @@ def test_beam_gets_the_number_of_workers(beam_args: list[str], workers: int) -> 
     runner.get_pool_workers(3)
     runner.make_beam_runner(make_job())
     assert runner.options.view_as(DirectOptions).direct_num_workers == workers
-
-
-def test_processes_of_beam_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_runner(["--direct_running_mode=multi_processing"])
-    assert str(caught.value) == (
-        "`direct_running_mode` must be in_memory or multi_threading, got multi_processing, whose workers all import "
-        "Beam. Leave it out; `workers` are processes without Beam."
-    )
