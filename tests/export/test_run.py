@@ -83,15 +83,7 @@ def test_an_observer_hears_of_all_bytes(made: Path, tmp_path: Path) -> None:
     assert (last.done, last.total, last.records, last.unit) == (total, total, 13, "bytes")
 
 
-def test_outputs_that_cannot_be(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "a").touch()
-    out = tmp_path / "full"
-    sentence = f"{out} must be empty or not exist yet, and holds a. Choose another directory."
-    assert get_error(ConfigError, made, out) == sentence
-    inside = made / "inside"
-    sentence = f"The output must not lie inside the input, got {inside} in {made}. Choose another directory."
-    assert get_error(ConfigError, made, inside) == sentence
+def test_another_export_is_not_replaced(made: Path, tmp_path: Path) -> None:
     write(made, tmp_path / "out", "parquet")
     with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
         write(made, tmp_path / "out", "webdataset")

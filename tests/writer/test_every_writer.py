@@ -24,11 +24,12 @@ from tests.columns.values import get_index
 from tests.conftest import ROOT
 from tests.integrity.made import payload, write_dataset
 from tests.layers.growth import append, draw_more, list_names, read_parts
+from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.dataset.history import load_history
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.run import ExportConfig, export
 from tfpipe.format.example import encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -102,7 +103,8 @@ EVERY: dict[str, Write] = {name: write for name, (write, *_) in WRITERS.items()}
 def inputs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     for number, name in enumerate("ab"):
-        write_files(folder / name, make_photos({"cat": 4}, seed=number))
+        photos = make_photos({"cat": 4}, seed=number)
+        write_files(folder / name, photos | {"cat/copy.jpg": photos["cat/000.jpg"], "cat/bad.jpg": b"bad"})
         make_dataset(folder / name, folder / f"made-{name}", num_shards=2)
     return folder
 
@@ -113,7 +115,8 @@ def test_it_goes_on_after_a_kill_at_every_name(inputs: Path, tmp_path: Path, nam
     write = EVERY[name]
     write(inputs, tmp_path / "straight" / "out")
     expected = read_tree(tmp_path / "straight" / "out")
-    for moment in range(0, 100, 5):  # a shard takes three names, so each kind has its turn
+    assert (name != "shard") or {"duplicates.jsonl", "quarantine/quarantined.jsonl"} <= expected.keys()
+    for moment in range(0, 100, 1 if name == "shard" else 5):  # a shard takes three names, so each kind has its turn
         output = tmp_path / str(moment) / "out"
         output.parent.mkdir()
         is_done = write_and_vanish(write, inputs, output, moment)
@@ -200,6 +203,23 @@ def test_a_second_process_is_refused(inputs: Path, tmp_path: Path, name: str) ->
         write(inputs, output)
     assert str(error.value) == f"Another process {work} {output}; wait until it is done."
     write(inputs, output)  # the lock that was left behind holds nobody up
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "WriteRecords"])
+def test_an_output_that_holds_something_else_or_lies_in_the_input_is_refused(
+    inputs: Path, tmp_path: Path, name: str
+) -> None:
+    output = write_files(tmp_path / "out", {"mine": b"precious"})
+    message = f"{output} must be empty or not exist yet, and holds mine. Choose another directory."
+    assert refusal(ConfigError, EVERY[name], inputs, output) == message
+    assert read_tree(output) == {"mine": b"precious"}
+    if name.lower().startswith("write"):  # these have no input
+        return
+    source = inputs / ("a" if name == "shard" else "made-a")
+    before = read_tree(inputs)
+    message = f"The output must not lie inside the input, got {source}/out in {source}. Choose another directory."
+    assert refusal(ConfigError, EVERY[name], inputs, source / "out") == message
+    assert read_tree(inputs) == before
 
 
 @contextlib.contextmanager

@@ -186,11 +186,6 @@ def test_other_arguments_that_do_not_fit(tmp_path: Path) -> None:
         assert refusal(kind, write, tmp_path / "out", records).startswith(message)
     with pytest.raises(ConfigError, match="A function of a shard must stand at the top of a module, where worker"):
         write(tmp_path / "out", lambda shard: [], workers=1)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").touch()
-    with pytest.raises(ConfigError, match=r"full must be empty or not exist yet, and holds mine"):
-        write(tmp_path / "full", [make_record(0)])
-    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
 def test_finished_shards_are_not_made_again(tmp_path: Path, monkeypatch) -> None:

@@ -39,27 +39,19 @@ def twins(tmp_path: Path) -> Path:
     return write_files(tmp_path / "in", files)
 
 
+def list_copies(seed: int, *records: tuple[str, int, str]) -> dict[str, Any]:
+    """Returns the line of an image and its copies, each with its split, number and path."""
+    copies = [{"split": split, "index": number, "path": path} for split, number, path in records]
+    return {"sha256": hashlib.sha256(make_jpeg(seed)).hexdigest(), "records": copies}
+
+
 def test_counted_and_listed(twins: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     manifest = make_dataset(twins, output, shuffle=False, num_shards=2)
     assert manifest.duplicates == Duplicates(within={"train": 1}, across=2, dropped=0)
-    assert lines(output) == [
-        {
-            "sha256": hashlib.sha256(make_jpeg(0)).hexdigest(),
-            "records": [
-                {"split": "train", "index": 0, "path": "train/cat/1.jpg"},
-                {"split": "train", "index": 1, "path": "train/cat/2.jpg"},
-                {"split": "validation", "index": 2, "path": "val/dog/7.jpg"},
-            ],
-        },
-        {
-            "sha256": hashlib.sha256(make_jpeg(1)).hexdigest(),
-            "records": [
-                {"split": "train", "index": 2, "path": "train/cat/3.jpg"},
-                {"split": "validation", "index": 0, "path": "val/cat/5.jpg"},
-            ],
-        },
-    ]
+    first = ("train", 0, "train/cat/1.jpg"), ("train", 1, "train/cat/2.jpg"), ("validation", 2, "val/dog/7.jpg")
+    second = ("train", 2, "train/cat/3.jpg"), ("validation", 0, "val/cat/5.jpg")
+    assert lines(output) == [list_copies(0, *first), list_copies(1, *second)]
 
 
 def test_the_index_is_that_of_the_record(rng: random.Random, tmp_path: Path) -> None:
@@ -95,19 +87,14 @@ def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path) -> None:
     assert manifest.splits["train"].class_counts == (0, 1)
 
 
-def test_then_the_first_by_path_stays(tmp_path: Path) -> None:
+def test_then_the_first_by_path_stays_and_what_cannot_be_read(tmp_path: Path, monkeypatch) -> None:
     write_files(tmp_path / "in", {"c/1.jpg": b"same", "a/9.jpg": b"same", "b/1.jpg": b"same", "b/2.jpg": b"diff"})
     assert dropped(tmp_path / "in") == (["a/9.jpg", "b/2.jpg"], 2)
-
-
-def test_only_equal_sizes_are_read(tmp_path: Path, monkeypatch) -> None:
-    write_files(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
-    monkeypatch.setattr("beam_jobs.shards.copies.read_image", None)
-    assert dropped(tmp_path / "in")[1] == 0
-
-
-def test_what_cannot_be_read_stays(tmp_path: Path) -> None:
-    source = write_files(tmp_path / "in", {"a/1.jpg": b"", "a/2.jpg": b""})
+    write_files(tmp_path / "sizes", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
+    with monkeypatch.context() as patch:
+        patch.setattr("beam_jobs.shards.copies.read_image", None)
+        assert dropped(tmp_path / "sizes")[1] == 0
+    source = write_files(tmp_path / "empty", {"a/1.jpg": b"", "a/2.jpg": b""})
     (source / "a" / "gone.jpg").symlink_to("nowhere")
     assert dropped(source) == (["a/1.jpg", "a/gone.jpg"], 1)
 
@@ -125,24 +112,18 @@ def test_in_archives(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_a_link_in_a_tar_is_a_copy(tmp_path: Path, mode: str) -> None:
+def test_links_and_tars_in_a_tar_are_copies(tmp_path: Path, mode: str) -> None:
     link = tarfile.TarInfo("dog/1.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "../cat/1.jpg"
     path = tmp_path / ("a.tar" if mode == "w" else "a.tar.gz")
     path.write_bytes(make_tar({"cat/1.jpg": b"x"}, mode, extra=[link]))
     assert dropped(path) == (["cat/1.jpg"], 1)
-
-
-@pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_in_a_tar_of_tars(tmp_path: Path, mode: str) -> None:
     inner = {"cat.tar": make_tar({"1.jpg": b"same"}), "dog.tar": make_tar({"2.jpg": b"same"})}
-    path = write_tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), inner, mode)
-    assert dropped(path) == (["cat/1.jpg"], 1)
+    assert dropped(write_tar(path, inner, mode)) == (["cat/1.jpg"], 1)
 
 
 def test_a_split_that_holds_nothing_but_copies(tmp_path: Path) -> None:
     """A split without an image must neither become an empty shard nor vanish without a word."""
     write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "val/1.jpg": make_jpeg(1), "val/2.jpg": make_jpeg(2)})
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"^Split 'train' holds nothing but copies of images in other splits\.$"):
         dropped(tmp_path / "in")
-    assert str(caught.value) == "Split 'train' holds nothing but copies of images in other splits."

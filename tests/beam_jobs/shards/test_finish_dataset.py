@@ -12,7 +12,6 @@ from tfpipe.errors import DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.manifest import ImageSizes
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.storage import file_io
 
 
 def refused(source: Path, output: Path, **options: Any) -> str:
@@ -113,10 +112,8 @@ def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
     """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
-    good = make_photos({"a": 6})
-    return write_files(
-        tmp_path / "in", {name: b"bad" if i in (0, 2, 5) else data for i, (name, data) in enumerate(good.items())}
-    )
+    files = make_photos({"a": 6}) | {f"a/00{k}.jpg": b"bad" for k in (0, 2, 5)}
+    return write_files(tmp_path / "in", files)
 
 
 SPARSE = {"num_shards": 6, "shuffle": False, "max_bad": 3}
@@ -131,13 +128,8 @@ def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_p
     for suffix in ("idx", "parquet"):
         assert sorted(path.stem for path in (output / "index").glob(f"*.{suffix}")) == names
     assert [*read_images(output)] == ["a/001.jpg", "a/003.jpg", "a/004.jpg"]
-
-
-def test_a_renumbered_dataset_stays_as_it_is_and_its_shards_are_mended(sparse: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    first = make_dataset(sparse, output, **SPARSE)
     before = read_tree(output)
-    assert make_dataset(sparse, output, **SPARSE) == first
+    assert make_dataset(sparse, output, **SPARSE) == manifest
     assert read_tree(output) == before
     (output / "train-00001-of-00003.tfrecord").write_bytes(b"damaged")
     make_dataset(sparse, output, **SPARSE)
@@ -165,10 +157,8 @@ def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, name: st
     make_dataset(mixed, output, num_shards=2)
     before = read_tree(output)
     (output / name).unlink()
-    if name == "manifest.json":  # without it nothing says whose shards these are
-        make_dataset(mixed, output, num_shards=2, overwrite=True)
-    else:
-        make_dataset(mixed, output, num_shards=2)
+    # Without a manifest nothing says whose shards these are.
+    make_dataset(mixed, output, num_shards=2, overwrite=name == "manifest.json")
     assert read_tree(output) == before
 
 
@@ -192,53 +182,17 @@ def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
     assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-def test_the_lists_of_another_run_go(tmp_path: Path) -> None:
+def test_the_lists_of_another_run_go_and_a_missing_list_is_damage(tmp_path: Path) -> None:
     copies, output = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}, tmp_path / "out"
     source = write_files(tmp_path / "in", copies | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(3)})
     make_dataset(source, output, max_bad=3, num_shards=2)
     assert [path.name for path in sorted(output.rglob("*.jsonl"))] == ["duplicates.jsonl", "quarantined.jsonl"]
     make_dataset(write_files(tmp_path / "other", copies), output, overwrite=True)
     assert [path.name for path in sorted(output.rglob("*.jsonl"))] == ["duplicates.jsonl"]
-
-
-def test_a_run_that_was_killed_between_two_lists_goes_on(tmp_path: Path, monkeypatch) -> None:
-    """Whatever lists were written when it ended, the next run writes those of an undisturbed one."""
-    files = {f"cat/copy{i}.jpg": make_jpeg(i // 3) for i in range(14)} | {
-        f"cat/{i}.jpg": b"bad %d" % i for i in range(4)
-    }
-    source, output = write_files(tmp_path / "in", files), tmp_path / "out"
-    make_dataset(source, tmp_path / "straight", max_bad=4, num_shards=3)
-    create = file_io.create
-
-    def run(most: int) -> None:
-        """Makes the dataset, but ends with the list of this number."""
-        opened = list[str]()
-
-        def crash(path: str, temporary: str | None = None, **options: Any) -> Any:
-            opened.extend([path] if path.endswith(".jsonl") and ".tfpipe" not in path else [])
-            if len(opened) == most:
-                raise KeyboardInterrupt
-            return create(path, temporary, **options)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(file_io, "create", crash)
-            make_dataset(source, output, max_bad=4, num_shards=3)
-
-    for most in (1, 2):
-        with pytest.raises(KeyboardInterrupt):
-            run(most)
-        assert not (output / "manifest.json").exists()
-    make_dataset(source, output, max_bad=4, num_shards=3)
-    assert read_tree(output) == read_tree(tmp_path / "straight")
-    assert len([*output.rglob("*.jsonl")]) == 2
-
-
-def test_a_list_that_is_missing_is_damage(tmp_path: Path) -> None:
-    copies = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}
-    make_dataset(write_files(tmp_path / "in", copies | {"cat/bad.jpg": b"bad"}), tmp_path / "out", max_bad=1)
-    assert verify(str(tmp_path / "out"), VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
+    make_dataset(write_files(tmp_path / "more", copies | {"cat/bad.jpg": b"bad"}), tmp_path / "whole", max_bad=1)
+    assert verify(str(tmp_path / "whole"), VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
     names = ("duplicates.jsonl", "quarantine/quarantined.jsonl")
     for name in names:
-        (tmp_path / "out" / name).unlink()
-    report = verify(str(tmp_path / "out"), VerifyConfig(workers=0, allow_duplicates=True))
+        (tmp_path / "whole" / name).unlink()
+    report = verify(str(tmp_path / "whole"), VerifyConfig(workers=0, allow_duplicates=True))
     assert sorted((damage.file, damage.kind) for damage in report.damaged) == [(name, "missing") for name in names]

@@ -58,15 +58,12 @@ def test_another_version(job: Job, name: str, worker_version: str) -> None:
     )
 
 
-def test_a_disk_that_is_not_shared(job: Job, tmp_path: Path) -> None:
+def test_a_disk_that_is_not_shared_or_holds_the_plan_of_another_job(job: Job, tmp_path: Path) -> None:
     other = replace(job, work=WorkDir(str(tmp_path / "elsewhere")))
     place = tmp_path / "elsewhere" / ".tfpipe"
     assert refusal(DataError, lambda: other.header) == (
         f"The worker on {HOST} does not find the plan in {place}: No such file or directory. {SHARE}"
     )
-
-
-def test_a_disk_that_holds_the_plan_of_another_job(job: Job, tmp_path: Path) -> None:
     shutil.copytree(job.work.base, tmp_path / "other" / ".tfpipe")
     other = Job(WorkDir(str(tmp_path / "other")), "f", {})
     assert refusal(DataError, lambda: other.header) == (

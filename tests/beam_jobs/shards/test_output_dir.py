@@ -36,23 +36,17 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("below", ["", "out", "cat/out"])
 def test_inside_the_input(photos: Path, below: str) -> None:
-    output = photos / below
-    assert (
-        refused(ConfigError, photos, output)
-        == f"The output must not lie inside the input, got {output} in {photos}. Choose another directory."
-    )
+    message = f"The output must not lie inside the input, got {photos / below} in {photos}. Choose another directory."
+    assert refused(ConfigError, photos, photos / below) == message
 
 
-def test_a_name_that_only_begins_alike(photos: Path) -> None:
+def test_a_file_and_a_name_that_only_begins_alike(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    message = f"The output must be a directory, but {tmp_path}/file is a file."
+    assert refused(ConfigError, photos, tmp_path / "file") == message
+    output = tmp_path / "file" / "out"
+    assert refused(DataError, photos, output) == f"Could not write to {output}: Not a directory."
     make_dataset(photos, photos.with_name("input"))
-
-
-def test_a_file(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("x")
-    assert (
-        refused(ConfigError, photos, tmp_path / "out")
-        == f"The output must be a directory, but {tmp_path}/out is a file."
-    )
 
 
 def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
@@ -74,12 +68,6 @@ def test_foreign_files(photos: Path, tmp_path: Path, name: str) -> None:
             f"{output} must be empty or not exist yet, and holds {name}. Choose another directory."
         )
     assert read_tree(output) == {name: b"precious"}
-
-
-def test_below_a_file(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    output = tmp_path / "file" / "out"
-    assert refused(DataError, photos, output) == f"Could not write to {output}: Not a directory."
 
 
 def test_a_job_that_an_older_version_began(photos: Path, tmp_path: Path) -> None:
@@ -116,18 +104,13 @@ def test_another_dataset(photos: Path, tmp_path: Path) -> None:
     assert read_tree(output) == before
 
 
-def test_shards_without_a_manifest(photos: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "out")
-    (tmp_path / "out" / "manifest.json").unlink()
-    assert "replace it with `overwrite`" in refused(ConfigError, photos, tmp_path / "out")
-
-
-def test_a_damaged_manifest(photos: Path, tmp_path: Path) -> None:
+def test_shards_without_a_manifest_or_with_a_damaged_one(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     make_dataset(photos, output)
     before = read_tree(output)
-    (output / "manifest.json").write_text("{")
-    assert "replace it with `overwrite`" in refused(ConfigError, photos, output)
+    for spoil in ((output / "manifest.json").unlink, lambda: (output / "manifest.json").write_text("{")):
+        spoil()
+        assert "replace it with `overwrite`" in refused(ConfigError, photos, output)
     make_dataset(photos, output, overwrite=True)
     assert read_tree(output) == before
 
@@ -136,9 +119,8 @@ def test_what_does_not_shape_the_result_does_not_make_another_dataset(photos: Pa
     output = tmp_path / "out"
     make_dataset(photos, output, workers=1)
     before = read_tree(output)
-    os.rename(photos, tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
-    os.rename(tmp_path / "moved", tmp_path / "elsewhere" / "in")
+    os.rename(photos, tmp_path / "elsewhere" / "in")
     make_dataset(tmp_path / "elsewhere" / "in", output, workers=3, max_bad=0, overwrite=True)
     assert read_tree(output) == before
 
@@ -171,10 +153,7 @@ def test_a_crash_in_the_exchange_loses_nothing(photos: Path, tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", step(rename))
         patch.setattr(file_io, "remove_tree", step(remove_tree))
-        if moment < 3:
-            with pytest.raises(CrashError):
-                make_dataset(photos, output, num_shards=2, overwrite=True)
-        else:
+        with pytest.raises(CrashError) if moment < 3 else contextlib.nullcontext():
             make_dataset(photos, output, num_shards=2, overwrite=True)
     check_dataset_output(ShardConfig(str(photos), str(output)), [str(photos)])  # any later run looks first
     assert read_tree(output) in (old, new)

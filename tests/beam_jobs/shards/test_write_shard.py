@@ -21,6 +21,8 @@ from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.shard_stats import ShardStats, SideStats
 from tfpipe.writer.written_shard import WrittenShard
 
+TEXT = "not an image: it begins like text"
+
 
 def write_shards(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
     """Writes the shards of a plan and nothing after them; returns the directory and the shards."""
@@ -44,15 +46,10 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
     make_dataset(photos, output, num_shards=3)
     files = sorted(output.glob("*.tfrecord"))
     assert [path.name for path in files] == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
-    spec = {
-        **dict.fromkeys(
-            ("image/encoded", "image/format", "image/filename", "image/sha256", "image/class/text", "image/colorspace"),
-            tf.io.FixedLenFeature((), tf.string),
-        ),
-        **dict.fromkeys(
-            ("image/height", "image/width", "image/channels", "image/class/label"), tf.io.FixedLenFeature((), tf.int64)
-        ),
-    }
+    texts = "encoded", "format", "filename", "sha256", "class/text", "colorspace"
+    spec = {f"image/{name}": tf.io.FixedLenFeature((), tf.string) for name in texts}
+    numbers = "height", "width", "channels", "class/label"
+    spec |= {f"image/{name}": tf.io.FixedLenFeature((), tf.int64) for name in numbers}
     seen = []
     for payload in tf.data.TFRecordDataset([*map(str, files)]):
         record = {name: value.numpy() for name, value in tf.io.parse_single_example(payload, spec).items()}
@@ -70,12 +67,8 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
 
 
 def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
-    files = {
-        "1.jpg": make_jpeg(1, (20, 10)),
-        "2.jpg": make_jpeg(2, (30, 40), progressive=True),
-        "3.jpeg": make_png(3, (8, 50)),
-    }
-    files |= {"4.gif": make_image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
+    files = {"1.jpg": make_jpeg(1, (20, 10)), "2.jpg": make_jpeg(2, (30, 40), progressive=True)}
+    files |= {"3.jpeg": make_png(3, (8, 50)), "4.gif": make_image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
     work, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
     data = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
     assert shard == WrittenShard(
@@ -89,14 +82,8 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
             widths=SideStats(smallest=8, largest=30, total=74),
         ),
         left_out=[
-            {
-                "path": "bad.jpg",
-                "split": "train",
-                "label": -1,
-                "kind": "bad",
-                "reason": "not an image: it begins like text",
-                "exception": "BadImage: not an image: it begins like text",
-            }
+            {"path": "bad.jpg", "split": "train", "label": -1, "kind": "bad", "reason": TEXT}
+            | {"exception": f"BadImage: {TEXT}"}
         ],
         num_left_out=1,
     )
@@ -109,12 +96,10 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
 def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.shards.record.MAX_SOURCE_BYTES", 1000)
     big = make_jpeg(1, (64, 64))
-    _, (shard,) = write_shards(
-        write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))}), tmp_path / "out"
-    )
-    assert [line["reason"] for line in shard.left_out] == [
-        f"{len(big)} bytes, more than the 1000 that one record can hold"
-    ]
+    source = write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))})
+    _, (shard,) = write_shards(source, tmp_path / "out")
+    reason = f"{len(big)} bytes, more than the 1000 that one record can hold"
+    assert [line["reason"] for line in shard.left_out] == [reason]
 
 
 def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:

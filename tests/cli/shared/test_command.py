@@ -1,9 +1,17 @@
-"""Fields in messages become options."""
+"""Fields in messages become options; the groups of a help screen, and the order of the commands."""
+
+import re
+import shlex
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from tests.conftest import ROOT, Tfpipe
+from tfpipe.cli.main import CONTEXT_SETTINGS
+from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.command import name_options
+from tfpipe.cli.shared.help_groups import GroupedCommand, HelpOption, help_option
 
 
 @click.command()
@@ -26,3 +34,122 @@ def command(max_bad: int, shuffle: bool, dataset: str) -> None:
 )
 def test_fields_become_options(message: str, named: str) -> None:
     assert name_options(message, command) == named
+
+
+OPTION = re.compile(r"  (?:-h, )?--([a-z-]+)")
+
+
+def list_options(text: str) -> list[str]:
+    """Returns the options of a help screen, in its order."""
+    groups = [lines for paragraph in text.split("\n\n") if (lines := paragraph.splitlines())[0].endswith(":")]
+    return [found[1] for lines in groups for line in lines if (found := OPTION.match(line))]
+
+
+def get_names(command: click.Command) -> list[str]:
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return sorted(max(option.opts, key=len).removeprefix("--") for option in options)
+
+
+@pytest.mark.parametrize("name", commands.modules)
+def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: Tfpipe, name: str) -> None:
+    command = commands.get_command(None, name)
+    assert isinstance(command, GroupedCommand)
+    first, every = tfpipe(name, "--help"), tfpipe(name, "--help-all")
+    assert (first.code, every.code) == (0, 0)
+    has_rare = any(isinstance(param, HelpOption) and param.rare for param in command.params)
+    help_options = ["help", "help-all"] if has_rare else ["help"]
+    assert sorted(list_options(every.out)) == sorted([*get_names(command), *help_options])
+    shown = list_options(first.out)
+    assert shown == [option for option in list_options(every.out) if option in shown]
+    assert (len(shown) < len(list_options(every.out))) == has_rare
+    assert shown[-len(help_options) :] == help_options
+    assert len(shown) <= 25
+
+
+@pytest.mark.parametrize("name", commands.modules)
+def test_each_command_has_an_example_that_it_takes(name: str) -> None:
+    one = commands.get_command(None, name)
+    assert isinstance(one, GroupedCommand)
+    program, command, *args = shlex.split(one.example)
+    assert (program, command) == ("tfpipe", name)
+    one.make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
+
+
+def test_an_option_without_a_group_stands_last_and_a_rare_one_behind_help_all() -> None:
+    @click.command(cls=GroupedCommand, name="paint", help="Paint it.")
+    @click.option("--new", is_flag=True, help="A new one.")
+    @help_option("--thickness", group="Paint", rare=True, metavar="MM", help="The thickness.")
+    @help_option("--color", group="Paint", metavar="NAME", help="The color.")
+    def paint(**options: object) -> None:
+        pass
+
+    assert CliRunner().invoke(paint, ["--help"]).output.splitlines() == [
+        "Usage: paint [OPTIONS]",
+        "",
+        "  Paint it.",
+        "",
+        "Paint:",
+        "  --color NAME  The color.",
+        "",
+        "Options:",
+        "  --new         A new one.",
+        "  --help        Show this message and exit.",
+        "  --help-all    Show all 3 options and exit.",
+    ]
+    lines = CliRunner().invoke(paint, ["--help-all"]).output.splitlines()
+    assert lines[4:7] == ["Paint:", "  --color NAME    The color.", "  --thickness MM  The thickness."]
+
+
+def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> None:
+    lines = tfpipe("--help", columns=90).lines
+    assert lines[lines.index("Make a dataset:") :] == [
+        "Make a dataset:",
+        "  shard        Write images as TFRecord shards.",
+        "  index        Make a dataset of TFRecords that another tool wrote.",
+        "  merge        Join datasets into one.",
+        "  reshard      Rewrite a dataset with other shards or another form of images.",
+        "",
+        "Change it:",
+        "  append       Add more images to a finished dataset.",
+        "  delete       Hide records of a dataset by their names.",
+        "  add          Add columns of a table to the records of a dataset.",
+        "",
+        "Look at it:",
+        "  inspect      Show what a dataset holds.",
+        "  view         Name a part of a dataset, or weigh its records.",
+        "  verify       Check every record, image, index and checksum.",
+        "  repair       Write the undamaged records as a clean dataset.",
+        "  export       Write a dataset as WebDataset, Parquet or ArrayRecord.",
+        "",
+        "Read it fast, and train:",
+        "  doctor       Check data, options and machine before a run.",
+        "  profile      Say why the accelerator waits, and what to change.",
+        "  train        Train a classifier on a dataset, and export it.",
+        "  predict      Classify image files with a trained model.",
+        "  steps        Show the records of a step, or the steps of a record.",
+        "  serve        Run workers that make batches for trainers.",
+        "  serve-check  Check running workers from the trainer's machine.",
+        "  help         Print a page of the documentation.",
+        "",
+        "  Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. The help of a",
+        "  command: tfpipe shard --help",
+    ]
+    assert len(tfpipe("--help", columns=80).lines) <= 40  # a screen
+
+
+def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
+    def list_clouds(flag: str) -> list[str]:
+        text = tfpipe("shard", flag).out
+        return list_options("Clouds:\n" + text.partition("\nClouds:\n")[2].partition("\n\n")[0])
+
+    assert list_clouds("--help") == ["runner"]
+    assert list_clouds("--help-all") == [
+        *("runner", "print-command", "project", "region", "max-workers", "machine-type", "service-account"),
+        *("network", "subnetwork", "temp-location"),
+    ]
+
+
+def test_the_page_lists_the_commands_in_the_same_order() -> None:
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r":commands: (.*)", page)
+    assert listed.split(",") == list(commands.modules)

@@ -1,4 +1,4 @@
-"""Text that is safe to print."""
+"""Text that is safe to print, and the display of a job's progress."""
 
 import os
 import pty
@@ -6,8 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.plan import Plan
+from beam_jobs.runners.base import SubmittedJob
+from beam_jobs.shards.work_dir import PlannedShard
 from tests.conftest import Tfpipe
+from tfpipe.cli.shared import progress
 from tfpipe.cli.shared.console import clean_line, clean_text
+from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
+from tfpipe.system.progress import Progress
 
 
 def test_file_names_cannot_control_the_terminal() -> None:
@@ -63,3 +74,95 @@ def test_a_long_text_leaves_the_clock_alone() -> None:
 def test_nothing_in_a_log() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _at(images: int) -> Progress:
+    return Progress(images, 1000, bytes=images * 10_000, bad=2, shards=images // 250, num_shards=4)
+
+
+def test_a_log_gets_a_line_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        for seconds, images in ((1, 0), (6, 250), (11, 500), (16, 700), (22, 1000)):
+            clock[0] = 100 + seconds
+            display.progress(_at(images))
+    assert capsys.readouterr().err.splitlines() == [
+        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
+        "1,000/1,000 images  45 images/s  454.5 KB/s  2 bad  0:00 left",  # what is known of the last 15 s
+    ]
+
+
+def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ScanDisplay("Verifying") as display:
+        for seconds, done in ((1, 0), (6, 250), (11, 500)):
+            clock[0] = 100 + seconds
+            display.progress(Progress(done * 1000, 1_000_000, "bytes", bytes=done * 1000, records=done, bad=2))
+    assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
+
+
+def make_plan(shards: tuple[PlannedShard, ...], shard_bytes: tuple[int, ...]) -> Plan:
+    images = ImageTable.make_empty()
+    return Plan(Listing("x", "/x"), images, np.zeros(0, np.int64), shards, shard_bytes, {}, "")
+
+
+def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    named = (("train", 0, 2, 2), ("train", 1, 2, 1), ("test", 0, 1, 1))
+    shards = tuple(PlannedShard(*shard, begin=0, end=0) for shard in named)
+    with ShardDisplay() as display:
+        display.plan(make_plan(shards, (70, 30, 5)))
+    assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
+
+
+def test_a_note_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        display.note("All images lie in [a].")
+    assert capsys.readouterr().err == "All images lie in [a].\n"
+
+
+def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        for seconds, images in ((1, 1000), (11, 501_000)):
+            clock[0] = 100 + seconds
+            display.progress(Progress(images))
+        display.plan(make_plan((), ()))
+        for seconds, images in ((12, 0), (22, 500)):
+            clock[0] = 100 + seconds
+            display.progress(_at(images))
+    assert capsys.readouterr().err.splitlines() == [
+        "501,000 images listed  50,000 images/s",
+        "0 images, 0 B, 0 shards ()",
+        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
+    ]
+
+
+def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        display.progress(_at(600))
+        display.interrupted()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "Interrupted. 2 of 4 shards are finished. Run the same command again to go on."
+
+
+def test_interrupted_while_a_service_works(capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        display.submitted(SubmittedJob("2026-1", "p", "europe-west4"))
+        display.interrupted()
+    assert capsys.readouterr().err.splitlines() == [
+        "Dataflow job 2026-1: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-1?project=p",
+        "Interrupted. The job goes on without this command; end it with: "
+        "gcloud dataflow jobs cancel 2026-1 --project=p --region=europe-west4",
+        "When it has ended, run the same command again: finished shards are kept.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-:--"), (0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7325, "2:02:05")]
+)
+def test_duration(seconds: float | None, text: str) -> None:
+    assert progress.format_duration(seconds) == text
