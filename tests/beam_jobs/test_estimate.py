@@ -14,12 +14,17 @@ from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest
 from tfpipe.system.host_limits import usable_cpus
 
 
 def make_estimate(source: Path, **options: Any) -> estimate.Estimate:
     config = ShardConfig(str(source), "/nowhere/out", workers=2, **options)
     return estimate_job(config, plan_shards(config), 1.0, ())
+
+
+def count_bytes(manifest: Manifest) -> int:
+    return sum(split.bytes for split in manifest.splits.values())
 
 
 def make_photos(count: int) -> dict[str, bytes]:
@@ -37,7 +42,7 @@ def test_the_bytes_are_those_of_the_job(tmp_path: Path, monkeypatch, form: Image
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 60)
     source = write_files(tmp_path / "in", make_photos(200))
     estimated = make_estimate(source, form=form)
-    written = sum(split.bytes for split in make_dataset(source, tmp_path / "out", form=form).splits.values())
+    written = count_bytes(make_dataset(source, tmp_path / "out", form=form))
     assert (estimated.sampled, estimated.bad, estimated.workers) == (60, 0, 2)
     assert estimated.output_bytes == pytest.approx(written, rel=within)
     assert estimated.wall_s > 1.0  # a small job starts no processes
@@ -49,31 +54,26 @@ def test_images_in_an_archive_are_estimated(tmp_path: Path, mode: str) -> None:
     path = write_tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), make_photos(30), mode)
     estimated = make_estimate(path)
     manifest = make_dataset(path, tmp_path / "out")
-    assert estimated.output_bytes == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
+    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
 
 
 def test_records_of_a_dataset_are_estimated(tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_photos(30)), tmp_path / "one")
     estimated = make_estimate(tmp_path / "one", datasets=(str(tmp_path / "one"),))
     manifest = join_datasets([tmp_path / "one"], tmp_path / "two")
-    assert estimated.output_bytes == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
+    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
 
 
-def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path) -> None:
+def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path, monkeypatch) -> None:
     source = write_files(tmp_path / "in", {**make_photos(6), "a/bad.jpg": b"no image", "b/empty.jpg": b""})
     (source / "a" / "gone.jpg").symlink_to("nowhere")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(estimate.tempfile, "tempdir", str(tmp_path / "scratch"))
     estimated = make_estimate(source)
     assert (estimated.sampled, estimated.bad) == (9, 3)
+    assert os.listdir(tmp_path / "scratch") == []  # nothing is left behind
     manifest = make_dataset(source, tmp_path / "out")
-    assert estimated.output_bytes == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
-
-
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(estimate.tempfile, "tempdir", str(scratch))
-    make_estimate(write_files(tmp_path / "in", make_photos(3)))
-    assert os.listdir(scratch) == []
+    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
 
 
 def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch) -> None:
@@ -86,11 +86,8 @@ def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch) -> No
     assert [shard.images for shard in samples[0].shards] == [8, 2]
 
 
-def test_a_line_is_found_exactly() -> None:
+def test_a_line_is_found_exactly_and_equal_sizes_give_the_mean() -> None:
     assert extrapolate([(size, 3 * size + 7) for size in (1, 2, 5)], total=1000, count=100) == pytest.approx(3700)
-
-
-def test_equal_sizes_give_the_mean() -> None:
     assert extrapolate([(1, 1.0), (1, 3.0)], total=400, count=400) == 800
 
 

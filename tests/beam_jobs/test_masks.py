@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_jobs.config import ShardConfig
 from tests.beam_jobs.datasets import (
     join_datasets,
-    list_images,
+    list_source,
     make_dataset,
     read_payloads,
     read_quarantine,
@@ -91,10 +90,10 @@ def test_a_mask_that_does_not_fit_is_quarantined_with_its_image(tmp_path: Path) 
 
 def test_a_mask_without_an_image_is_counted(tmp_path: Path) -> None:
     files = make_files(2) | {"cat/x.mask.png": make_mask(0)}
-    listing = list_images(ShardConfig(str(write_files(tmp_path / "in", files)), "/out"))
+    listing = list_source(write_files(tmp_path / "in", files))
     assert (len(listing.images), dict(listing.skipped or {})) == (2, {"mask without an image": 1})
     alone = write_files(tmp_path / "alone", {"cat/1.jpg": make_jpeg(1), "dog/x.mask.png": make_mask(0)})
-    listing = list_images(ShardConfig(str(alone), "/out"))
+    listing = list_source(alone)
     assert (len(listing.images), listing.images.details) == (1, set())
 
 

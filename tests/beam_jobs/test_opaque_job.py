@@ -20,6 +20,7 @@ from beam_jobs.config import ShardConfig
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.images import make_png
 from tests.integrity.damaged import framed
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -31,6 +32,7 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.numpy import NumpyBatches
 
 FILES = 4
+SECOND = "Record 1 at byte 19 of the unpacked data"
 
 
 def draw_payloads(seed: int, count: int) -> list[bytes]:
@@ -92,6 +94,9 @@ def test_all_records_in_another_order(payloads, expected: Path) -> None:
     assert np.mean(moved) == pytest.approx(len(stored) / 3, rel=0.1)  # as in a random order
     assert sorted(os.listdir(expected)) == ["opaque.json", *(f"train-{k:05d}-of-00003.tfrecord.gz" for k in range(3))]
     assert os.listdir(expected.parent) == ["out"]
+    tf = pytest.importorskip("tensorflow")
+    files = tf.io.gfile.glob(f"{expected}/train-?????-of-?????.tfrecord.gz")
+    assert list(tf.data.TFRecordDataset(sorted(files), "GZIP").as_numpy_iterator()) == read(expected)
 
 
 @pytest.mark.parametrize("form", ["plain", "zlib", "members"])
@@ -123,15 +128,12 @@ def test_no_shuffle_keeps_the_order(inputs: Path, payloads, tmp_path: Path) -> N
     assert len(result.shards) == -(-result.bytes // 50_000) == 6
     assert result.shards[5] == "tune-00005-of-00006.tfrecord.gz"
     assert max((tmp_path / "out" / name).stat().st_size for name in result.shards) < 60_000
-
-
-def test_a_folder_may_hold_other_files(payloads, tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     folder.mkdir()
     for k, own in enumerate(payloads):
         (folder / f"examples-{k:05d}-of-00004.gz").write_bytes(pack("gzip", own))
         (folder / f"examples.tfrecord-{k:05d}-of-00004.gz.example_info.json").write_text("{}")
-    result = run_job(ShardConfig(str(folder), str(tmp_path / "out"), workers=1))
+    result = run_job(ShardConfig(str(folder), str(tmp_path / "all"), workers=1))
     assert (result.files, result.records) == (FILES, 1334)
 
 
@@ -144,12 +146,6 @@ def test_members_are_copied_packed(tmp_path: Path) -> None:
     ends = np.cumsum([size for _, size in scan_members((tmp_path / "in.gz").open("rb"))])
     assert ends[-1] == len(data)
     assert all(member in data for member in members)
-
-
-def test_tensorflow_reads_it(expected: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    files = tf.io.gfile.glob(f"{expected}/train-?????-of-?????.tfrecord.gz")
-    assert list(tf.data.TFRecordDataset(sorted(files), "GZIP").as_numpy_iterator()) == read(expected)
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
@@ -219,26 +215,20 @@ def test_a_run_that_was_killed_goes_on(inputs: Path, expected: Path, tmp_path: P
     ("data", "reason"),
     [
         (pack("gzip", [b"one", b"two"])[:-9], "cannot be unpacked: the GZIP data ends too early."),
-        (
-            pack("members", [b"one", b"two"])[:-3],
-            "The end of record 1 cannot be unpacked: the GZIP data ends too early.",
-        ),
+        (pack("members", [b"one", b"two"])[:-3], "The end of record 1 cannot be unpacked: the GZIP data ends too "),
         (gzip.compress(b"something else"), "Record 0 at byte 0 of the unpacked data is damaged: the checksum of its"),
-        (
-            pack("members", [b"one"]) + gzip.compress(bytes(1 << 27), 1),
-            "Record 1 at byte 19 of the unpacked data is dam",
-        ),
-        (pack("members", [b"one"]) + b"rest", "Record 1 at byte 19 of the unpacked data cannot be unpacked"),
+        (pack("members", [b"one"]) + gzip.compress(bytes(1 << 27), 1), f"{SECOND} is damaged: the checksum of its"),
+        (pack("members", [b"one"]) + b"rest", f"{SECOND} cannot be unpacked"),
         (b"no records at all", "Record 0 at byte 0 is damaged: the checksum of its length is wrong."),
     ],
     ids=["a stream cut off", "a member cut off", "no records packed", "a bomb", "more bytes", "no records"],
 )
 def test_what_is_damaged_is_named_and_nothing_is_written(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / "in.gz").write_bytes(data)
-    with pytest.raises(FormatError) as caught:
-        run_job(ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1), "GZIP")
-    assert str(caught.value).startswith(f"{tmp_path}/in.gz: ")
-    assert reason in str(caught.value)
+    config = ShardConfig(str(tmp_path / "in.gz"), str(tmp_path / "out"), workers=1)
+    message = refusal(FormatError, run_job, config, "GZIP")
+    assert message.startswith(f"{tmp_path}/in.gz: ")
+    assert reason in message
     assert os.listdir(tmp_path) == ["in.gz"]
 
 
@@ -263,10 +253,7 @@ def test_the_command(tfpipe, inputs: Path, expected: Path, tmp_path: Path) -> No
     lines = done.out.splitlines()
     assert lines[0].startswith("1,334 records of 4 files, 3 shards, ")
     assert lines[1].startswith("No manifest, so no exact order: ")
-    assert lines[3:] == [
-        f'tfrecord_path: "{tmp_path}/out/train-?????-of-?????.tfrecord.gz"',
-        "num_examples: 1334",
-    ]
+    assert lines[3:] == [f'tfrecord_path: "{tmp_path}/out/train-?????-of-?????.tfrecord.gz"', "num_examples: 1334"]
     assert read_tree(tmp_path / "out") == read_tree(expected)
     for options, message in (
         (("--opaque", "--resize-short", 8), "so --resize-short does not go with it."),

@@ -32,6 +32,12 @@ def plan(source: Path, output: Path, **options: Any) -> ShardConfig:
     return ShardConfig(str(source), str(output), workers=1)
 
 
+def check_whole(source: Path, tmp_path: Path) -> None:
+    """Checks that the parts have made the dataset of a plain run."""
+    make_dataset(source, tmp_path / "straight", **OPTIONS)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+
+
 def test_a_part_begins_with_its_share_and_goes_on_from_behind() -> None:
     assert Part(0, 3).order_shards(7) == [0, 1, 6, 5, 4, 3, 2]
     assert Part(1, 3).order_shards(7) == [2, 3, 1, 0, 6, 5, 4]
@@ -41,19 +47,20 @@ def test_a_part_begins_with_its_share_and_goes_on_from_behind() -> None:
 
 
 def test_the_first_part_makes_all_that_nobody_begins(photos: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "straight", **OPTIONS)
     config = plan(photos, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
     result = run_part(config, Part(1, 3))
     assert (result.written, result.finished, result.num_shards, result.is_complete) == (6, 6, 6, True)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    check_whole(photos, tmp_path)
+    before = read_tree(tmp_path / "out")
     late = run_part(config, Part(2, 3))
     assert (late.written, late.is_complete) == (0, True)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    plan(photos, tmp_path / "out")  # a plan of a complete dataset leaves it alone
+    assert read_tree(tmp_path / "out") == before
+    assert run_part(config, Part(0, 1)).is_complete
 
 
 def test_what_another_part_has_begun_is_left_to_it(photos: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "straight", **OPTIONS)
     config = plan(photos, tmp_path / "out")
     work = WorkDir(str(tmp_path / "out"))
     files = work.read_header().files
@@ -63,7 +70,7 @@ def test_what_another_part_has_begun_is_left_to_it(photos: Path, tmp_path: Path)
     assert (first.written, first.finished, first.is_complete) == (5, 5, False)
     second = run_part(config, Part(0, 2))  # whose note that is
     assert (second.written, second.finished, second.is_complete) == (1, 6, True)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    check_whole(photos, tmp_path)
 
 
 def test_the_end_is_left_to_the_part_that_began_it(photos: Path, tmp_path: Path) -> None:
@@ -72,35 +79,22 @@ def test_the_end_is_left_to_the_part_that_began_it(photos: Path, tmp_path: Path)
     result = run_part(config, Part(1, 2))
     assert (result.written, result.finished, result.is_complete) == (6, 6, False)
     assert run_part(config, Part(0, 2)).is_complete
-    make_dataset(photos, tmp_path / "straight", **OPTIONS)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    check_whole(photos, tmp_path)
 
 
-def test_a_new_plan_forgets_who_began_what(photos: Path, tmp_path: Path) -> None:
-    config = plan(photos, tmp_path / "out")
-    work = WorkDir(str(tmp_path / "out"))
-    assert work.begin(work.read_header().files[0], "7/8")
-    plan(photos, tmp_path / "out")
-    assert run_part(config, Part(0, 1)).is_complete
-
-
-def test_a_plain_run_completes_what_parts_have_left(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("completed_by", ["a new plan", "a plain run"])
+def test_what_parts_have_left_is_completed(photos: Path, tmp_path: Path, completed_by: str) -> None:
     config = plan(photos, tmp_path / "out")
     work = WorkDir(str(tmp_path / "out"))
     for file in work.read_header().files[:2]:
-        work.begin(file, "7/8")
+        assert work.begin(file, "7/8")
     assert run_part(config, Part(0, 2)).finished == 4
-    make_dataset(photos, tmp_path / "out", **OPTIONS)
-    make_dataset(photos, tmp_path / "straight", **OPTIONS)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
-
-
-def test_a_plan_of_a_complete_dataset_leaves_it_alone(photos: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "out", **OPTIONS)
-    before = read_tree(tmp_path / "out")
-    config = plan(photos, tmp_path / "out")
-    assert read_tree(tmp_path / "out") == before
-    assert run_part(config, Part(0, 1)).is_complete
+    if completed_by == "a new plan":  # which forgets who began what
+        plan(photos, tmp_path / "out")
+        assert run_part(config, Part(0, 1)).is_complete
+    else:
+        make_dataset(photos, tmp_path / "out", **OPTIONS)
+    check_whole(photos, tmp_path)
 
 
 def test_records_of_datasets_go_in_parts_too(photos: Path, tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ DIED = (
 )
 
 
-def test_results_come_in_any_order() -> None:
+def test_results_come_in_any_order_or_in_that_of_the_items() -> None:
     assert sorted(map_unordered(abs, range(-30, 0), 2)) == list(range(1, 31))
     assert list(map_unordered(abs, [], 2)) == []
+    assert list(map_in_order(abs, range(-30, 0), 2)) == list(range(30, 0, -1))
 
 
 def test_items_are_taken_as_workers_are_free() -> None:
@@ -50,17 +51,10 @@ def test_an_error_of_the_function_passes_unchanged() -> None:
     assert process_pool.running == set()
 
 
-def test_workers_get_shared_arguments() -> None:
+def test_workers_get_shared_arguments(monkeypatch) -> None:
     paths = map_unordered(os.path.join, ["x", "y"], 1, shared=("a", "b"))
     assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
     assert list(map_unordered(os.path.join, ["x"], 0, shared=("a",))) == [os.path.join("a", "x")]
-
-
-def _read_options(_: None) -> tuple[str, ...]:
-    return job_stores.get_options()
-
-
-def test_workers_open_stores_as_this_process_does(monkeypatch) -> None:
     monkeypatch.setattr(job_stores, "_beam_args", ())
     monkeypatch.setattr(job_stores, "_is_configured", True)
     job_stores.configure(["--s3_region_name=here"])
@@ -68,8 +62,8 @@ def test_workers_open_stores_as_this_process_does(monkeypatch) -> None:
     assert options == ("--s3_region_name=here",)
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    assert list(map_in_order(abs, range(-30, 0), 2)) == list(range(30, 0, -1))
+def _read_options(_: None) -> tuple[str, ...]:
+    return job_stores.get_options()
 
 
 @pytest.mark.parametrize("count", [1, 2])
