@@ -1,35 +1,32 @@
 """`tfpipe doctor` as a user runs it, and its checks of versions and of a TPU VM, with facts written by hand."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Tfpipe
+from tests.conftest import Ran, Tfpipe
 from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
+from tfpipe.cli.shared import inputs
 from tfpipe.cli.shared.checks import Check, fail_check
+from tfpipe.dataset import load
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 
 
 @pytest.fixture
 def doctor(monkeypatch, tfpipe):
-    """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
+    """Runs the command in this process with checks that cost nothing; returns what it printed and what was asked."""
     from tfpipe.cli import doctor_run
 
     monkeypatch.delenv("TPU_NAME", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
-    def call(checks: list[Check], *args: object) -> tuple[int, str, str, tuple[Any, ...]]:
+    def call(checks: list[Check], *args: object) -> tuple[Ran, tuple[Any, ...]]:
         asked: list[tuple[Any, ...]] = []
-
-        def answer(*arguments: Any) -> Any:
-            asked.append(arguments)
-            return iter(checks)
-
-        monkeypatch.setattr(doctor_run, "run_checks", answer)
-        return *tfpipe("doctor", *args), asked[0] if asked else ()
+        monkeypatch.setattr(doctor_run, "run_checks", lambda *given: asked.append(given) or iter(checks))
+        return tfpipe("doctor", *args), asked[0] if asked else ()
 
     return call
 
@@ -40,9 +37,9 @@ BAD = Check("xla", "failure", "XLA does not compile.")
 
 
 def test_the_report(doctor, small_dataset: Path) -> None:
-    code, out, _, _ = doctor([GOOD, DOUBT, BAD, Check("batch", "skipped", "Not reached.")], small_dataset)
-    assert code == 1
-    assert [line.rstrip() for line in out.splitlines()] == [
+    done, _ = doctor([GOOD, DOUBT, BAD, Check("batch", "skipped", "Not reached.")], small_dataset)
+    assert done.code == 1
+    assert done.lines == [
         "ok       versions      TensorFlow 2.20.0, Keras 3.10.0.",
         "warning  shapes        The batch has text in it.",
         "                       → Leave [it] out.",
@@ -50,78 +47,66 @@ def test_the_report(doctor, small_dataset: Path) -> None:
         "skipped  batch         Not reached.",
         "Not ready: 1 ok, 1 warning, 1 failure, 1 skipped.",
     ]
-
-
-def test_warnings_do_not_count(doctor, small_dataset: Path) -> None:
-    code, out, _, _ = doctor([GOOD, DOUBT], small_dataset)
-    assert (code, out.splitlines()[-1]) == (0, "Ready: 1 ok, 1 warning, 0 failures.")
-
-
-def test_json(doctor, small_dataset: Path) -> None:
-    code, out, _, _ = doctor([GOOD, BAD], small_dataset, "--json")
-    assert code == 1
-    document = json.loads(out)
-    assert document["ok"] is False
-    assert document["checks"][1] == {"name": "xla", "status": "failure", "found": "XLA does not compile.", "advice": ""}
-    assert json.loads(doctor([DOUBT], small_dataset, "--json")[1])["ok"] is True
+    done, _ = doctor([GOOD, DOUBT], small_dataset)  # warnings do not count
+    assert (done.code, done.lines[-1]) == (0, "Ready: 1 ok, 1 warning, 0 failures.")
+    done, _ = doctor([GOOD, BAD], small_dataset, "--json")
+    assert (done.code, done.json["ok"]) == (1, False)
+    failure = {"name": "xla", "status": "failure", "found": "XLA does not compile.", "advice": ""}
+    assert done.json["checks"][1] == failure
+    assert doctor([DOUBT], small_dataset, "--json")[0].json["ok"] is True
 
 
 def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Path) -> None:
-    _, _, _, (data, split, config, target, customize) = doctor([], small_dataset)
+    def ask(*args: object) -> tuple[Any, ...]:
+        return doctor([], *args)[1]
+
+    data, split, config, target, customize = ask(small_dataset)
     assert (data.name, split, target, customize) == ("images", "train", TargetConfig(), None)
     assert config == PipelineConfig(batch_size=128)
     file = tmp_path / "a.toml"
     file.write_text("batch_size = 64\nimage_size = 96\n")
     args = ["--config", file, "--split", "validation", "--num-replicas", 8, "--num-hosts", 2, "--tpu", "local"]
-    _, _, _, (_, split, config, target, _) = doctor([], small_dataset, *args)
-    assert split == "validation"
-    assert config == PipelineConfig(batch_size=64, image_size=96)
+    _, split, config, target, _ = ask(small_dataset, *args)
+    assert (split, config) == ("validation", PipelineConfig(batch_size=64, image_size=96))
     assert target == TargetConfig(tpu="local", num_replicas=8, num_hosts=2)
-    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--batch-size", 32)
+    config = ask(small_dataset, "--config", file, "--batch-size", 32)[2]
     assert config == PipelineConfig(batch_size=32, image_size=96)
     file.write_text("image_size = 96\n")
-    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file)
-    assert config == PipelineConfig(batch_size=128, image_size=96)
-    _, _, _, (source, split, _, _, _) = doctor([], small_dataset / "train-*")
+    assert ask(small_dataset, "--config", file)[2] == PipelineConfig(batch_size=128, image_size=96)
+    source, split, *_ = ask(small_dataset / "train-*")
     assert (source.name, split) == (str(small_dataset / "train-*"), None)
 
 
 def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch) -> None:
-    monkeypatch.setenv("TPU_NAME", "pod-7")
-    assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
-
-
-def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch) -> None:
-    for name in ("TPU_NAME", "GCS_READAHEAD_BUFFER_SIZE_BYTES"):
+    for name in ("TPU_NAME", "GCS_READAHEAD_BUFFER_SIZE_BYTES"):  # an empty variable is not set
         monkeypatch.setenv(name, "")
-    assert doctor([], small_dataset)[3][3] == TargetConfig()
+    assert doctor([], small_dataset)[1][3] == TargetConfig()
+    monkeypatch.setenv("TPU_NAME", "pod-7")
+    assert doctor([], small_dataset)[1][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "message"),
+    ("data", "args", "message"),
     [
-        (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
-        (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
-        (["--num-replicas", 0], 2, "--num-replicas must be at least 1, got 0."),
+        (
+            "",
+            ["--split", "test"],
+            "The dataset has no split 'test'; it has train, validation. Choose one with --split.",
+        ),
+        ("", ["--config", "none.toml"], "There is no configuration file none.toml. Check its name."),
+        ("", ["--num-replicas", 0], "--num-replicas must be at least 1, got 0."),
+        (
+            *("train-*", ["--split", "train"]),
+            "Files found by a pattern have no splits, got --split train. Leave it out.",
+        ),
     ],
     ids=str,
 )
-def test_a_wrong_option(doctor, small_dataset: Path, args: list[object], code: int, message: str) -> None:
-    found, out, err, _ = doctor([], small_dataset, *args)
-    assert (found, out, err) == (code, "", f"Error: {message}\n")
-
-
-def test_files_have_no_splits(doctor, small_dataset: Path) -> None:
-    found, _, err, _ = doctor([], small_dataset / "train-*", "--split", "train")
-    assert (found, err) == (2, "Error: Files found by a pattern have no splits, got --split train. Leave it out.\n")
+def test_a_wrong_option(doctor, small_dataset: Path, data: str, args: list[object], message: str) -> None:
+    assert doctor([], small_dataset / data, *args)[0] == (2, "", f"Error: {message}\n")
 
 
 def test_the_default_split(small_dataset: Path, monkeypatch) -> None:
-    from dataclasses import replace
-
-    from tfpipe.cli.shared import inputs
-    from tfpipe.dataset import load
-
     manifest = load.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()
     monkeypatch.setattr(load, "load_manifest", lambda _: replace(manifest, splits={"only": train}))

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,13 @@ def manifest(small_dataset: Path) -> Manifest:
     return load_manifest(str(small_dataset))
 
 
-def some(manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: TargetConfig = HERE) -> list[Check]:
+def some(
+    manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: TargetConfig = HERE, **options: Any
+) -> list[Check]:
+    """Runs some of the checks, with some other options of the pipeline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor_run, "CHECKS", {name: CHECKS[name] for name in names.split(", ")})
-        return list(run_checks(manifest, "train", config, target))
+        return list(run_checks(manifest, "train", dataclasses.replace(config, **options), target))
 
 
 def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
@@ -58,7 +62,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
 
 def test_records_with_several_images(tmp_path: Path) -> None:
     several = write_several(tmp_path / "several", number=None)
-    shapes, xla = some(several, "shapes, xla", dataclasses.replace(CONFIG, images=2))
+    shapes, xla = some(several, "shapes, xla", images=2)
     assert (shapes.status, shapes.found) == ("ok", "image uint8 [8, 2, 16, 16, 3], label int32 [8].")
     assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
 
@@ -67,29 +71,25 @@ def test_records_that_are_damaged(small_dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(small_dataset, tmp_path / "copy")
     shard = copy / "train-00000-of-00002.tfrecord"
     flip_bit(shard, 100)
-    evaluation = dataclasses.replace(CONFIG, training=False)
-    (shapes,) = some(load_manifest(str(copy)), "shapes", evaluation)
+    (shapes,) = some(load_manifest(str(copy)), "shapes", training=False)
     assert shapes.status == "failure"
     assert "train-00000-of-00002.tfrecord: Record at byte 0 is damaged: the checksum of its " in shapes.found
 
 
-def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
+def test_a_batch_and_its_replicas(manifest: Manifest) -> None:
     batch, shapes, xla = some(manifest, "batch, shapes, xla", target=TargetConfig(num_replicas=3))
     assert batch == Check("batch", "failure", "`batch_size` 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, batch_size=64))
+    (batch,) = some(manifest, "batch", batch_size=64)
     assert batch == Check(
         "batch",
         "failure",
         "`batch_size` must be at most the 12 records of an epoch, got 64.",
         "Use 12 or less, or more data.",
     )
-
-
-def test_a_batch_on_several_hosts(manifest: Manifest) -> None:
-    config = dataclasses.replace(CONFIG, batch_size=4, block_records=3)
-    (batch,) = some(manifest, "batch", config, TargetConfig(num_replicas=2, num_hosts=2))
+    target = TargetConfig(num_replicas=2, num_hosts=2)
+    (batch,) = some(manifest, "batch", target=target, batch_size=4, block_records=3)
     found = "4 images: 2 for each of 2 replicas on 2 hosts, read in blocks of 3 records; 3 steps an epoch."
     assert batch == Check("batch", "ok", found)
 
@@ -201,11 +201,10 @@ def test_a_cache_in_memory(manifest: Manifest, monkeypatch, free: int, status: s
         assert memory.advice == "Use no cache, or a smaller `decoded_size`."
 
 
-def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch) -> None:
+@pytest.mark.parametrize("config", [CONFIG, THROUGHPUT], ids=["exact", "throughput"])
+def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch, config: PipelineConfig) -> None:
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 1000)
-    (cache,) = some(manifest, "cache", dataclasses.replace(CONFIG, cache="bytes"))
-    assert (cache.status, cache.found[:28]) == ("failure", "`cache` bytes of 'train' of ")
-    (cache,) = some(manifest, "cache", dataclasses.replace(THROUGHPUT, cache="bytes"))
+    (cache,) = some(manifest, "cache", config, cache="bytes")
     assert (cache.status, cache.found[:28]) == ("failure", "`cache` bytes of 'train' of ")
 
 
@@ -228,11 +227,8 @@ def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch) -> No
     assert memory.found.startswith(
         f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
     )
-
-
-def test_the_pipeline_is_looked_at_without_filling_a_cache(manifest: Manifest, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    (xla,) = some(manifest, "xla", dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(folder)))
+    (xla,) = some(manifest, "xla", cache="bytes", cache_dir=str(folder))  # which fills none
     assert xla.status == "ok"
     assert not folder.exists()
 

@@ -14,7 +14,7 @@ def made(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "made", {"train": [payload(0), payload(1)], "test": [payload(2)]})
 
 
-def test_text(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+def test_what_was_written_in_words_and_as_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     out = tmp_path / "out"
     done = tfpipe("export", made, out, "--to", "webdataset", "--workers", 0)
     assert (done.code, done.err) == (0, "")
@@ -24,15 +24,12 @@ def test_text(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
         f"train: 2 records, 1 file, {human_bytes(sizes[1])}",
         f"{out} is complete",
     ]
-
-
-def test_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    out = tmp_path / "out"
-    done = tfpipe("export", made, out, "--to", "webdataset", "--split", "test", "--workers", 0, "--json")
-    size = (out / "test-00000-of-00001.tar").stat().st_size
+    one = tmp_path / "one"
+    done = tfpipe("export", made, one, "--to", "webdataset", "--split", "test", "--workers", 0, "--json")
+    size = (one / "test-00000-of-00001.tar").stat().st_size
     assert done.json == {
         "dataset": str(made),
-        "output": str(out),
+        "output": str(one),
         "to": "webdataset",
         "splits": {"test": {"records": 1, "files": 1, "bytes": size}},
         "notes": [],

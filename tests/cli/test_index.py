@@ -1,6 +1,5 @@
 """`tfpipe index` as a user runs it, and the other commands on what it described."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,39 +19,31 @@ def imagenet(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "imagenet")
 
 
-def test_what_was_found_in_words(tfpipe, imagenet: Path) -> None:
-    code, out, _ = tfpipe("index", imagenet)
-    assert code == 0
-    lines = out.splitlines()
+def test_what_was_found_in_words(tfpipe, imagenet: Path, foreign, tmp_path: Path) -> None:
+    done = tfpipe("index", imagenet)
+    assert done.code == 0
+    lines = done.lines
     assert lines[0].startswith("train: 40 records, 4 files, ")
     assert lines[0].endswith("; 27 JPEG, 13 PNG")
     assert lines[2:] == [
         "image: 'image/encoded'; label: 'image/class/label', 3 classes, stored from 1, read as 0 and up",
         f"{imagenet} is indexed: 4 features",
     ]
+    done = tfpipe("index", foreign.imagenet(tmp_path / "packed", "GZIP"))
+    assert done.code == 0
+    assert "The files are GZIP compressed: no random access, no exact order and no exact resume." in done.out
 
 
 def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
-    code, out, _ = tfpipe(
-        *("index", f"{imagenet}/val*", "--split", "holdout", "--output", tmp_path / "out", "--label-base", "0"),
-        *("--export", "dali", "--json"),
-    )
-    found: dict[str, Any] = json.loads(out)
-    assert code == 0
-    assert (found["root"], found["image_key"], found["label_key"]) == (
-        str(imagenet),
-        "image/encoded",
-        "image/class/label",
-    )
+    options = ("--split", "holdout", "--output", tmp_path / "out", "--label-base", "0", "--export", "dali", "--json")
+    done = tfpipe("index", f"{imagenet}/val*", *options)
+    found: dict[str, Any] = done.json
+    assert done.code == 0
+    assert (found["root"], found["image_key"]) == (str(imagenet), "image/encoded")
+    assert found["label_key"] == "image/class/label"
     assert (found["label_base"], found["classes"], found["compression"], found["random_access"]) == (0, 4, "", True)
     assert (found["splits"]["holdout"]["records"], found["notes"]) == (7, [])
     assert (tmp_path / "out/dali/validation-00000-of-00001.idx").exists()
-
-
-def test_compressed_files_say_what_they_lack(tfpipe, foreign, tmp_path: Path) -> None:
-    code, out, _ = tfpipe("index", foreign.imagenet(tmp_path / "packed", "GZIP"))
-    assert code == 0
-    assert "The files are GZIP compressed: no random access, no exact order and no exact resume." in out
 
 
 def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> None:
@@ -67,29 +58,22 @@ def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> No
     assert tfpipe("index", imagenet, "--image-key", "none")[0] == 2
 
 
-def test_inspect_shows_it(tfpipe, imagenet: Path, tmp_path: Path) -> None:
+def test_inspect_and_verify_know_it(tfpipe, imagenet: Path, tmp_path: Path, caplog) -> None:
     tfpipe("index", imagenet)
     code, out, _ = tfpipe("inspect", imagenet, "--show", 6, tmp_path / "sheet.png")
     assert code == 0
     assert "written by another tool, indexed by tfpipe" in out
     assert "labels: 'image/class/label', stored from 1" in out
     assert (tmp_path / "sheet.png").exists()
-    found = json.loads(tfpipe("inspect", imagenet, "--json")[1])
+    found = tfpipe("inspect", imagenet, "--json").json
     assert (found["format_version"], found["foreign"]["label_base"]) == (1, 1)
-    found = json.loads(tfpipe("inspect", imagenet, "--record", "train:2", "--output", tmp_path / "x.png", "--json")[1])
+    found = tfpipe("inspect", imagenet, "--record", "train:2", "--output", tmp_path / "x.png", "--json").json
     assert (found["features"]["id"], found["written"]["format"], found["shard"]) == (2, "PNG", "train-00000-of-00004")
-
-
-def test_inspect_says_where_shards_lie_elsewhere(tfpipe, imagenet: Path, tmp_path: Path, caplog) -> None:
     tfpipe("index", imagenet, "--output", tmp_path / "out")
     code, out, _ = tfpipe("inspect", tmp_path / "out", "--record", "validation:-1")
     assert code == 0
     assert "46.jpg" in out
     assert f"The shards of {tmp_path}/out lie outside it, in {imagenet}, as its manifest says." in caplog.messages
-
-
-def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None:
-    tfpipe("index", imagenet)
     code, out, _ = tfpipe("verify", imagenet)
     assert (code, out.splitlines()[-1].split(":")[0]) == (0, f"{imagenet} is intact")
     path = imagenet / "train-00001-of-00004"

@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from beam_jobs.config import ShardConfig
+from tests.beam_jobs.datasets import make_dataset
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
@@ -28,30 +27,21 @@ def inspect(tfpipe):
     return partial(tfpipe, "inspect", columns=80)
 
 
-@pytest.fixture
-def copy(small_dataset: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(small_dataset, tmp_path / "copy")
-
-
 @pytest.fixture(scope="module")
 def raw_dataset(tmp_path_factory, draw_images) -> Path:
-    from beam_jobs import shard_job
-
     folder = tmp_path_factory.mktemp("raw")
-    images = draw_images(folder / "images")
-    config = ShardConfig(
-        input=str(images), output=str(folder / "raw"), workers=1, form=ImageForm(encoding="raw", square=8)
-    )
-    shard_job.run(config)
+    make_dataset(draw_images(folder / "images"), folder / "raw", form=ImageForm(encoding="raw", square=8))
     return folder / "raw"
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / "manifest.json"
-    document = json.loads(path.read_text())
-    document.update(changes)
-    path.write_text(json.dumps(document))
-    loads(path.read_text())
+def read_manifest(dataset: str) -> Any:
+    return json.loads(Path(dataset, "manifest.json").read_text())
+
+
+def edit(dataset: str, **changes: Any) -> None:
+    text = json.dumps(read_manifest(dataset) | changes)
+    Path(dataset, "manifest.json").write_text(text)
+    loads(text)
 
 
 def first_record(folder: Path) -> dict[str, Any]:
@@ -127,21 +117,19 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
     )
 
 
-def test_seekable_jpegs(inspect, copy: Path) -> None:
-    splits = json.loads((copy / "manifest.json").read_text())["splits"]
+def test_seekable_jpegs(inspect, pets: str) -> None:
+    splits = read_manifest(pets)["splits"]
     splits["train"] |= {"seekable": False, "seekable_jpegs": 4}
-    edit(copy, splits=splits)
-    assert "Seekable         4 of 6 JPEG          no" in inspect(copy).lines
+    edit(pets, splits=splits)
+    assert "Seekable         4 of 6 JPEG          no" in inspect(pets).lines
     splits["train"] |= {"seekable": True, "seekable_jpegs": 6}
-    edit(copy, splits=splits, image=json.loads((copy / "manifest.json").read_text())["image"] | {"seekable": True})
-    lines = inspect(copy).lines
+    edit(pets, splits=splits, image=read_manifest(pets)["image"] | {"seekable": True})
+    lines = inspect(pets).lines
     assert "Seekable         all JPEG             no" in lines
     assert "quality 95 where re-encoded; JPEGs are seekable, by restart markers" in " ".join(lines)
-    document = inspect(copy, "--json").json
-    assert [(split["seekable"], split["seekable_jpegs"]) for split in document["splits"].values()] == [
-        (True, 6),
-        (False, 0),
-    ]
+    document = inspect(pets, "--json").json
+    found = [(split["seekable"], split["seekable_jpegs"]) for split in document["splits"].values()]
+    assert found == [(True, 6), (False, 0)]
     assert document["image"]["seekable"] is True
 
 
@@ -167,15 +155,15 @@ def test_the_mixing_score_is_that_of_the_default_order(small_dataset, shard_reco
     assert values == (None if score is None else (pytest.approx(score, abs=0.005), batch_size, block_records))
 
 
-def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
+def test_duplicates_quarantine_and_counts(inspect, pets: str) -> None:
     edit(
-        copy,
+        pets,
         quarantined=5,
         duplicates={"within": {"train": 3}, "across": 2, "dropped": 7},
         changed={"cmyk_to_rgb": 1234},
         skipped={"*.txt": 2},
     )
-    done = inspect(copy, columns=120)
+    done = inspect(pets, columns=120)
     begin = next(k for k, line in enumerate(done.lines) if line.startswith("Changed"))
     assert done.lines[begin:] == [
         "Changed      1,234 cmyk_to_rgb",
@@ -187,22 +175,29 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
     ]
 
 
-def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
-    splits = {"train": json.loads((copy / "manifest.json").read_text())["splits"]["train"]}
+def test_of_many_labels_the_largest_are_shown_and_of_none_that(inspect, pets: str) -> None:
+    splits = {"train": read_manifest(pets)["splits"]["train"]}
     names = [f"class {i:02d}" for i in range(20)]
     splits["train"]["class_counts"] = [0] * 18 + [9, 3]
-    edit(copy, label_names=names, splits=splits)
-    done = inspect(copy)
+    edit(pets, label_names=names, splits=splits)
+    done = inspect(pets)
     assert "Classes          20, 18 empty" in done.lines
     begin = done.lines.index("Class        train")
     assert done.lines[begin + 2 : begin + 5] == ["class 18     9", "class 19     3", "class 00     0"]
     assert done.lines[begin + 14] == "and 8 more   down to 0"
+    whole = read_manifest(pets)
+    for split in whole["splits"].values():
+        split["class_counts"] = []
+    edit(pets, label_names=[], splits=whole["splits"])
+    done = inspect(pets)
+    assert "Labels       none" in done.lines
+    assert "classes" not in done.out
 
 
-def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) -> None:
+def test_names_are_neither_markup_nor_control_characters(inspect, pets: str) -> None:
     names = ["[bold red]cat[/]", "dog\x1b[2J\n", "\u202eowl :smile: " + "x" * 100]
-    edit(copy, name="[link=evil]pets\x07[/link]", label_names=names, skipped={"*[/]\x9b": 1})
-    done = inspect(copy, columns=160)
+    edit(pets, name="[link=evil]pets\x07[/link]", label_names=names, skipped={"*[/]\x9b": 1})
+    done = inspect(pets, columns=160)
     assert done.code == 0
     assert done.lines[1].startswith("from [link=evil]pets\ufffd[/link] by tfpipe")
     text = "\n".join(done.lines)
@@ -211,16 +206,6 @@ def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) ->
     assert "\ufffdowl :smile: xxxxxxxxxxxxxx…" in text
     assert "1 *[/]\ufffd" in text
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.out)
-
-
-def test_a_dataset_without_labels(inspect, copy: Path) -> None:
-    document = json.loads((copy / "manifest.json").read_text())
-    for split in document["splits"].values():
-        split["class_counts"] = []
-    edit(copy, label_names=[], splits=document["splits"])
-    done = inspect(copy)
-    assert "Labels       none" in done.lines
-    assert "classes" not in done.out
 
 
 def test_one_record(inspect, small_dataset: Path) -> None:
@@ -268,6 +253,10 @@ def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Pat
         assert image.tobytes() == first_record(raw_dataset)["image/encoded"][0]
     summary = inspect(raw_dataset, columns=120).lines
     assert summary[2] == "Images: raw uint8 pixels, resized to 8 × 8; the sizes below are those before resizing"
+    sheet = tmp_path / "sheet.PNG"
+    document = inspect(raw_dataset, "--show", 3, sheet, "--json").json
+    assert (document["sheet"], document["name"]) == ({"file": str(sheet), "records": 3}, "images")
+    assert sheet.exists()
 
 
 @pytest.mark.parametrize(
@@ -291,13 +280,6 @@ def test_records_are_spread_over_the_splits() -> None:
     assert spread_evenly([12, 3], 5) == [[1, 4, 7, 10], [1]]
     assert spread_evenly([3], 9) == [[0, 1, 2]]
     assert spread_evenly([0], 9) == [[]]
-
-
-def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_path: Path) -> None:
-    target = tmp_path / "sheet.PNG"
-    document = inspect(raw_dataset, "--show", 3, target, "--json").json
-    assert (document["sheet"], document["name"]) == ({"file": str(target), "records": 3}, "images")
-    assert target.exists()
 
 
 @pytest.mark.parametrize(
@@ -324,18 +306,18 @@ def test_a_wrong_option_ends_with_2(inspect, small_dataset: Path, args: list[str
     assert (done.code, done.out, done.err) == (2, "", f"Error: {message}\n")
 
 
-def test_data_that_cannot_be_read_ends_with_1(inspect, copy: Path, tmp_path: Path) -> None:
+def test_data_that_cannot_be_read_ends_with_1(inspect, pets: str, tmp_path: Path) -> None:
     target = tmp_path / "no folder" / "a.png"
-    done = inspect(copy, "--show", 2, target)
+    done = inspect(pets, "--show", 2, target)
     assert (done.code, done.err) == (1, f"Error: {target} cannot be written: No such file or directory.\n")
-    (copy / "train-00000-of-00002.tfrecord").unlink()
-    done = inspect(copy, "--record", "train:0")
+    (Path(pets) / "train-00000-of-00002.tfrecord").unlink()
+    done = inspect(pets, "--record", "train:0")
     assert done.code == 1
-    missing = f"Error: {copy / 'train-00000-of-00002.tfrecord'} is missing. Copy the dataset again"
+    missing = f"Error: {Path(pets) / 'train-00000-of-00002.tfrecord'} is missing. Copy the dataset again"
     assert done.err.startswith(missing)
-    done = inspect(copy)
+    done = inspect(pets)
     assert (done.code, done.err, done.lines[-1]) == (1, f"{missing}.\n", "Seed         0")
-    assert inspect(copy, "--split", "validation").code == 0
+    assert inspect(pets, "--split", "validation").code == 0
 
 
 def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:

@@ -121,7 +121,6 @@ TAKE_DATASETS = {
     "profile": "--step-ms 3",
     "train": "",
 }
-TAKE_IMAGES = {"shard": "OUT"}
 NO_MANIFEST = (
     "holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of images, `tfpipe "
     "index` one for TFRecords of others."
@@ -131,6 +130,7 @@ IS_DATASET = (
     "is a dataset. `tfpipe reshard` writes it in another form, `tfpipe merge` joins it with others, `tfpipe inspect` "
     "shows it."
 )
+SHARD = ["shard", "a", "b"]
 NEED_TENSORFLOW = ("doctor", "profile", "train")
 
 
@@ -178,9 +178,8 @@ def test_what_is_no_dataset(tfpipe: Tfpipe, paths: dict[str, Path], command: str
         ("records", "records holds TFRecords: `tfpipe index` describes them."),
     ],
 )
-@pytest.mark.parametrize("command", TAKE_IMAGES)
-def test_what_holds_no_images(tfpipe: Tfpipe, paths: dict[str, Path], command: str, kind: str, sentence: str) -> None:
-    done = tfpipe(*fill_in(command, TAKE_IMAGES[command], paths[kind], paths))
+def test_what_holds_no_images(tfpipe: Tfpipe, paths: dict[str, Path], kind: str, sentence: str) -> None:
+    done = tfpipe(*fill_in("shard", "OUT", paths[kind], paths))
     assert (done.code, done.out) == (1, "")
     assert "Traceback" not in done.err
     assert sentence in done.err
@@ -197,21 +196,21 @@ def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
     ("args", "sentence"),
     [
         (["inspct"], "No such command 'inspct'. Did you mean 'inspect'?"),
-        (["shard", "a", "b", "--resize", "64"], "No such option '--resize'. Use --resize-short or --square."),
-        (["shard", "a", "b", "--image-size", "64"], "No such option '--image-size'. Use --resize-short or --square."),
+        ([*SHARD, "--resize", "64"], "No such option '--resize'. Use --resize-short or --square."),
+        ([*SHARD, "--image-size", "64"], "No such option '--image-size'. Use --resize-short or --square."),
         (["train", "a", "--global-batch-size", "8"], "No such option '--global-batch-size'. Use --batch-size."),
-        (["shard", "a", "b", "--num-workers", "8"], "No such option '--num-workers'. Use --workers."),
+        ([*SHARD, "--num-workers", "8"], "No such option '--num-workers'. Use --workers."),
         (["inspect", "a", "--show", "12"], "Option '--show' requires 2 arguments. Give --show N OUT.png."),
         (["shard", "a"], "Missing argument 'OUTPUT'."),
-        (["shard", "a", "b", "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
-        (["shard", "a", "b", "--print-command", "--json"], "--print-command and --json exclude each other."),
-        (["shard", "a", "b", "--part", "8/8"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
-        (["shard", "a", "b", "--part", "3"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
-        (["shard", "a", "b", "--part", "auto"], "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"),
-        (["shard", "a", "b", "--part", "0/2", "--plan-only"], "--plan-only and --part exclude each other."),
-        (["shard", "a", "b", "--part", "0/2", "--dry-run"], "--part and --dry-run exclude each other."),
-        (["shard", "a", "b", "--plan-only", "--runner", "direct"], "--plan-only and a runner exclude each other."),
-        (["shard", "a", "b", "--part", "0/2", "--square", "8"], "The plan in OUTPUT decides --square. Leave it out;"),
+        ([*SHARD, "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
+        ([*SHARD, "--print-command", "--json"], "--print-command and --json exclude each other."),
+        ([*SHARD, "--part", "8/8"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
+        ([*SHARD, "--part", "3"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
+        ([*SHARD, "--part", "auto"], "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"),
+        ([*SHARD, "--part", "0/2", "--plan-only"], "--plan-only and --part exclude each other."),
+        ([*SHARD, "--part", "0/2", "--dry-run"], "--part and --dry-run exclude each other."),
+        ([*SHARD, "--plan-only", "--runner", "direct"], "--plan-only and a runner exclude each other."),
+        ([*SHARD, "--part", "0/2", "--square", "8"], "The plan in OUTPUT decides --square. Leave it out;"),
         (["merge", "a", "b", "c", "--part", "0/2", "--seed", "8"], "The plan in OUTPUT decides --seed. Leave it out;"),
         (["merge", "a", "b"], "`tfpipe merge` needs at least two datasets and OUTPUT, got 2 of these paths."),
         (["--json", "inspect", "a"], "--json goes behind the command, or beside --version."),
@@ -229,8 +228,7 @@ def test_a_mistake_in_the_command(tfpipe: Tfpipe, args: list[str], sentence: str
 @pytest.mark.parametrize("command", NEED_TENSORFLOW)
 def test_a_missing_library(tfpipe: Tfpipe, paths: dict[str, Path], monkeypatch, command: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "tensorflow" else object())
-    path = paths["images"] if command in TAKE_IMAGES else paths["dataset"]
-    done = tfpipe(*fill_in(command, {**TAKE_DATASETS, **TAKE_IMAGES}[command], path, paths))
+    done = tfpipe(*fill_in(command, TAKE_DATASETS[command], paths["dataset"], paths))
     sentence = (
         f"`tfpipe {command}` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
     )

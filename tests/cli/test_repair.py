@@ -39,20 +39,15 @@ def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> No
     (made / "train-00001-of-00003.tfrecord").unlink()
     (made / file_names.index_name("train-00002-of-00003.tfrecord")).unlink()
     before = read_tree(made)
-    code, text, errors = repair(made, out)
-    assert (code, errors) == (0, "")
-    assert text.splitlines()[-2:] == [
-        "lost: 1 payload_crc, 1 missing, listed in repair.json",
-        f"{out} is complete: 9 records, 3 shards",
-    ]
-    assert text.splitlines()[1] == "train-00001-of-00003.tfrecord: missing: the file is missing, with 4 records"
+    done = repair(made, out)
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[1] == "train-00001-of-00003.tfrecord: missing: the file is missing, with 4 records"
+    lost = "lost: 1 payload_crc, 1 missing, listed in repair.json"
+    assert done.lines[-2:] == [lost, f"{out} is complete: 9 records, 3 shards"]
     assert read_all(out) == [*whole[1:4], *whole[8:]]
-    manifest = load_manifest(str(out))
-    assert manifest.splits["train"].class_counts == (3, 4)
-    assert [shard.file for shard in manifest.splits["train"].shards] == [
-        "train-00000-of-00002.tfrecord",
-        "train-00001-of-00002.tfrecord",
-    ]
+    train = load_manifest(str(out)).splits["train"]
+    assert train.class_counts == (3, 4)
+    assert [shard.file for shard in train.shards] == [f"train-0000{k}-of-00002.tfrecord" for k in range(2)]
     assert is_intact(out)
     assert read_tree(made) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]

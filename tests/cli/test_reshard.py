@@ -5,34 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.datasets import make_dataset
+
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
 
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory) -> Path:
-    from beam_jobs import shard_job
-    from beam_jobs.config import ShardConfig
-
     out = tmp_path_factory.mktemp("reshard") / "shapes"
-    shard_job.run(ShardConfig(str(SAMPLE), str(out), num_shards=2, workers=1))
+    make_dataset(SAMPLE, out, num_shards=2)
     return out
 
 
 def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("reshard", shapes, tmp_path / "out", "--num-shards", 4, "--json")
     assert done.code == 0, done.err
-    result = json.loads(done.out)
+    result = done.json
     assert result.pop("seconds") > 0
     assert result.pop("images_per_second") > 0
+    num_bytes = sum(path.stat().st_size for path in shapes.glob("*.tfrecord"))
     assert result == {
         "dataset": str(tmp_path / "out"),
-        "splits": {
-            "train": {
-                "records": 149,
-                "shards": 4,
-                "bytes": sum(path.stat().st_size for path in shapes.glob("*.tfrecord")),
-            }
-        },
+        "splits": {"train": {"records": 149, "shards": 4, "bytes": num_bytes}},
         "classes": {"circle": 50, "square": 49, "triangle": 50},
         "no_classes": None,
         "columns": [],
@@ -89,21 +83,20 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "message"),
+    ("args", "message"),
     [
         (
             ["SHAPES", "out", "third"],
-            2,
             "DATASET and OUTPUT must be two paths, got a third, 'third'. Write options for Beam",
         ),
-        (["SHAPES", "SHAPES"], 2, "The output must not lie inside the input, got "),
-        (["SHAPES", "out", "--quality", "50"], 2, "--quality is for images that are encoded again, and none would be."),
+        (["SHAPES", "SHAPES"], "The output must not lie inside the input, got "),
+        (["SHAPES", "out", "--quality", "50"], "--quality is for images that are encoded again, and none would be."),
     ],
 )
-def test_a_mistake_is_one_sentence(args, code, message, shapes, tmp_path, monkeypatch, tfpipe):
+def test_a_mistake_is_one_sentence(args, message, shapes, tmp_path, monkeypatch, tfpipe):
     monkeypatch.chdir(tmp_path)
     done = tfpipe("reshard", *(shapes if arg == "SHAPES" else arg for arg in args))
-    assert (done.code, done.out) == (code, "")
+    assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert "Traceback" not in done.err
     assert done.err.count("Error: ") == 1

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.conftest import Tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
@@ -122,44 +123,31 @@ def test_a_port_in_use_is_one_sentence(tfpipe: Tfpipe) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--workers", "0"], "--workers must be at least 1, got 0."),
-        ([], "--root must name a folder or URL below which the datasets lie, such as /data."),
-        (["--root", "/", "--key", "k"], "--certificate and --key belong together. Give both, or none."),
+        ("--workers 0", "--workers must be at least 1, got 0."),
+        ("", "--root must name a folder or URL below which the datasets lie, such as /data."),
+        ("--root / --key k", "--certificate and --key belong together. Give both, or none."),
         (
-            ["--root", "/", "--certificate", "/no/c.pem", "--key", "/no/k.pem"],
+            "--root / --certificate /no/c.pem --key /no/k.pem",
             "--certificate must be a file that can be read, got /no/c.pem: No such file or directory.",
         ),
-        (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
-        (
-            ["--root", "/", "--port", "65535", "--workers", "2"],
-            "--port must be at most 65534, so that all workers have one.",
-        ),
+        ("--port 65536", "--port must be from 0 to 65535, got 65536."),
+        ("--root / --port 65535 --workers 2", "--port must be at most 65534, so that all workers have one."),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=str,
 )
-def test_a_wrong_option_ends_with_2(tfpipe: Tfpipe, args: list[str], sentence: str) -> None:
-    assert tfpipe("serve", *args) == (2, "", f"Error: {sentence}\n")
-
-
-def test_an_address_needs_a_port(tfpipe: Tfpipe) -> None:
-    sentence = "`HOST:PORT` must be a list of addresses like host:5050, got ('a',)."
-    assert tfpipe("serve-check", "a") == (2, "", f"Error: {sentence}\n")
+def test_a_wrong_option_ends_with_2(tfpipe: Tfpipe, args: str, sentence: str) -> None:
+    assert tfpipe("serve", *args.split()) == (2, "", f"Error: {sentence}\n")
 
 
 def test_workers_are_checked(running: Server, small_dataset: Path, tfpipe: Tfpipe) -> None:
     address = running.json["workers"][0]["address"]
     done = tfpipe("serve-check", address, "--dataset", small_dataset, "--json")
     assert done.code == 0
+    made = f"1 worker made the first and the last record of 'train' of {small_dataset} as this machine does."
     assert done.json == {
         "checks": [
             {"name": "workers", "status": "ok", "found": f"1 worker answers: {address}.", "advice": ""},
-            {
-                "name": "reads",
-                "status": "ok",
-                "found": f"1 worker made the first and the last record of 'train' of {small_dataset} as this machine "
-                "does.",
-                "advice": "",
-            },
+            {"name": "reads", "status": "ok", "found": made, "advice": ""},
         ],
         "ok": True,
     }
@@ -169,6 +157,8 @@ def test_workers_are_checked(running: Server, small_dataset: Path, tfpipe: Tfpip
     assert workers["found"] == "1 of 2 workers answer; missing: 127.0.0.1:9 (connection refused)."
     assert workers["advice"].startswith("Start it on its machine with: tfpipe serve --root DIR. ")
     assert (workers["status"], reads["status"]) == ("failure", "skipped")
+    sentence = "`HOST:PORT` must be a list of addresses like host:5050, got ('a',)."
+    assert tfpipe("serve-check", "a") == (2, "", f"Error: {sentence}\n")
 
 
 @pytest.fixture
@@ -234,16 +224,13 @@ def test_workers_ask_for_the_token_of_the_environment(
     monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "others")
     done = tfpipe("serve-check", address, "--json")
     assert done.code == 1
-    assert (
-        done.json["checks"][0]["found"] == f"0 of 1 worker answer; missing: {address} (the token is missing or wrong)."
-    )
+    found = f"0 of 1 worker answer; missing: {address} (the token is missing or wrong)."
+    assert done.json["checks"][0]["found"] == found
 
 
 def test_others_reach_no_workers_without_a_token() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^Workers on `host` 0\.0\.0\.0, which others reach, need a token, got none\.$"
-    ):
-        processes.Service(ServiceConfig(root=("/",), host="0.0.0.0"))
+    sentence = "Workers on `host` 0.0.0.0, which others reach, need a token, got none."
+    assert refusal(ConfigError, processes.Service, ServiceConfig(root=("/",), host="0.0.0.0")) == sentence
 
 
 def test_a_worker_loads_no_tensorflow(running: Server, small_dataset: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
+from tests.refusals import refusal
 from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
@@ -84,25 +85,18 @@ def test_inspect_counts_and_draws_rows(made: Path, number: Number, tmp_path: Pat
             tile = sheet[top : top + 60, left : left + 60].reshape(-1, 3)
             is_there = (np.abs(tile[:, :2] - [10 * k, 60 * place]).max(axis=1) < 4).mean() > 0.9
             assert is_there == (place < count_images(k, number)), (row, place)
-
-
-def test_one_record_is_printed_and_its_first_image_written(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--output", tmp_path / "a.png", "--json").out)
     sizes = document["features"]["image/encoded"]
     assert len(sizes) > 1
     assert (tmp_path / "a.png").stat().st_size == sizes[0]["bytes"]
-
-
-def test_too_many_tiles_are_refused(made: Path, number: Number, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    result = tfpipe("inspect", made, "--show", "500", tmp_path / "sheet.png")
+    refused = tfpipe("inspect", made, "--show", "500", tmp_path / "sheet.png")
     most, columns = (200, 5) if number is None else (333, 3)
-    assert f"--show must be from 1 to {most} records of up to {columns} images, got 500." in " ".join(
-        result.err.split()
-    )
-    assert result.code == 2
+    message = f"--show must be from 1 to {most} records of up to {columns} images, got 500."
+    assert message in " ".join(refused.err.split())
+    assert refused.code == 2
 
 
-def test_every_image_is_checked(made: Path) -> None:
+def test_every_image_is_checked(made: Path, tmp_path: Path) -> None:
     check = ContentCheck.from_manifest(library.load_manifest(str(made)))
     record = dict(read_records(made)["record 2"])
     assert check.check(encode_example(record)).faults == ()
@@ -114,9 +108,6 @@ def test_every_image_is_checked(made: Path) -> None:
     heights[-1] += 1
     ((kind, text),) = check.check(encode_example(record | {"image/height": heights})).faults
     assert text == f"image {len(images) - 1}: image/height says {heights[-1]}, the image says {heights[-1] - 1}"
-
-
-def test_lists_of_other_lengths_are_damage(tmp_path: Path) -> None:
     check = ContentCheck.from_manifest(write_several(tmp_path / "out", 3, None, num_shards=1))
     record = read_records(tmp_path / "out")["record 0"]
     ((_, text),) = check.check(encode_example(record | {"image/width": record["image/width"][:1]})).faults
@@ -164,9 +155,8 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
     assert len(found) == RECORDS
     for files in found.values():
         k = int(files["txt"].decode().split()[1])
-        assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
-            make_file(k, place) for place in range(count_images(k, number))
-        ]
+        for place in range(count_images(k, number)):
+            assert files[f"{place}.png"] == make_file(k, place)
 
 
 def edit(made: Path, change: dict[str, Any], **split: Any) -> str:
@@ -186,9 +176,6 @@ def test_a_manifest_that_contradicts_itself_is_refused(made: Path, number: Numbe
     else:
         with pytest.raises(FormatError, match=r"`min` and `max` must be 3, as the schema says"):
             manifest_json.loads(edit(made, {}, images_per_record=counts))
-
-
-def test_images_have_lists_of_one_shape(made: Path) -> None:
     document = json.loads((made / file_names.MANIFEST).read_text())
     next(spec for spec in document["schema"]["features"] if spec["name"] == "image/width")["shape"] = [7]
     with pytest.raises(FormatError, match=r"several images need lists of one shape in image/encoded"):
@@ -207,9 +194,8 @@ def test_a_data_source_decodes_all_images(made: Path, number: Number) -> None:
 
 def test_a_classifier_needs_one_image(made: Path) -> None:
     manifest = library.load_manifest(str(made))
-    with pytest.raises(ConfigError) as error:
-        check_dataset(manifest, TrainConfig(pipeline=library.PipelineConfig(batch_size=4), output="run"))
-    assert str(error.value) == (
+    config = TrainConfig(pipeline=library.PipelineConfig(batch_size=4), output="run")
+    assert refusal(ConfigError, check_dataset, manifest, config) == (
         f"A classifier needs one image a record, and {made} has several. Set `images` to first, or read them with "
         "`tfpipe.build_dataset`."
     )

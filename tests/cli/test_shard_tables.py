@@ -64,20 +64,15 @@ def read(dataset: str, name: str, split: str = "train") -> list[Any]:
 
 def test_a_csv_with_the_column_class(images: list[str], tfpipe: Tfpipe) -> None:
     write_csv("t.csv", ("image", "class", "price"), [*zip(images, CLASSES, range(4), strict=True)])
-    assert shard(tfpipe, "t.csv", "out") == [
-        "no classes: no column `label` (found: class, price); use --label-column class",
-        "columns: class, price",
-    ]
-    assert shard(tfpipe, "t.csv", "named", "--label-column", "class") == [
-        "classes: 3 (cat 2, dog 1, owl 1)",
-        "columns: price",
-    ]
-    reason = "no classes: no column `label` (found: class, price); use --label-column class"
-    assert reason in tfpipe("shard", "t.csv", "new", "--dry-run").out.splitlines()
-    done = json.loads(tfpipe("shard", "t.csv", "out", "--json").out)
+    reason = "no column `label` (found: class, price); use --label-column class"
+    assert shard(tfpipe, "t.csv", "out") == [f"no classes: {reason}", "columns: class, price"]
+    named = ("t.csv", "named", "--label-column", "class")
+    assert shard(tfpipe, *named) == ["classes: 3 (cat 2, dog 1, owl 1)", "columns: price"]
+    assert f"no classes: {reason}" in tfpipe("shard", "t.csv", "new", "--dry-run").lines
+    done = tfpipe("shard", "t.csv", "out", "--json").json
     assert (done["classes"], done["columns"], done["first_quarantined"]) == ({}, ["class", "price"], [])
-    assert done["no_classes"] == "no column `label` (found: class, price); use --label-column class"
-    done = json.loads(tfpipe("shard", "t.csv", "named", "--label-column", "class", "--json").out)
+    assert done["no_classes"] == reason
+    done = tfpipe("shard", *named, "--json").json
     assert (done["classes"], done["no_classes"]) == ({"cat": 2, "dog": 1, "owl": 1}, None)
 
 
@@ -111,18 +106,17 @@ def test_a_table_beside_images_is_named(images: list[str], tmp_path: Path, tfpip
 
 
 def test_classes_that_differ_only_in_case_are_named(images: list[str], tfpipe: Tfpipe) -> None:
-    write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "cat", "owl"), strict=True)])
-    done = tfpipe("shard", "t.csv", "out")
-    assert done.code == 0
-    assert done.err.splitlines()[1] == "Classes 'Owl' and 'owl' differ only in case, white space or Unicode form."
-    write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "polar bear", "polarbear"), strict=True)])
-    assert tfpipe("shard", "t.csv", "new").err.splitlines()[1] == (
-        "Classes 'Owl' and 'owl' differ only in case, white space or Unicode form. There are 1 more such."
-    )
-    write_csv("t.csv", ("image", "label"), [*zip(images, ("\xfc", "u\u0308", "a", "b"), strict=True)])
-    assert tfpipe("shard", "t.csv", "forms").err.splitlines()[1] == (
-        "Classes 'u\\u0308' and '\\xfc' differ only in case, white space or Unicode form."
-    )
+    differ = "differ only in case, white space or Unicode form."
+    for k, (labels, message) in enumerate(
+        (
+            (("Owl", "owl", "cat", "owl"), f"Classes 'Owl' and 'owl' {differ}"),
+            (("Owl", "owl", "polar bear", "polarbear"), f"Classes 'Owl' and 'owl' {differ} There are 1 more such."),
+            (("\xfc", "u\u0308", "a", "b"), f"Classes 'u\\u0308' and '\\xfc' {differ}"),
+        )
+    ):
+        write_csv("t.csv", ("image", "label"), [*zip(images, labels, strict=True)])
+        done = tfpipe("shard", "t.csv", f"out{k}")
+        assert (done.code, done.err.splitlines()[1]) == (0, message)
 
 
 def test_an_empty_column_of_labels(images: list[str], tfpipe: Tfpipe) -> None:
@@ -147,18 +141,18 @@ def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
     ]
     assert list(package.load_manifest("out").splits) == ["test", "train", "validation"]
     assert read("out", "caption") == [[b"one"], [b"three"]]
-    assert refuse(tfpipe, "t.csv", "new", "--image-column", "file") == (
-        2,
-        "Error: --image-column must name a column of t.csv (path, class, fold, text, label), got 'file'.",
-    )
-    assert refuse(tfpipe, "t.csv", "new", "--image-column", "path", "--label-column", "path") == (
-        2,
-        "Error: Each column must have one meaning, but two options name 'path'.",
-    )
-    assert refuse(tfpipe, "images", "new", "--label-column", "class") == (
-        2,
-        "Error: --label-column is for tables (CSV, TSV, JSONL or Parquet), got images.",
-    )
+    for source, options, message in (
+        (
+            *("t.csv", "--image-column file"),
+            "--image-column must name a column of t.csv (path, class, fold, text, label), got 'file'.",
+        ),
+        (
+            *("t.csv", "--image-column path --label-column path"),
+            "Each column must have one meaning, but two options name 'path'.",
+        ),
+        ("images", "--label-column class", "--label-column is for tables (CSV, TSV, JSONL or Parquet), got images."),
+    ):
+        assert refuse(tfpipe, source, "new", *options.split()) == (2, f"Error: {message}")
 
 
 def test_columns_of_parquet_files_that_hold_the_images(images: list[str], tfpipe: Tfpipe, tmp_path: Path):
@@ -178,16 +172,11 @@ def test_columns_of_parquet_files_that_hold_the_images(images: list[str], tfpipe
     assert (read("out", "caption"), read("out", "target")) == ([[b"a"], [b"d"]], [[1.0], [4.0]])
     Path("folder").mkdir()
     Path("t.parquet").rename("folder/t.parquet")
-    assert refuse(tfpipe, "folder", "new", "--image-column", "pixels") == (
-        2,
-        "Error: --image-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
-        "'pixels'.",
-    )
-    assert refuse(tfpipe, "folder", "new", "--image-column", "photo", "--label-column", "class") == (
-        2,
-        "Error: --label-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
-        "'class'.",
-    )
+    must = "must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got"
+    code, message = refuse(tfpipe, "folder", "new", "--image-column", "pixels")
+    assert (code, message) == (2, f"Error: --image-column {must} 'pixels'.")
+    code, message = refuse(tfpipe, "folder", "new", "--image-column", "photo", "--label-column", "class")
+    assert (code, message) == (2, f"Error: --label-column {must} 'class'.")
 
 
 def test_another_column_is_another_job(images: list[str], tfpipe: Tfpipe) -> None:
@@ -272,16 +261,12 @@ def test_the_target_of_a_regression(images: list[str], tfpipe: Tfpipe) -> None:
     assert read("out", "target") == [[1.0], [2.0], [3.0], [4.0]]
     write_csv("t.csv", ("image", "kind", "price"), [*zip(images, CLASSES, (1, 2, 3, 4), strict=True)])
     assert shard(tfpipe, "t.csv", "unlabeled", "--target-column", "price") == ["columns: kind, target"]
-    write_csv("u.csv", ("image", "price"), [(images[0], 1), (images[1], "dear")])
-    assert refuse(tfpipe, "u.csv", "new", "--target-column", "price") == (
-        1,
-        "Error: u.csv, row 2: the target 'price' must be a number, got 'dear'.",
-    )
-    write_csv("v.csv", ("image", "price"), [(images[0], 1), (images[1], "")])
-    assert refuse(tfpipe, "v.csv", "new", "--target-column", "price") == (
-        1,
-        "Error: v.csv: the target 'price' must be one number in every row.",
-    )
+    for price, message in (
+        ("dear", "Error: u.csv, row 2: the target 'price' must be a number, got 'dear'."),
+        ("", "Error: u.csv: the target 'price' must be one number in every row."),
+    ):
+        write_csv("u.csv", ("image", "price"), [(images[0], 1), (images[1], price)])
+        assert refuse(tfpipe, "u.csv", "new", "--target-column", "price") == (1, message)
 
 
 def test_half_of_the_images_missing(images: list[str], tfpipe: Tfpipe) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.refusals import refusal
 from tfpipe.cli.main import tfpipe
 from tfpipe.errors import ConfigError
 
@@ -113,9 +114,7 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(small_da
     ],
 )
 def test_a_wrong_option_is_one_sentence(small_dataset: Path, tmp_path: Path, args: tuple[str, ...], message: str):
-    with pytest.raises(ConfigError) as caught:
-        invoke(str(small_dataset), "--output", str(tmp_path / "run"), *args)
-    assert message in str(caught.value)
+    assert message in refusal(ConfigError, invoke, str(small_dataset), "--output", str(tmp_path / "run"), *args)
     assert not (tmp_path / "run").exists()
 
 

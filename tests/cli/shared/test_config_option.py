@@ -73,9 +73,17 @@ def test_the_help_shows_types_words_and_defaults() -> None:
     ]
 
 
-def test_an_option_knows_its_group() -> None:
+def test_an_option_knows_its_group_and_its_words() -> None:
     places = {param.name: (param.group, param.rare) for param in command.params if isinstance(param, HelpOption)}
     assert (places["num_files"], places["encoding"], places["rate"]) == (("Files", False), ("Files", True), ("", False))
+    assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
+
+    @click.command()
+    @config_option(ExportConfig, "to")
+    def show(to: str) -> None:
+        click.echo(to)
+
+    assert CliRunner().invoke(show, ["--to", "wds"]).output == "webdataset\n"
 
 
 @pytest.mark.parametrize(
@@ -99,10 +107,8 @@ def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
     region = "Dataflow: the region of the machines, such as europe-west4."
     assert describe_field(RunnerConfig, "region") == (region, "")
     assert describe_field(ImageForm, "quality") == ("The JPEG quality of images that are encoded again.", "")
-    assert (
-        " beside `annotations/instances_*.json`, or one with Annotations, "
-        in describe_field(ShardConfig, "input_format")[0]
-    )
+    layouts = " beside `annotations/instances_*.json`, or one with Annotations, "
+    assert layouts in describe_field(ShardConfig, "input_format")[0]
     assert describe_field(TableConfig, "missing")[0].startswith("The way with records without a value: nothing is")
 
 
@@ -113,19 +119,6 @@ def test_every_option_has_a_text_that_the_site_can_show() -> None:
                 text = param.help or ""
                 assert text.partition("  [default")[0].endswith("."), (name, param.name)
                 assert not re.search(r"\w_(?!\w)", re.sub(r"`.*?`", "", text)), (name, param.name)  # a link there
-
-
-def test_a_wrong_word_is_refused() -> None:
-    assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
-
-
-def test_a_word_may_have_a_second_name() -> None:
-    @click.command()
-    @config_option(ExportConfig, "to")
-    def show(to: str) -> None:
-        click.echo(to)
-
-    assert CliRunner().invoke(show, ["--to", "wds"]).output == "webdataset\n"
 
 
 @pytest.mark.parametrize(

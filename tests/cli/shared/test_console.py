@@ -111,15 +111,12 @@ def make_plan(shards: tuple[PlannedShard, ...], shard_bytes: tuple[int, ...]) ->
     return Plan(Listing("x", "/x"), images, np.zeros(0, np.int64), shards, shard_bytes, {}, "")
 
 
-def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_in_one_line_and_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     named = (("train", 0, 2, 2), ("train", 1, 2, 1), ("test", 0, 1, 1))
     shards = tuple(PlannedShard(*shard, begin=0, end=0) for shard in named)
     with ShardDisplay() as display:
         display.plan(make_plan(shards, (70, 30, 5)))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
-
-
-def test_a_note_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with ShardDisplay() as display:
         display.note("All images lie in [a].")
     assert capsys.readouterr().err == "All images lie in [a].\n"
