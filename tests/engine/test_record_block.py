@@ -14,6 +14,7 @@ from tests.integrity.made import payload, png, write_dataset
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
+from tfpipe.engine.cache import BytesCache
 from tfpipe.engine.record_block import RecordBlock, append_payloads, join_block, join_payloads, plan_spans
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -325,3 +326,24 @@ def test_payloads_are_joined_where_there_is_room() -> None:
     assert append_payloads(block, memory, join_block([None, b"", b"12"])).whole.tolist() == [False, True, False]
     assert join_payloads([b"a", b"", b"bc"]) == b"abc"
     assert join_payloads([b"a", None]) is None
+
+
+@pytest.mark.parametrize("memory_bytes", [10_000, 900, 0])
+def test_a_cache_of_a_part_copies_only_what_it_keeps(folder: Path, memory_bytes: int, monkeypatch) -> None:
+    slots = np.full(30, -1)
+    slots[[7, 3, 12, 29]] = np.arange(4)
+    cache, memory = BytesCache(slots), np.empty(memory_bytes, np.uint8)
+    with open_reader(folder) as reader:
+        numbers = np.array([29, 0, 7, 7, 12, 13, 14, 3, 20, 9, 10])
+        copied: list[int] = []
+        list_payloads = RecordBlock.list_payloads
+        monkeypatch.setattr(
+            RecordBlock, "list_payloads", lambda self: copied.append(len(self.begins)) or list_payloads(self)
+        )
+        for _ in range(3):
+            block = cache.read_block(numbers, memory, reader.read_block)
+            assert list_payloads(block) == [PAYLOADS[k] for k in numbers]
+        assert cache.read_block(np.array([3, 29]), memory, lambda *_: pytest.fail("read")).whole.all()
+        if memory_bytes == 10_000:
+            assert np.may_share_memory(np.asarray(block.data), memory)
+            assert copied == [5, 0, 0]  # those that are kept, when they are read

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
-from tfpipe.engine.cache import BytesCache, DecodedCache, ReadBlock, choose_kept
+from tfpipe.engine.cache import BytesCache, DecodedCache, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.columns.images import (
@@ -45,7 +45,7 @@ from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan, draws_images
-from tfpipe.engine.record_block import RecordBlock
+from tfpipe.engine.record_block import ReadBlock, RecordBlock
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm

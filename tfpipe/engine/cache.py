@@ -5,8 +5,8 @@ Records come in when they are first needed. Evaluations do the same to an image 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,12 @@ from numpy.typing import NDArray
 from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.engine.record_block import RecordBlock, join_block
+from tfpipe.engine.record_block import ReadBlock, RecordBlock, join_block, read_missing
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.system import host_limits
 from tfpipe.system.hash_permutation import CACHE, IntArray, key_of, permutation
 from tfpipe.system.units import human_bytes, parse_bytes
-
-ReadBlock: TypeAlias = Callable[[IntArray, NDArray[np.uint8] | None], RecordBlock]
-"""A function that reads records into memory, or into new memory."""
 
 MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
@@ -148,25 +145,17 @@ class BytesCache(_MemoryCache):
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records, those that are not there yet by a method of `RecordReader`."""
-        slots = self.slots[numbers].tolist()
-        found: list[bytes | None] = [None if slot < 0 else self._payloads[slot] for slot in slots]
-        missing = [row for row, payload in enumerate(found) if payload is None]
-        if len(missing) == len(found):
-            block = read(numbers, memory)
-            self._keep(slots, block.list_payloads())
-            return block
-        if missing:
-            payloads = read(numbers[missing], None).list_payloads()
-            self._keep([slots[row] for row in missing], payloads)
-            for row, payload in zip(missing, payloads, strict=True):
-                found[row] = payload
-        return join_block(found, memory)
-
-    def _keep(self, slots: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        for slot, payload in zip(slots, payloads, strict=True):
-            if slot >= 0 and payload is not None:
-                self._payloads[slot] = payload
-                self.present[slot] = True
+        slots, there = self.slots[numbers], self.find(numbers)
+        found = join_block([self._payloads[slot] for slot in slots[there].tolist()], memory)
+        if there.all():
+            return found
+        block, added = read_missing(found, there, numbers, memory, read)
+        rows = np.flatnonzero((slots[~there] >= 0) & added.whole)
+        payloads = added.choose(rows).list_payloads()
+        for slot, payload in zip(slots[~there][rows].tolist(), payloads, strict=True):
+            self._payloads[slot] = payload
+            self.present[slot] = True
+        return block
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.slots,)  # another process has a cache of its own

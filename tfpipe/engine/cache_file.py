@@ -29,10 +29,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.cache import ReadBlock
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.engine.record_block import RecordBlock, join_block, take_memory
+from tfpipe.engine.record_block import ReadBlock, RecordBlock, read_missing, take_memory
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, record_header
@@ -108,18 +107,12 @@ class CacheFile:
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records that are kept as they are stored, those that are not there by a method of `RecordReader`."""
         block = self.read(numbers, memory)
-        missing = np.flatnonzero(~block.whole)
-        if not len(missing):
+        there = block.whole
+        if there.all():
             return block
-        if len(missing) == len(numbers):
-            block = read(numbers, memory)
-            self.offer(numbers, lambda: _view_payloads(block))
-            return block
-        added, found = read(numbers[missing], None), block.list_payloads()
-        self.offer(numbers[missing], lambda: _view_payloads(added))
-        for row, payload in zip(missing.tolist(), added.list_payloads(), strict=True):
-            found[row] = payload
-        return join_block(found, memory)
+        block, added = read_missing(block.choose(np.flatnonzero(there)), there, numbers, memory, read)
+        self.offer(numbers[~there], lambda: _view_payloads(added))
+        return block
 
     def read(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
         """Reads the records that are there; the others are not whole. `find_pixels` says where the pixels are."""

@@ -3,9 +3,9 @@
 A damaged one is None: whoever reads it on its own is told what is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ class RecordBlock:
         data, whole = self.data, self.whole.tolist()
         places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
         return [data[begin:end].tobytes() if good else None for begin, end, good in places]
+
+
+ReadBlock: TypeAlias = Callable[[_IntArray, NDArray[np.uint8] | None], RecordBlock]
+"""A function that reads records into memory, or into new memory."""
 
 
 class Spans(NamedTuple):
@@ -101,3 +105,24 @@ def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | Non
     return RecordBlock(
         memory.data, ends - sizes, ends, np.array([payload is not None for payload in payloads], np.bool_)
     )
+
+
+def read_missing(
+    found: RecordBlock, there: NDArray[np.bool_], numbers: _IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock
+) -> tuple[RecordBlock, RecordBlock]:
+    """Reads the records of a batch that were not found, into `memory` behind those that were.
+
+    `there` says of each of the `numbers` whether it is one of `found`. Returns the block of all, and that of what was
+    read. Nothing is copied unless memory is short: a second copy takes longer than to read.
+    """
+    begin, missing = len(found.data), numbers[~there]
+    room = None if memory is None else memory[begin:]
+    added = read(missing, room)
+    if room is not None and memory is not None and np.may_share_memory(np.asarray(added.data), room):
+        begins = np.concatenate((found.begins, added.begins + begin))
+        ends = np.concatenate((found.ends, added.ends + begin))
+        block = RecordBlock(memory.data, begins, ends, np.concatenate((found.whole, added.whole)))
+    else:
+        block = join_block([*found.list_payloads(), *added.list_payloads()]) if there.any() else added
+    rows = np.argsort(~there, kind="stable")  # the row in the batch of each record in the block
+    return block.choose(np.argsort(rows)), added

@@ -200,6 +200,7 @@ TriedChange: TypeAlias = str
     uint8, device    images handed over as bytes; augmentation on the device
     dct_scaling      decoding at a lower scale where a crop allows it
     cached           decoded images that are fetched from memory
+    kept             fetching records from the memory of a cache, as they are stored: the engine copies each
     smaller          images stored with a short side of `DatasetFacts.short_side`; `smaller_bytes` is the share of a
                      record's bytes that is left
     engine_share     the share of all from `read` to `batch` that the engine needs in place of the textbook pipeline

@@ -91,10 +91,11 @@ NO_SCALING = AugmentOptions(dct_scaling=False)
     [
         (
             {"image_dtype": "float32", "augment_options": NO_SCALING},
-            {"now", "uint8", "device", "dct_scaling", "cached"},
+            {"now", "uint8", "device", "dct_scaling", "cached", "kept"},
         ),
         ({"order": "throughput", "augment_options": NO_SCALING}, {"now", "cached", "engine_share"}),
-        ({"training": False}, {"now", "device", "cached"}),
+        ({"training": False}, {"now", "device", "cached", "kept"}),
+        ({"cache": "bytes"}, {"now", "device", "cached"}),
         ({"training": False, "order": "throughput"}, {"now", "cached", "engine_share"}),
         ({"cache": "decoded"}, set()),  # no image is decoded in each epoch
     ],
@@ -119,12 +120,12 @@ def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_pat
     foreign.write(tmp_path / "train-0.tfrecord", records)
     index(IndexConfig(str(tmp_path)))
     source = Source.from_manifest(load_manifest(str(tmp_path)), "train")
-    assert set(measure_option_costs(source, CONFIG, None)) == {"now", "device", "cached", "seekable"}
+    assert set(measure_option_costs(source, CONFIG, None)) == {"now", "device", "cached", "kept", "seekable"}
 
 
 def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     costs = measure_option_costs(source, replace(CONFIG, augment="device"), 16)
-    assert set(costs) == {"now", "cached", "smaller", "smaller_bytes"}
+    assert set(costs) == {"now", "cached", "kept", "smaller", "smaller_bytes"}
     payloads = sample_records(source)
     assert len(payloads) == RECORDS  # of 12 records: some come again
     smaller = option_costs._shrink_images(source, payloads, 16)
@@ -133,14 +134,17 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
 
 
 def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch) -> None:
-    """They count only as a part of the bytes that smaller images leave."""
+    """They count only as a part of the bytes that smaller images leave, and of what a cache keeps."""
     tried: list[list[bytes]] = []
-    monkeypatch.setattr(option_costs, "_try_engine", lambda trials: tried.append(trials["now"].payloads) or {})
+    monkeypatch.setattr(
+        option_costs, "_try_engine", lambda trials, kept: tried.extend((trials["now"].payloads, kept)) or {}
+    )
     records: list[dict[str, Any]] = [dict(decode_example(payload)) for payload in sample_records(source)]
     bloated = [encode_example({**record, "blob": b"b" * 100_000}) for record in records]
     monkeypatch.setattr(option_costs, "sample_records", lambda *_: bloated)
     costs = measure_option_costs(source, CONFIG, 16, unread=["blob"])
     assert [dict(decode_example(payload)) for payload in tried[0]] == records
+    assert tried[1] == bloated
     assert costs["smaller_bytes"] == pytest.approx(1, abs=0.01)
 
 

@@ -102,7 +102,7 @@ def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:
     assert profile.host.storage_bytes_per_second == pytest.approx(
         profile.images_per_second * profile.dataset.record_bytes
     )
-    assert set(profile.option_costs) == {"now", "device", "cached"}
+    assert set(profile.option_costs) == {"now", "device", "cached", "kept"}
 
 
 @pytest.mark.slow

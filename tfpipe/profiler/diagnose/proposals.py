@@ -216,7 +216,8 @@ def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
     if config.cache != "none" or not records:
         return
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
-    cached = demand.without_reading({**demand.cpu_s, "read": 0.0})
+    kept_s = profile.option_costs.get("kept", 0.0) / 1e6  # tf.data copies nothing
+    cached = demand.without_reading({**demand.cpu_s, "read": kept_s})
     yield from _keep(profile, cached, "bytes", record_bytes)
     height, width = dataset.decoded_size
     decoded_bytes = records * height * width * 3

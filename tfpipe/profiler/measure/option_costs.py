@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -297,11 +298,11 @@ def measure_option_costs(
     by_engine = is_by_engine(source, config)
     if config.service.workers or config.cache == "decoded" or not one_image:
         return {}
-    payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
-    if not payloads:
+    whole = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
+    if not whole:
         return {}
-    whole_bytes = sum(map(len, payloads))
-    payloads = leave_out(payloads, unread) if unread else payloads
+    whole_bytes = sum(map(len, whole))
+    payloads = leave_out(whole, unread) if unread else whole
     unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, by_engine)}
@@ -310,7 +311,10 @@ def measure_option_costs(
         trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
     if by_engine and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable, source)
-    costs = _try_engine(trials) if by_engine else _try_stages(source, trials)
+    if by_engine:
+        costs = _try_engine(trials, whole if config.cache == "none" else [])
+    else:
+        costs = _try_stages(source, trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
@@ -326,10 +330,14 @@ def _list_changes(config: PipelineConfig, by_engine: bool) -> Iterator[tuple[Tri
     yield "cached", replace(config, cache="decoded")
 
 
-def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
-    """Measures the engine, in the calling thread; there is no cost if a record is damaged."""
+def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> dict[TriedChange, float]:
+    """Measures the engine, in the calling thread, and what `kept` records cost; no cost if a record is damaged."""
     try:
-        decoders = {name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()}
+        decoders: dict[TriedChange, Callable[[], Any]] = {
+            name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()
+        }
+        if kept:
+            decoders["kept"] = partial(join_block, kept, np.empty(sum(map(len, kept)), np.uint8))
         costs_us = measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
         return {name: max(cost, 1.0) for name, cost in costs_us.items()}
     except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
