@@ -11,6 +11,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import list_tree, list_unpacked, name_input
 from beam_jobs.inputs.label_file import order_classes, set_classes
+from beam_jobs.inputs.table_files import is_text_table
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
@@ -54,11 +55,19 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
 
 
 def explain_no_folders(config: ShardConfig) -> str:
-    """Returns how to read the table of Hugging Face's `imagefolder` beside the images, or why they have no class."""
-    paths = (file_io.join(config.input, f"metadata.{ending}") for ending in ("jsonl", "csv", "parquet"))
+    """Returns how to read a table that lies beside the images, such as Hugging Face's, or why they have no class."""
+    folders = (config.input, *(file_io.join(config.input, split) for split in SPLITS))
+    paths = [file_io.join(folder, f"metadata.{kind}") for folder in folders for kind in ("jsonl", "csv", "parquet")]
     table = next(filter(file_io.exists, paths), None)
     if table is not None:
         return f"the images lie in no class folders; shard the table {table} with --image-column file_name"
+    if not file_io.is_url(config.input):  # a bucket may have millions of names
+        table = next(filter(is_text_table, file_io.list_names(config.input)), None)
+    if table is not None:
+        return (
+            f"the images lie in no class folders; if {file_io.join(config.input, table)} names them and their classes, "
+            "shard that table in place of the folder"
+        )
     return (
         "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
         "dog/2.jpg"

@@ -58,9 +58,13 @@ def _find_fault(path: str) -> str:
     if form is not None:
         return f"They exist with letters such as é in Unicode's form {form}. "
     folder, name = os.path.split(path)
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        endings = (ending for stem, ending in (os.path.splitext(entry.name) for entry in entries) if stem == name)
-        return next((f"They exist with the ending {ending}. " for ending in endings if ending), "")
+    with contextlib.suppress(OSError):
+        for inner in ("", *sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())):
+            for file in os.listdir(os.path.join(folder, inner)):
+                if name in (file, os.path.splitext(file)[0]):
+                    ending = f" with the ending {file.removeprefix(name)}" if file != name else ""
+                    where = f" in {os.path.join(folder, inner)}, which `image_root` can name" if inner else ""
+                    return f"They exist{ending}{where}. "
     return ""
 
 

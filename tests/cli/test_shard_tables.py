@@ -103,6 +103,14 @@ def test_a_table_beside_images_is_named(images: list[str], tmp_path: Path, tfpip
     )
     lines = shard(tfpipe, path, f"{out}-2", "--image-column", "file_name")
     assert lines[1] == "columns: text"
+    Path("train").mkdir()
+    inner = path.rename(tmp_path / "train" / path.name)
+    assert shard(tfpipe, tmp_path, f"{out}-3")[0].endswith(f"shard the table {inner} with --image-column file_name")
+    inner.rename(tmp_path / "labels.csv")
+    assert shard(tfpipe, tmp_path, f"{out}-4")[0] == (
+        f"no classes: the images lie in no class folders; if {tmp_path}/labels.csv names them and their classes, shard "
+        "that table in place of the folder"
+    )
 
 
 def test_classes_that_differ_only_in_case_are_named(images: list[str], tfpipe: Tfpipe) -> None:

@@ -127,7 +127,7 @@ class Mesh:
             Mesh({"data": 2, "model": 2}, 1, 3),
             {"order": "throughput"},
             "Processes that hold the same rows of a mesh must read the same records, and `order` throughput "
-            "gives each others. Use exact order.",
+            "gives each process others. Use exact order.",
         ),
         (
             Mesh({"data": 2}, 2),

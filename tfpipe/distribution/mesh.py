@@ -121,5 +121,5 @@ def _check_repeatable(plan: BatchPlan) -> None:
     if plan.config.tf_data.deterministic is False or (plan.config.training and not by_engine):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
-            "gives each others. Use exact order."
+            "gives each process others. Use exact order."
         )

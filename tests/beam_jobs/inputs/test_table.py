@@ -813,12 +813,14 @@ def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Pat
         ("a/1", "They exist with the ending .jpg. "),
         ("a/2", ""),
         ("b/1.jpg", ""),
+        ("1.jpg", "They exist in {folder}/a, which `image_root` can name. "),
+        ("1", "They exist with the ending .jpg in {folder}/a, which `image_root` can name. "),
     ],
 )
 def test_the_fault_of_missing_files_is_named(tmp_path: Path, name: str, advice: str) -> None:
     write_files(tmp_path, {"a/1.jpg": b"", "a/\xfc.jpg": b"", "t.csv": f"image\n{name}\n".encode()})
     path = tmp_path / "t.csv"
     assert refusal(DataError, plan_shards, ShardConfig(str(path), str(tmp_path / "out"))) == (
-        f"{path} names 1 image, and 1 of their files does not exist: {tmp_path}/{name}. {advice}Correct the paths, or "
-        "leave these images out with `allow_missing`."
+        f"{path} names 1 image, and 1 of their files does not exist: {tmp_path}/{name}. "
+        f"{advice.format(folder=tmp_path)}Correct the paths, or leave these images out with `allow_missing`."
     )
