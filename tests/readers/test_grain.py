@@ -17,7 +17,7 @@ from tests.format.tensors.datasets import write_tensors
 from tests.integrity.made import payload, png, write_dataset
 from tests.other_libraries import other_libraries as other_libraries
 from tests.other_libraries import run_script
-from tests.service.test_arrays import check_same
+from tests.service.test_messages import check_same
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.errors import ConfigError, FormatError

@@ -24,7 +24,7 @@ from tests.conftest import Foreign
 from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
-from tests.service.test_arrays import check_same
+from tests.service.test_messages import check_same
 from tests.service.workers import start_workers
 from tests.several_images import write_several
 from tfpipe import fields

@@ -20,14 +20,13 @@ from pyarrow import flight
 from tests.beam_jobs.commands import wait_for
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
-from tests.service.test_arrays import check_same
+from tests.service.test_messages import check_same
 from tests.service.workers import start_workers
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import server as module
-from tfpipe.service.arrays import receive
-from tfpipe.service.plans import RELEASE, Ticket, describe_plan
+from tfpipe.service.messages import RELEASE, Ticket, describe_plan, receive
 from tfpipe.service.server import FairQueue, Server, Turn
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5)
@@ -54,7 +53,7 @@ def ask(worker: Server, ticket: Any, **options: Any) -> tuple[dict[str, Any], di
     text = ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode()
     with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}", **options) as client:
         stream = client.do_get(flight.Ticket(text), flight.FlightCallOptions(timeout=60))
-        facts, batch, _ = receive(stream)
+        facts, batch = receive(stream)
         return batch, facts
 
 

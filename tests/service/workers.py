@@ -6,7 +6,7 @@ from typing import Any
 
 from tfpipe.engine.batch import Maker
 from tfpipe.engine.plan import AnyPlan
-from tfpipe.service.plans import RELEASE, describe_plan, open_ticket, read_ticket
+from tfpipe.service.messages import RELEASE, describe_plan, open_ticket, read_ticket
 from tfpipe.service.server import Server
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from itertools import chain
 from json import JSONDecodeError
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.aside import run_aside
 from tfpipe.system.units import human_count
 
 logger = logging.getLogger(__name__)
@@ -171,15 +171,7 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
 
 def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:
     """Returns the result of `function`, or raises TimeoutError. A hanging thread does not delay the exit."""
-    answer = Future[Any]()
-
-    def run() -> None:
-        try:
-            answer.set_result(function())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="tfpipe-tpu", daemon=True).start()
+    answer = run_aside(function, "tfpipe-tpu")
     if not wait((answer,), seconds).done:
         raise TimeoutError(f"{action} took more than {seconds:g} s")
     return answer.result()

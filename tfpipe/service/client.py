@@ -13,8 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,22 +24,20 @@ from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
 from tfpipe.service.config import get_token, read_file
-from tfpipe.service.plans import RELEASE, describe_plan
+from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import importing
 
 with importing("A data service", "pyarrow", "tfpipe[service]"):
     from pyarrow import ArrowException, flight
 
-    from tfpipe.service.arrays import BrokenAnswer, receive
+    from tfpipe.service.messages import RELEASE, BrokenAnswer, describe_plan, receive
 
-Answer = tuple[dict[str, Any], Batch, int]
 SILENCE_S = 5.0
 """The seconds after which a worker that does not answer a call counts as lost."""
 
 _CALL_EVERY_S, _TICK_S = 1.0, 0.5
 _REQUESTS, _STORE_REQUESTS = 2, 6
-"""The requests that each worker has at once: it makes one batch while it sends another. From an object store it reads
-several, because each is waited for."""
+"""The requests of each worker at once: one is made while another is sent. Those to an object store wait for it."""
 _MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
 _ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)}
 _LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
@@ -109,53 +106,46 @@ class Workers:
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
         deadline = time.monotonic() + self._options.timeout_s
-        while (worker := self._take(ticket, deadline)) is not None:
-            try:
-                return self._ask_worker(worker, ticket, deadline)
-            except _LOST as error:
-                if trouble := _describe(error):
-                    self._note(worker, trouble, is_loss=True)
-            finally:
-                with self._changed:
-                    worker.outstanding -= 1
-        return None
+        while time.monotonic() < deadline and not is_left():
+            if (worker := self._take()) is not None:
+                try:
+                    return self._ask_worker(worker, ticket, deadline)
+                except _LOST as error:
+                    if trouble := _describe(error):
+                        self._note(worker, trouble, is_loss=True)
+                finally:
+                    with self._changed:
+                        worker.outstanding -= 1
+            elif self._most:
+                return None
+        troubles = ", ".join(f"{each.address} ({each.trouble or each.cause})" for each in self._workers)
+        must = f"must give a batch within {self._options.timeout_s:g} s (its `timeout_s`)"
+        what = f"step {ticket['step']} of epoch {ticket['epoch']}"
+        advice = "Start the workers again, then run the same command."
+        raise DataError(f"The `service` {must}, and gave none for {what}: {troubles}. {advice}")
 
-    def _take(self, ticket: dict[str, Any], deadline: float) -> _Worker | None:
-        """Takes the worker with the fewest requests."""
-        most = self._most
+    def _take(self) -> _Worker | None:
+        """Takes the worker with the fewest requests, which it waits for if all are lost; None if all have enough."""
         with self._changed:
-            while not is_left() and time.monotonic() < deadline:
-                up = [each for each in self._workers if each.trouble == "" and (not most or each.outstanding < most)]
-                if up:
-                    worker = min(up, key=lambda each: (each.outstanding, each.batches))
-                    worker.outstanding += 1
-                    return worker
-                if most:
-                    return None
-                self._changed.wait(_TICK_S)
-        troubles = [f"{each.address} ({each.trouble or each.cause})" for each in self._workers]
-        raise DataError(
-            f"The `service` must give a batch within {self._options.timeout_s:g} s (its `timeout_s`), and gave none "
-            f"for step {ticket['step']} of epoch {ticket['epoch']}: {', '.join(troubles)}. Start the workers again, "
-            "then run the same command."
-        )
+            most = self._most or math.inf
+            up = [each for each in self._workers if each.trouble == "" and each.outstanding < most]
+            if not up:
+                if not self._most:
+                    self._changed.wait(_TICK_S)
+                return None
+            worker = min(up, key=lambda each: (each.outstanding, each.batches))
+            worker.outstanding += 1
+            return worker
 
     def _ask_worker(self, worker: _Worker, ticket: dict[str, Any], deadline: float) -> Batch:
         """Asks a worker for a batch; raises one of `_LOST` if it does not give it, or the error that it answers."""
-        text, answer = json.dumps({"release": RELEASE, **ticket}).encode(), Future[Answer]()
-
-        def get() -> None:
-            try:
-                answer.set_result(self._get(worker, text, deadline))
-            except BaseException as error:
-                answer.set_exception(error)
-
+        text = json.dumps({"release": RELEASE, **ticket}).encode()
         # Flight gives up no call before its deadline, so a thread of its own waits for it.
-        threading.Thread(target=get, name="tfpipe-ask", daemon=True).start()
-        while not wait_for((answer,), _TICK_S).done:
+        answer = run_aside(lambda: self._get(worker, text, deadline), "tfpipe-ask")
+        while not wait((answer,), _TICK_S).done:
             if worker.trouble or time.monotonic() > deadline or is_left():
                 raise TimeoutError(worker.trouble)
-        facts, batch, _ = answer.result()
+        facts, batch = answer.result()
         if "error" in facts:
             kind = _ERRORS.get(str(facts["error"]), DataError)
             raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
@@ -166,7 +156,7 @@ class Workers:
             worker.batches += 1
         return batch
 
-    def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> Answer:
+    def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
         """Returns the answer to a ticket; a connection that failed is not used again."""
         with self._changed:
             client = worker.client = worker.client or flight.FlightClient(

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.config import ServiceConfig, read_file
@@ -87,17 +87,10 @@ class Service:
 
     def _start(self, port: int) -> SpawnProcess:
         """Starts a worker, and returns once it serves."""
-        config, context, address = self._config, multiprocessing.get_context("spawn"), _join(self._config.host, port)
+        context, address = multiprocessing.get_context("spawn"), _join(self._config.host, port)
         ready, child = context.Pipe(duplex=False)
-        options = {
-            "location": f"grpc{'+tls' if self._tls else ''}://{address}",
-            "roots": [*map(resolve_links, config.root)],
-            "threads": config.threads or host_limits.usable_cpus(),
-            "num_bytes": host_limits.memory_limit_bytes() // 4 // config.workers,
-            "token": self._token,
-            "tls": self._tls,
-        }
-        process = context.Process(target=_run_worker, args=(child, options), name="tfpipe-worker", daemon=True)
+        arguments = (child, self._config, address, self._token, self._tls)
+        process = context.Process(target=_run_worker, args=arguments, name="tfpipe-worker", daemon=True)
         with hold_interrupts():  # or a signal could meet a process that is half started
             process.start()
         child.close()  # so that this end sees the child's end
@@ -112,7 +105,9 @@ class Service:
         return process
 
 
-def _run_worker(ready: Connection, options: dict[str, Any]) -> None:
+def _run_worker(
+    ready: Connection, config: ServiceConfig, address: str, token: str, tls: tuple[bytes, bytes] | None
+) -> None:
     """Serves as a worker; the main function of its process."""
     from tfpipe.service.server import Server
 
@@ -120,8 +115,10 @@ def _run_worker(ready: Connection, options: dict[str, Any]) -> None:
     die_with_parent()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # silent connections cost a file each, and nothing else
+    location, roots = f"grpc{'+tls' if tls else ''}://{address}", [*map(resolve_links, config.root)]
+    num_bytes = host_limits.memory_limit_bytes() // 4 // config.workers
     try:
-        server = Server(**options)
+        server = Server(location, roots, config.threads or host_limits.usable_cpus(), num_bytes, token=token, tls=tls)
     except Exception as error:  # Arrow has several kinds
         ready.send(first_line(error))
         return

@@ -21,8 +21,7 @@ from pyarrow import flight
 
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.errors import TfpipeError, first_line
-from tfpipe.service.arrays import SCHEMA, send
-from tfpipe.service.plans import MOST_BYTES, RELEASE, Ticket, count_bytes, open_ticket, read_ticket
+from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, count_bytes, open_ticket, read_ticket, send
 
 _MOST_MAKERS, _MOST_WAITING = 16, 512
 _AT_ONCE, _DECODING = 32, 2

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -15,6 +14,7 @@ from tfpipe.storage import failures
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import RETRIES, RetryConfig, explain, repeat
 from tfpipe.storage.file_store import FileStore, get_bucket_url, open_seekable, split_url
+from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import check_installed
 from tfpipe.system.fork_lock import ForkLock
 
@@ -84,8 +84,7 @@ class _Upload(io.BufferedIOBase):
 
     def _hand_over(self, part: bytes | _Aborted | None) -> None:
         if self._sent is None:
-            self._sent = Future()
-            threading.Thread(target=self._send, args=(self._sent,), name="tfpipe-upload", daemon=True).start()
+            self._sent = run_aside(lambda: self._put_parts(self._take_parts(), PART_BYTES), "tfpipe-upload")
         while not self._sent.done():
             with contextlib.suppress(Full):
                 return self._parts.put(part, timeout=_LOOK_EVERY_S)
@@ -94,12 +93,6 @@ class _Upload(io.BufferedIOBase):
     def _wait(self, sent: Future[Any]) -> None:
         with explain(self._url):
             sent.result()
-
-    def _send(self, sent: Future[Any]) -> None:
-        try:
-            sent.set_result(self._put_parts(self._take_parts(), PART_BYTES))
-        except BaseException as error:
-            sent.set_exception(error)
 
     def _take_parts(self) -> Iterator[bytes]:
         while (part := self._parts.get()) is not None:

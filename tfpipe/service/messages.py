@@ -1,18 +1,24 @@
-"""Tickets: a step, and the plan of its batch, which says the records and the options. None makes a worker write."""
+"""The messages of the service: the ticket of a step, which says its records and options, and the batch in answer.
+
+A ticket makes no worker write. All comes from a network: sizes are checked before memory is taken, and nothing is run.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.batch import Maker
+from tfpipe.engine.batch import Batch, Maker
+from tfpipe.engine.buffers import allocate
 from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -32,6 +38,12 @@ RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"
 MOST_BYTES = 2_000_000_000
 """The most bytes of a batch of a service."""
 
+SCHEMA = pa.schema([("data", pa.uint8())])
+"""The schema of a batch's record batches: the first has a text that says what the batch holds; others, its bytes."""
+
+_PIECE_BYTES = 1 << 19  # gRPC copies each message into one piece of memory, which then still lies in the core's cache
+_DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+_NOTHING = np.zeros(0, np.uint8)
 _MOST_ROWS, _MOST_SOURCES, _MOST_HOSTS, _MOST_TICKET_BYTES = 1 << 17, 64, 1 << 16, 1 << 16
 
 _OPTIONS = (
@@ -39,10 +51,13 @@ _OPTIONS = (
     *("one_hot", "extra_features", "pad_to", "multi_hot", "max_boxes", "seed", "block_records"),
 )
 """The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs."""
-_PLAN = {
-    "sources": [{"address": str, "records": int, "columns": dict}],
-    **{"split": str, "options": dict, "shares": [int], "host": [int]},
-}
+_SOURCE = {"address": str, "records": int, "columns": dict}
+_PLAN = {"sources": [_SOURCE], "split": str, "options": dict, "shares": [int], "host": [int]}
+_TICKET = {"release": str, "plan": _PLAN, "epoch": int, "step": int, "rows": [int]}
+
+
+class BrokenAnswer(Exception):
+    """The other end sent something that is no batch."""
 
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
@@ -78,11 +93,9 @@ def read_ticket(text: bytes) -> Ticket:
         raise ConfigError(f"A ticket must have at most {_MOST_TICKET_BYTES:,} bytes, got {len(text):,}.")
     try:
         ticket = json.loads(text)
-        release, plan, epoch, step, (first, count) = (
-            ticket[name] for name in ("release", "plan", "epoch", "step", "rows")
-        )
-        if release != RELEASE or not _fits(plan, _PLAN) or not _fits([epoch, step, first, count], [int]):
+        if not _fits(ticket, _TICKET) or ticket["release"] != RELEASE:
             raise ValueError
+        plan, (first, count) = ticket["plan"], ticket["rows"]
         shares, (index, hosts) = plan["shares"], plan["host"]
         if not plan["options"].keys() <= set(_OPTIONS) or len(plan["sources"]) != max(len(shares), 1):
             raise ValueError
@@ -92,19 +105,17 @@ def read_ticket(text: bytes) -> Ticket:
         host = Host(index, hosts, hosts)
     except ConfigError:
         raise
-    except (TypeError, LookupError, ValueError, AttributeError, RecursionError):
-        raise ConfigError(
-            f"A ticket must be that of a trainer of this release, {RELEASE}, got {text[:100]!r}. Install the same "
-            "release on the trainer and its workers."
-        ) from None
+    except (TypeError, ValueError, RecursionError):
+        got = f"got {text[:100]!r}. Install the same release on the trainer and its workers"
+        raise ConfigError(f"A ticket must be that of a trainer of this release, {RELEASE}, {got}.") from None
     if config.batch_size > _MOST_ROWS or len(plan["sources"]) > _MOST_SOURCES or hosts > _MOST_HOSTS:
-        raise ConfigError(
-            f"A service makes batches of at most {_MOST_ROWS:,} rows, of {_MOST_SOURCES} datasets, for "
-            f"{_MOST_HOSTS:,} hosts, got {config.batch_size:,}, {len(plan['sources'])} and {hosts:,}."
-        )
+        most = f"at most {_MOST_ROWS:,} rows, of {_MOST_SOURCES} datasets, for {_MOST_HOSTS:,} hosts"
+        got = f"{config.batch_size:,}, {len(plan['sources'])} and {hosts:,}"
+        raise ConfigError(f"A service makes batches of {most}, got {got}.")
     if not 0 < count <= config.batch_size - first or config.batch_size % count:
         raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
-    return Ticket(plan, config, host, epoch, step, range(first, first + count), count_bytes(count, config))
+    rows = range(first, first + count)
+    return Ticket(plan, config, host, ticket["epoch"], ticket["step"], rows, count_bytes(count, config))
 
 
 def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None) -> int:
@@ -178,7 +189,65 @@ def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
     """Refuses what lies below none of the roots, links followed. Messages do not say what else is on the disk."""
     inside = join(resolve_links(path), "x")  # a root may itself be a dataset
     if "%2e" in path.lower() or not any(lies_below(inside, root) for root in roots):
-        raise DataError(
-            f"A worker opens only datasets below the paths that it was given, and {address} lies elsewhere, or a file "
-            "of it does. Start it with --root and a folder that holds them."
-        )
+        fault = f"{address} lies elsewhere, or a file of it does. Start it with --root and a folder that holds them"
+        raise DataError(f"A worker opens only datasets below the paths that it was given, and {fault}.")
+
+
+def send(facts: Mapping[str, Any], batch: Batch | None = None) -> Iterator[Any]:
+    """Yields the messages of an answer: some facts, and a batch."""
+    parts, data = {}, []
+    for name, values in (batch or {}).items():
+        arrays: list[NDArray[np.uint8]] = []
+        parts[name] = _describe(values, arrays)
+        data.append(arrays[0] if len(arrays) == 1 else np.concatenate([_NOTHING, *arrays]))
+    yield pa.RecordBatch.from_arrays([[]], schema=SCHEMA), json.dumps({**facts, "parts": parts}).encode()
+    for part in data:
+        for begin in range(0, len(part), _PIECE_BYTES):
+            piece = part[begin : begin + _PIECE_BYTES]
+            array = pa.Array.from_buffers(pa.uint8(), len(piece), [None, pa.py_buffer(piece)])  # copies nothing
+            yield pa.RecordBatch.from_arrays([array], schema=SCHEMA)
+
+
+def _describe(values: Any, arrays: list[NDArray[np.uint8]]) -> Any:
+    """Returns what a part of a batch is: an array, a text by its length, or a list of parts; and collects its bytes."""
+    if isinstance(values, list):
+        return [_describe(each, arrays) for each in values]
+    is_text = isinstance(values, bytes)
+    arrays.append(np.frombuffer(values, np.uint8) if is_text else np.ascontiguousarray(values).reshape(-1).view("u1"))
+    return len(values) if is_text else {"dtype": values.dtype.name, "shape": values.shape}
+
+
+def receive(stream: Iterable[Any]) -> tuple[dict[str, Any], Batch]:
+    """Receives facts, and a batch."""
+    chunks, total, rest = iter(stream), 0, _NOTHING
+
+    def build(part: Any) -> Any:
+        """Builds a part of a batch out of the bytes that come next."""
+        nonlocal total, rest
+        if isinstance(part, list):
+            return [build(each) for each in part]
+        is_text = type(part) is int
+        dtype, shape = ("uint8", [part]) if is_text else (_DTYPES[_DTYPES.index(part["dtype"])], part["shape"])
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(shape)
+        total += prod(shape) * np.dtype(dtype).itemsize
+        if total > MOST_BYTES:
+            raise ValueError(f"{total:,} bytes")
+        array = allocate(shape, dtype)
+        memory = array.reshape(-1).view(np.uint8)
+        while len(memory):
+            if not len(rest):
+                rest = np.frombuffer(next(chunks).data.column(0).buffers()[1], np.uint8)
+            count = min(len(memory), len(rest))
+            memory[:count] = rest[:count]
+            memory, rest = memory[count:], rest[count:]
+        return array.tobytes() if is_text else array
+
+    try:
+        facts = json.loads(next(chunks).app_metadata.to_pybytes())
+        batch = {str(name): build(part) for name, part in facts.pop("parts").items()}
+        if len(rest) or next(chunks, None) is not None:
+            raise ValueError("more bytes")
+    except (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError, StopIteration) as error:
+        raise BrokenAnswer(f"it sent something that is no batch ({error!r:.100})") from None
+    return facts, batch
