@@ -81,15 +81,24 @@ def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -
             _add_records(report, content, records)
             if job.shard is not None:
                 _compare(report, job.shard, reader)
-    except FileNotFoundError:
-        report.damaged.append(Damage(job.name, "missing", "the file is missing"))
-    except OSError as error:
-        report.damaged.append(Damage(job.name, "unreadable", f"it cannot be read: {error.strerror or error}"))
-    except FormatError as error:
-        kind = "changed" if report.bytes else "unreadable"
-        report.damaged.append(Damage(job.name, kind, str(error).rstrip(".")))  # type: ignore[arg-type]
+    except (OSError, FormatError) as error:
+        add_fault(report, error)
     progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
     return report
+
+
+def add_fault(report: FileReport, error: OSError | FormatError) -> None:
+    """Adds the damage of a file that cannot be opened, or cannot be read to its end."""
+    job, kind, text = report.job, "unreadable", str(error).rstrip(".")
+    if isinstance(error, FileNotFoundError):
+        kind, text = "missing", "the file is missing"
+    elif isinstance(error, OSError):
+        text = f"it cannot be read{' on' if report.bytes else ''}: {error.strerror or error}"
+    elif report.bytes:
+        kind = "changed"
+    if not report.bytes and job.shard is not None and job.shard.records:
+        text += f", with {job.shard.records:,} records"
+    report.damaged.append(Damage(job.name, kind, text))  # type: ignore[arg-type]
 
 
 def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:

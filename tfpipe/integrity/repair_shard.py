@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import BinaryIO
 
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
@@ -19,6 +18,7 @@ from tfpipe.integrity.check_file import (
     FileJob,
     FileReport,
     Tally,
+    add_fault,
     load_places,
     scan_content,
 )
@@ -62,11 +62,9 @@ def _write_shard(
     name = get_staged_name(job)
     facts = RecordFacts.of_new_shard(columns.schema, content.label_names)
     with staging.new_shard(name, count, facts) as writer:
-        if (source := _open(job, lost)) is not None:
-            with source:
-                for payload, record in _good_records(source, content, columns, progress, report):
-                    writer.add(record.features, payload)
-                    digests += record.digest
+        for payload, record in _good_records(content, columns, progress, report):
+            writer.add(record.features, payload)
+            digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
         write_file(staging.digests_path(name), bytes(digests))
     progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
@@ -74,34 +72,32 @@ def _write_shard(
 
 
 def _good_records(
-    source: BinaryIO, content: ContentCheck, columns: "_ColumnValues", progress: Tally, report: FileReport
+    content: ContentCheck, columns: "_ColumnValues", progress: Tally, report: FileReport
 ) -> Iterator[tuple[bytes, Content]]:
     """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
     job, lost = report.job, report.damaged
-    places = load_places(job, lost)
-    reader = HashedReader(source)
-    report.bytes = reader.size
     try:
-        for item, record in scan_content(reader, report, content, places, progress):
-            assert record is not None
-            is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
-            if places is not None:
-                is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
-            if columns.hides(item.number, is_sure):
-                if not is_sure:
-                    lost.append(Damage(job.name, "layer", _MAY_BE_HIDDEN, item.number, item.offset))
-            elif record.faults:
-                kind, text = record.faults[0]
-                lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
-            else:
-                try:
-                    yield columns.join(item.number, reader.payload(item.offset, item.size), record, is_sure)
-                except _NoValue as error:
-                    lost.append(Damage(job.name, "column", str(error), item.number, item.offset, record.key))
-    except FormatError as error:
-        lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
-    except OSError as error:
-        lost.append(Damage(job.name, "unreadable", f"it cannot be read on: {error.strerror or error}"))
+        with open_file(job.path) as file:
+            reader, places = HashedReader(file), load_places(job, lost)
+            report.bytes = reader.size
+            for item, record in scan_content(reader, report, content, places, progress):
+                assert record is not None
+                is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
+                if places is not None:
+                    is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
+                if columns.hides(item.number, is_sure):
+                    if not is_sure:
+                        lost.append(Damage(job.name, "layer", _MAY_BE_HIDDEN, item.number, item.offset))
+                elif record.faults:
+                    kind, text = record.faults[0]
+                    lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
+                else:
+                    try:
+                        yield columns.join(item.number, reader.payload(item.offset, item.size), record, is_sure)
+                    except _NoValue as error:
+                        lost.append(Damage(job.name, "column", str(error), item.number, item.offset, record.key))
+    except (OSError, FormatError) as error:
+        add_fault(report, error)
 
 
 class _NoValue(Exception):
@@ -143,18 +139,6 @@ class _ColumnValues:
                 raise _NoValue(found.faults[0][1])
             features |= found.features
         return encode_example(features), replace(record, features=features)
-
-
-def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
-    records = f", with {job.shard.records:,} records" if job.shard is not None and job.shard.records else ""
-    try:
-        return open_file(job.path)
-    except FileNotFoundError:
-        lost.append(Damage(job.name, "missing", f"the file is missing{records}"))
-    except (OSError, FormatError) as error:
-        text = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
-        lost.append(Damage(job.name, "unreadable", f"{text.rstrip('.')}{records}"))
-    return None
 
 
 def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: Mapping[str, Feature]) -> None:
