@@ -22,7 +22,8 @@ from tfpipe.format.join_manifests import explain_misfit
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import Hidden
 from tfpipe.storage import file_io
-from tfpipe.writer.changes import Change, hash_job, open_layers
+from tfpipe.writer.changes import Change, open_layers
+from tfpipe.writer.working_folder import hash_facts
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
     """Yields the job that appends images to a dataset, which no other process changes in the block."""
     with open_layers(dataset) as change:
         history = change.history
-        entry = change.make_layer("append", hash_job("append", history.newest, repr(replace(config, output=""))))
+        entry = change.make_layer("append", hash_facts("append", history.newest, repr(replace(config, output=""))))
         before = history.join_shards(history.newest)
         named = next((spec.names for spec in before.schema.class_lists), ())
         config = replace(

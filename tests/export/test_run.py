@@ -85,7 +85,7 @@ def test_an_observer_hears_of_all_bytes(made: Path, tmp_path: Path) -> None:
 
 def test_another_export_is_not_replaced(made: Path, tmp_path: Path) -> None:
     write(made, tmp_path / "out", "parquet")
-    with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
+    with pytest.raises(ConfigError, match=r"out holds the result of another export; choose another name\.$"):
         write(made, tmp_path / "out", "webdataset")
 
 

@@ -124,7 +124,7 @@ def test_exports(cloud: Cloud, local: Path, tmp_path: Path, to: Format) -> None:
     if to != "arrayrecord":  # whose library writes other bytes each time
         assert exported == written
     assert export(replace(config, output=output)).to == to  # it is done, whoever reads
-    with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
+    with pytest.raises(ConfigError, match=r"out holds the result of another export; choose another name\.$"):
         export(replace(config, to="webdataset" if to != "webdataset" else "parquet", output=output))
 
 

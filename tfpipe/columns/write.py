@@ -30,10 +30,10 @@ from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
-from tfpipe.writer.changes import Change, hash_job
+from tfpipe.writer.changes import Change
 from tfpipe.writer.job import WriteFolder, WriteJob
 from tfpipe.writer.record_form import RecordForm
-from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.write import put_together, write_split
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -214,7 +214,7 @@ class NewColumn:
         """Returns the identity of the job that writes the values of the records of a layer."""
         replaced = part.column.directory if part.column is not None and self._config.replace else ""
         facts = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
-        return hash_job(*facts, os.path.basename(replaced), *self._identity)
+        return hash_facts(*facts, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
         """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""

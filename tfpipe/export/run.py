@@ -1,13 +1,12 @@
 """Writes a dataset in the format of another tool, as a whole or not at all; the same call completes a killed run."""
 
-import hashlib
 import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import IO, Any, Literal, TypeAlias, get_args
+from typing import IO, Literal, TypeAlias, get_args
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
@@ -24,7 +23,7 @@ from tfpipe.system.extras import check_installed
 from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
 from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
-from tfpipe.writer.working_folder import WorkingFolder, check_output
+from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_facts
 
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
@@ -89,12 +88,10 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     sources = {manifest.directory, manifest.shard_directory(manifest.directory)}
     workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
-    output = workshop.output
     identity = _identify(config, manifest, splits)
-    report = _read_report(output, identity)
-    if report is not None:
-        file_io.remove_tree(workshop.base)
-        return report
+    if (document := workshop.find_report(REPORT, identity)) is not None:
+        workshop.remove()
+        return ExportReport(document["to"], document["splits"], tuple(document["notes"]))
     jobs = list_jobs(manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
         sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
@@ -137,13 +134,12 @@ def _choose_splits(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
 
 def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -> str:
     """Returns a hash of everything that shapes the result. After a change of the dataset an export begins anew."""
-    facts = [
+    return hash_facts(
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
         *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
         [column.splits[name].fingerprint for column in manifest.columns for name in splits],
         None if manifest.foreign is None else manifest_json.foreign_to_json(manifest.foreign),
-    ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    )
 
 
 def _finish(
@@ -187,19 +183,6 @@ def _sum(jobs: Sequence[ShardJob], written: Sequence[int]) -> dict[str, dict[str
         for name, count in (("records", job.num_records), ("files", 1), ("bytes", num_bytes)):
             sums[name] += count
     return splits
-
-
-def _read_report(output: str, identity: str) -> ExportReport | None:
-    """Reads the report of a finished export; None if there is none yet."""
-    try:
-        document: Any = json.loads(file_io.read_whole(file_io.join(output, REPORT)))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        document = {}
-    if not isinstance(document, dict) or document.get("identity") != identity:
-        raise ConfigError(f"{output} holds another export; choose another name.")
-    return ExportReport(document["to"], document["splits"], tuple(document["notes"]))
 
 
 def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:

@@ -1,7 +1,6 @@
 """Checks one file from end to end. This is the work of a worker process."""
 
 import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.compressed import MAX_MEMBER_BYTES, detect_compression, scan_compressed, scan_members, unpack_member
@@ -24,10 +23,9 @@ from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.storage.file_io import open_file
+from tfpipe.storage.file_io import open_file, read_bytes
 
 FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
-_LEAST_LINE_BYTES = len("0 16\n")
 _REPORT_EVERY_S = 0.2
 _MAX_KEY_BYTES = 16 << 20  # the path of the image is not read from a larger payload
 
@@ -106,19 +104,11 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
     assert job.index is not None
     name = file_names.index_name(job.name)
     try:
-        with open_file(job.index) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            records = min(size // _LEAST_LINE_BYTES, MAX_RECORDS) if job.shard is None else job.shard.records
-            if size > max_index_bytes(2**62 if job.shard is None else job.shard.bytes, records):
-                damaged.append(Damage(name, "index", f"it has {size:,} bytes, more than {records:,} records can need"))
-                return None
-            data = file.read(size)
-    except FileNotFoundError:
-        damaged.append(Damage(name, "index", "the index is missing"))
-        return None
-    except (OSError, FormatError) as error:
-        damaged.append(Damage(name, "index", f"it cannot be read: {getattr(error, 'strerror', None) or error}"))
+        num_bytes, records = (2**62, MAX_RECORDS) if job.shard is None else (job.shard.bytes, job.shard.records)
+        data = read_bytes(job.index, max_index_bytes(num_bytes, records))
+    except (FileNotFoundError, DataError, FormatError) as error:
+        text = "the index is missing" if isinstance(error, FileNotFoundError) else str(error).rstrip(".")
+        damaged.append(Damage(name, "index", text))
         return None
     try:
         if job.shard is not None:

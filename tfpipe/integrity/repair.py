@@ -1,7 +1,6 @@
 """Writes a clean dataset from a damaged one, as a whole or not at all; the same call completes a killed run."""
 
 import contextlib
-import hashlib
 import json
 import math
 import shutil
@@ -37,7 +36,7 @@ from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
-from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
 _MAX_LABELS = 1_000_000
@@ -81,8 +80,8 @@ def repair(
         jobs = dataset_jobs(source, manifest)
         files = [job for column in manifest.columns for job in dataset_jobs(column.directory, column)]
         identity = _identity(source, history, [*jobs, *files], quick)
-        if (done := _finished(output, identity)) is not None:
-            file_io.remove_tree(staging.base)
+        if (done := _finished(staging, identity)) is not None:
+            staging.remove()
             return done
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
@@ -96,7 +95,7 @@ def repair(
         folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=(), quarantined=quarantined)
         _write_dataset(staging, folded, shards, document, unusable)
         staging.publish()
-    result = _finished(output, identity)
+    result = _finished(staging, identity)
     assert result is not None
     return result
 
@@ -150,21 +149,14 @@ def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -
     """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
     paths = [file_io.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
     layers = [layer.job for layer in history.catalog.layers]
-    facts = [__version__, source, quick, layers, *zip(paths, file_io.get_versions(paths), strict=True)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hash_facts(__version__, source, quick, layers, *zip(paths, file_io.get_versions(paths), strict=True))
 
 
-def _finished(output: str, identity: str) -> RepairResult | None:
+def _finished(staging: RepairFolder, identity: str) -> RepairResult | None:
     """Reads the result of a finished repair; None if there is no result yet."""
-    try:
-        document = json.loads(file_io.read_whole(file_io.join(output, file_names.REPAIR)))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        document = {}
-    if not isinstance(document, dict) or document.get("identity") != identity:
-        raise ConfigError(f"{output} holds the result of another repair; choose another name.")
-    if not file_io.exists(file_io.join(output, file_names.MANIFEST)):  # a bucket gets one file after another
+    document = staging.find_report(file_names.REPAIR, identity)
+    # A bucket gets one file after another.
+    if document is None or not file_io.exists(file_io.join(staging.output, file_names.MANIFEST)):
         return None
     lost = [Damage.from_json(damage) for damage in document["lost"]]
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
@@ -207,7 +199,6 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
         if name in splits
     }
     shards = list(chain(*splits.values()))
-    facts = [manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)]
     digests = b"".join(file_io.read_whole(staging.digests_path(name)) for name, _ in shards)
     duplicates, lines = list_duplicates(
         np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
@@ -219,7 +210,7 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
         manifest,
         splits=infos,
         duplicates=duplicates,
-        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+        fingerprint=hash_facts(manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)),
         tool_version=__version__,
     )
     return new, lines

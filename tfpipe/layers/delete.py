@@ -17,7 +17,8 @@ from tfpipe.format.view import Hidden
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import FactsTable, open_facts
 from tfpipe.writer import record_facts as facts
-from tfpipe.writer.changes import hash_job, open_layers
+from tfpipe.writer.changes import open_layers
+from tfpipe.writer.working_folder import hash_facts
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         before = stored - sum(records.values())
         if not records:
             return Deleted(history.newest, {}, before)
-        job = hash_job("delete", history.newest, *names)
+        job = hash_facts("delete", history.newest, *names)
         layer = change.make_layer("delete", job, records=records, hidden=hidden)
         change.commit([layer])
         return Deleted(layer.number, records, before)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -121,8 +120,3 @@ def open_layers(dataset: str | os.PathLike[str]) -> Iterator[Change]:
         if change.history.base.stands_on:
             raise ConfigError(f"{dataset} is a column, which has no layers. Give its dataset.")
         yield change
-
-
-def hash_job(*facts: object) -> str:
-    """Returns the identity of a job by all that it was asked for."""
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

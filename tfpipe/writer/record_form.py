@@ -13,19 +13,7 @@ from tfpipe.fields import Field, Image, Images, Label, Labels, Mask, Tensor, Tex
 from tfpipe.format import schema as keys
 from tfpipe.format.example import FeatureLike
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.schema import (
-    CLASS_LABEL,
-    CLASS_TEXT,
-    IMAGE_ENCODED,
-    MASK,
-    MAX_IMAGES,
-    RESERVED,
-    FeatureSpec,
-    Schema,
-    check_names,
-    image_schema,
-    make_tensor_specs,
-)
+from tfpipe.format.schema import RESERVED, FeatureSpec, Schema, check_names, image_schema, make_tensor_specs
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.system.units import shorten
 
@@ -82,7 +70,7 @@ class RecordForm:
                 raise ConfigError(f"A record must have exactly the schema's features: {name!r} missing.")
         if self._label is not None:
             number = self._find_class(values.pop(self._label))
-            made |= {CLASS_LABEL: number, CLASS_TEXT: self.label_names[number]}
+            made |= {keys.CLASS_LABEL: number, keys.CLASS_TEXT: self.label_names[number]}
         if self._image is not None:
             assert self.image_form is not None
             mask = None if self._mask is None else (self._mask, values.pop(self._mask))
@@ -90,7 +78,7 @@ class RecordForm:
         if self._images is not None:
             assert self.image_form is not None
             images = values.pop(self._images)
-            made |= _make_list_values(self._images, images, self.schema[IMAGE_ENCODED].shape, self.image_form)
+            made |= _make_list_values(self._images, images, self.schema[keys.IMAGE_ENCODED].shape, self.image_form)
         return self.schema.check(values | made)
 
     def _find_class(self, label: Any) -> int:
@@ -118,15 +106,17 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
     if isinstance(field, Image):
         return list(image_schema(labeled=False, boxes=False, box_labels=False).features)
     if isinstance(field, Images):
-        if field.number is not None and not (type(field.number) is int and 1 <= field.number <= MAX_IMAGES):
-            raise ConfigError(f"{name!r}: the number of Images must be from 1 to {MAX_IMAGES:,}, got {field.number!r}.")
+        if field.number is not None and not (type(field.number) is int and 1 <= field.number <= keys.MAX_IMAGES):
+            raise ConfigError(
+                f"{name!r}: the number of Images must be from 1 to {keys.MAX_IMAGES:,}, got {field.number!r}."
+            )
         shape = None if field.number is None else (field.number,)
         return list(image_schema(labeled=False, boxes=False, box_labels=False, images=shape).features)
     if isinstance(field, Mask):
-        return [MASK]
+        return [keys.MASK]
     if isinstance(field, Label):
-        text = FeatureSpec(CLASS_TEXT, "bytes", (), "name of the class")
-        return [FeatureSpec(CLASS_LABEL, "int64", (), "class, counted from 0"), text]
+        text = FeatureSpec(keys.CLASS_TEXT, "bytes", (), "name of the class")
+        return [FeatureSpec(keys.CLASS_LABEL, "int64", (), "class, counted from 0"), text]
     if isinstance(field, Text):
         return [FeatureSpec.make_text(name, field.doc)]
     if isinstance(field, Tensor | Values) and not isinstance(field.shape, Sequence | None):
@@ -195,10 +185,10 @@ def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form
 
 def _make_list_values(name: str, images: Any, shape: tuple[int, ...] | None, form: ImageForm) -> dict[str, list[Any]]:
     """Makes the features of several images: lists with one value for each."""
-    must = f"Images {name!r} must be a list of {f'1 to {MAX_IMAGES:,}' if shape is None else shape[0]} images"
+    must = f"Images {name!r} must be a list of {f'1 to {keys.MAX_IMAGES:,}' if shape is None else shape[0]} images"
     if not isinstance(images, list | tuple) and not (isinstance(images, np.ndarray) and images.ndim):
         raise ConfigError(f"{must}, got a {type(images).__name__}.")
-    if not 1 <= len(images) <= MAX_IMAGES or shape not in (None, (len(images),)):
+    if not 1 <= len(images) <= keys.MAX_IMAGES or shape not in (None, (len(images),)):
         raise ConfigError(f"{must}, got {len(images):,}.")
     rows = [_make_image_values(f"Image {k} of {name!r}", image, None, form) for k, image in enumerate(images)]
     return {key: [row[key] for row in rows] for key in rows[0]}

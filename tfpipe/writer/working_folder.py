@@ -4,11 +4,13 @@ The final name holds the whole result or nothing, and the same call completes a 
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import file_io, local
@@ -80,6 +82,19 @@ class WorkingFolder:
             yield
             file_io.remove_tree(self.base)
 
+    def find_report(self, name: str, identity: str) -> dict[str, Any] | None:
+        """Returns the report in a result that is there; None without one. That of another job is refused."""
+        try:
+            document = json.loads(file_io.read_whole(file_io.join(self.output, name)))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            document = None
+        if not isinstance(document, dict) or document.get("identity") != identity:
+            what = name.removesuffix(".json")
+            raise ConfigError(f"{self.output} holds the result of another {what}; choose another name.")
+        return document
+
     def remove(self) -> None:
         """Removes the folder, whose job is done."""
         file_io.remove_tree(self.base)
@@ -123,6 +138,11 @@ class WorkingFolder:
                 if name.endswith(".tmp"):  # a killed run was writing it
                     os.remove(self.path(part, name))
         self.save_identity(identity.encode())
+
+
+def hash_facts(*facts: object) -> str:
+    """Returns the identity of a job, or of a dataset, by all that decides it."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def check_output(

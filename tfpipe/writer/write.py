@@ -7,8 +7,6 @@ dataset or nothing, and the same call completes a run that was killed.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +32,7 @@ from tfpipe.system.process_pool import WorkerPool
 from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards, name_records, naming
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardWriter
-from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
@@ -121,8 +119,8 @@ def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Record
 
 def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
     """Returns a hash of all that shapes the files, besides the records themselves."""
-    facts = [__version__, job.form.schema.to_json(), job.form.label_names, dict(counts), job.key, job.refuse_nan]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    form = job.form
+    return hash_facts(__version__, form.schema.to_json(), form.label_names, dict(counts), job.key, job.refuse_nan)
 
 
 def write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +13,7 @@ from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.writer.record_form import RecordForm
+from tfpipe.writer.working_folder import hash_facts
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,13 @@ def make_split_info(split: str, shards: Sequence[WrittenShard], num_classes: int
 
 def make_manifest(name: str, form: RecordForm, splits: Mapping[str, SplitInfo]) -> Manifest:
     """Makes the manifest of a dataset."""
-    facts = [split.fingerprint for split in splits.values()]
     return Manifest(
         name=name or "dataset",
         splits=splits,
         label_names=form.label_names,
         schema=form.schema,
         image={} if form.image_form is None else form.image_form.to_json(),
-        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+        fingerprint=hash_facts(*(split.fingerprint for split in splits.values())),
         tool_version=__version__,
     )
 
