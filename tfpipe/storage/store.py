@@ -144,7 +144,7 @@ class Store(FileStore):
 
     def open(self, url: str) -> BinaryIO:
         """Opens an object for reading at any place."""
-        return open_seekable(partial(self.read, url), self._get_size(url))
+        return open_seekable(partial(self.read, url), self._head(url)["size"])
 
     def write(self, url: str, data: bytes) -> None:
         """Writes a small object."""
@@ -174,10 +174,8 @@ class Store(FileStore):
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object, or -1 if there is none."""
-        try:
-            return self._get_size(url)
-        except FileNotFoundError:
-            return -1
+        meta = self._find_meta(url)
+        return -1 if meta is None else int(meta["size"])
 
     def version(self, url: str) -> str | None:
         """Returns a text that changes with the content of an object; None if there is none."""
@@ -212,11 +210,8 @@ class Store(FileStore):
 
     def _find_meta(self, url: str) -> Any:
         """Returns what obstore knows of an object; None if there is none."""
-        import obstore
-
-        bucket, key = self._find(url)
         try:
-            return self._ask(url, lambda: obstore.head(bucket.once, key))
+            return self._head(url)
         except FileNotFoundError:
             return None
 
@@ -273,11 +268,11 @@ class Store(FileStore):
         with contextlib.suppress(FileNotFoundError):
             self._ask(urls[0], lambda: obstore.delete(bucket.once, keys))
 
-    def _get_size(self, url: str) -> int:
+    def _head(self, url: str) -> Any:
         import obstore
 
         bucket, key = self._find(url)
-        return self._ask(url, lambda: int(obstore.head(bucket.once, key)["size"]))
+        return self._ask(url, lambda: obstore.head(bucket.once, key))
 
     def _list_all(self, folder: str, bucket: Bucket, prefix: str) -> Iterator[tuple[str, int]]:
         """Yields name and bytes of all objects, page by page. A page that fails is asked for again."""

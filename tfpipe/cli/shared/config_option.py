@@ -175,24 +175,16 @@ def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+_TYPES: dict[type[options.Kind], Any] = {
+    **{Amount: SIZE, Count: int, Seed: int, options.Size: int, Number: float},
+    **{Share: SHARE, options.CountOrShare: COUNT_OR_SHARE, options.Shares: SHARES},
+}
+
+
 def _get_type(name: str, kind: options.Kind) -> Any:
-    match kind:
-        case Choice(words):
-            return _Words(words)
-        case Amount() | Count() if isinstance(kind, Amount) or name.endswith("_bytes"):
-            return SIZE
-        case Count() | Seed() | options.Size():
-            return int
-        case Number():
-            return float
-        case Share():
-            return SHARE
-        case options.CountOrShare():
-            return COUNT_OR_SHARE
-        case options.Shares():
-            return SHARES
-        case _:
-            return str
+    if isinstance(kind, Choice):
+        return _Words(kind.words)
+    return SIZE if name.endswith("_bytes") else _TYPES.get(type(kind), str)
 
 
 def _describe(default: Any, name: str, flag: str) -> str:
