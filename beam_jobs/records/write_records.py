@@ -38,10 +38,10 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.job import check_key, count_shards, hash_key, naming
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.write import check_key, count_shards, hash_key, naming
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 
 DIGEST_BYTES = 16

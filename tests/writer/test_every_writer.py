@@ -39,8 +39,8 @@ from tfpipe.layers.delete import delete_records
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.views.choose import find_facts, make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.writer.job import hash_key
 from tfpipe.writer.record_form import RecordForm
+from tfpipe.writer.write import hash_key
 
 SCHEMA = {"id": fields.Values("int64")}
 

@@ -31,10 +31,9 @@ from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
 from tfpipe.writer.changes import Change
-from tfpipe.writer.job import WriteFolder, WriteJob
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output, hash_facts
-from tfpipe.writer.write import put_together, write_split
+from tfpipe.writer.write import WriteFolder, WriteJob, put_together, write_split
 from tfpipe.writer.written_shard import WrittenShard
 
 _NO_CLASS, _MISSING = -1, -2  # in the notes of a shard, which else hold the class of each record with a value

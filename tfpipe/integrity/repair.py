@@ -1,4 +1,7 @@
-"""Writes a clean dataset from a damaged one, as a whole or not at all; the same call completes a killed run."""
+"""Writes a clean dataset from a damaged one, as a whole or not at all; the same call completes a killed run.
+
+`repair_shard` is the work of a worker process.
+"""
 
 import contextlib
 import json
@@ -6,6 +9,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -14,28 +18,43 @@ from tfpipe._version import __version__
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
 from tfpipe.dataset.parts import load_own_manifest, use_columns
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.catalog import Catalog
 from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import Feature, decode_example, encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import image_schema
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import FRAME_BYTES, read_record
-from tfpipe.integrity.check_file import FileJob
-from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.images.errors import BadImage
+from tfpipe.images.seekable import is_seekable
+from tfpipe.integrity.check_file import (
+    FRAMING_KINDS,
+    Counters,
+    FileJob,
+    FileReport,
+    Tally,
+    add_fault,
+    load_places,
+    scan_content,
+)
+from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.foreign.infer_schema import infer_schema
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
+from tfpipe.writer.count_record import count_record
+from tfpipe.writer.record_facts import RecordFacts
+from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
@@ -43,6 +62,7 @@ _MAX_LABELS = 1_000_000
 _MAX_LABELS_BYTES = 100 << 20
 _KEYS = Keys((), keys.CLASS_LABEL, keys.CLASS_TEXT)
 _MAX_QUARANTINE_BYTES = 1 << 30
+_MAY_BE_HIDDEN = "without the index of the shard nobody knows whether it was deleted"
 _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
@@ -57,6 +77,12 @@ class RepairResult:
     shards: int
     lost: list[Damage]  # by file names of the source
     inferred: bool  # whether the manifest was made from the records
+
+
+class RepairFolder(ShardFolder):
+    """The working folder of a repair; the digests are the SHA-256 of each image's source."""
+
+    ending = ".tfpipe-repair"
 
 
 def repair(
@@ -319,3 +345,116 @@ def _label_names(directory: str, scan: FileScan) -> tuple[str, ...]:
             return tuple(listed)
     names = [texts.get(k) or f"class {k}" for k in range(count)]
     return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
+
+
+def repair_shard(
+    content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
+) -> WrittenShard:
+    """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
+    written = staging.find_finished(get_staged_name(job))
+    if written is None:
+        written = _write_shard(content, _ColumnValues(manifest, job), staging, Tally(counters), FileReport(job))
+    return written
+
+
+def get_staged_name(job: FileJob) -> str:
+    """Returns the name of a repaired shard in the working folder, where those of layers lie beside the others."""
+    return job.name.replace("/", "-")
+
+
+def _write_shard(
+    content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Tally, report: FileReport
+) -> WrittenShard:
+    job, lost = report.job, report.damaged
+    count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
+    name = get_staged_name(job)
+    facts = RecordFacts.of_new_shard(columns.schema, content.label_names)
+    with staging.new_shard(name, count, facts) as writer:
+        for payload, record in _good_records(content, columns, progress, report):
+            writer.add(record.features, payload)
+            digests += record.digest
+        writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
+        file_io.write_file(staging.digests_path(name), bytes(digests))
+    progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
+    return writer.describe_shard(name)
+
+
+def _good_records(
+    content: ContentCheck, columns: "_ColumnValues", progress: Tally, report: FileReport
+) -> Iterator[tuple[bytes, Content]]:
+    """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
+    job, lost = report.job, report.damaged
+    try:
+        with file_io.open_file(job.path) as file:
+            reader, places = HashedReader(file), load_places(job, lost)
+            report.bytes = reader.size
+            for item, record in scan_content(reader, report, content, places, progress):
+                assert record is not None
+                is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
+                if places is not None:
+                    is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
+                if columns.hides(item.number, is_sure):
+                    if not is_sure:
+                        lost.append(Damage(job.name, "layer", _MAY_BE_HIDDEN, item.number, item.offset))
+                elif record.faults:
+                    kind, text = record.faults[0]
+                    lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
+                else:
+                    try:
+                        yield columns.join(item.number, reader.payload(item.offset, item.size), record, is_sure)
+                    except _NoValue as error:
+                        lost.append(Damage(job.name, "column", str(error), item.number, item.offset, record.key))
+    except (OSError, FormatError) as error:
+        add_fault(report, error)
+
+
+class _NoValue(Exception):
+    """The error for a record of which a column has no value that can be used."""
+
+
+class _ColumnValues:
+    """The values that columns have of the records of a shard, and which of these are hidden."""
+
+    def __init__(self, manifest: Manifest, job: FileJob) -> None:
+        assert job.shard is not None
+        self.schema, self._records = manifest.full_schema, job.shard.records
+        shards, chosen = manifest.splits[job.split].shards, manifest.splits[job.split].chosen
+        self._first = sum(shard.records for shard in shards[: [shard.file for shard in shards].index(job.name)])
+        rows = range(self._records) if chosen is None else chosen.list_rows(self._first, self._records).tolist()
+        self._hidden = frozenset(range(self._records)) - frozenset(rows)
+        self._columns = [
+            (ContentCheck.from_manifest(column), RecordReader(column.directory, column, job.split))
+            for column in manifest.columns
+        ]
+
+    def hides(self, number: int, is_sure: bool) -> bool:
+        """Returns whether a record was deleted, or may be; arguments as for `join`."""
+        return number in self._hidden if is_sure else bool(self._hidden)
+
+    def join(self, number: int, payload: bytes, record: Content, is_sure: bool) -> tuple[bytes, Content]:
+        """Returns payload and content of a record with the values of all columns, if its number can be told."""
+        if not self._columns:
+            return payload, record
+        if not is_sure or number >= self._records:
+            raise _NoValue("without the index of the shard nobody knows which values of the columns belong to it")
+        features = dict(record.features)
+        for check, reader in self._columns:
+            try:
+                found = check.check(reader.read_payload(self._first + number))
+            except (FormatError, DataError) as error:
+                raise _NoValue(str(error).rstrip(".")) from None
+            if found.faults:
+                raise _NoValue(found.faults[0][1])
+            features |= found.features
+        return encode_example(features), replace(record, features=features)
+
+
+def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: Mapping[str, Feature]) -> None:
+    assert content.schema is not None  # a repair has a manifest
+    tells = is_seekable if seekable else None
+    try:
+        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, is_seekable=tells)
+    except BadImage:  # only where images are not decoded as a check
+        masks = {spec.name for spec in content.schema.masks}
+        others = {name: value for name, value in features.items() if name not in masks}
+        count_record(stats, others, schema=content.schema, is_seekable=tells)

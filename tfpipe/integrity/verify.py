@@ -26,8 +26,8 @@ from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
-from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.record_facts import RecordFacts
+from tfpipe.writer.write import WriteFolder
 
 WORKERS = WorkerPool(
     preload=["tfpipe.integrity.check_file"],

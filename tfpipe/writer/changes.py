@@ -21,8 +21,8 @@ from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind
 from tfpipe.format.view import View
 from tfpipe.storage import file_io, local
-from tfpipe.writer.job import WriteFolder
 from tfpipe.writer.working_folder import WorkingFolder
+from tfpipe.writer.write import WriteFolder
 
 _OURS = re.compile(r"(?:([0-9]+)|.+)-[0-9a-f]{12}(?:\.view)?")
 

@@ -7,11 +7,12 @@ dataset or nothing, and the same call completes a run that was killed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -19,19 +20,21 @@ from typing import Any, TypeAlias
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.dataset.parts import check_local
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.fields import Field
 from tfpipe.format import file_names
-from tfpipe.format.example import encode_example
-from tfpipe.format.file_names import shard_name
+from tfpipe.format.example import FeatureLike, encode_example
+from tfpipe.format.file_names import MAX_SHARDS, shard_name
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import WorkerPool
-from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards, name_records, naming
+from tfpipe.writer.count_record import count_record
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
-from tfpipe.writer.shard_folder import ShardWriter
+from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
 
@@ -48,6 +51,95 @@ _WORKERS = WorkerPool(
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us
 _BATCHES_AHEAD = 2  # of each thread
+_KEY_BYTES = 16
+
+
+class WriteFolder(ShardFolder):
+    """The folder in which an unfinished dataset is gathered."""
+
+    ending = ".tfpipe-write"
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """The settings of a run."""
+
+    folder: WriteFolder
+    form: RecordForm
+    key: str | None  # None: a record's place identifies it
+    refuse_nan: bool
+    workers: int  # processes or threads; 0: this one alone
+
+    def check(self, record: Any, digests: set[bytes]) -> dict[str, FeatureLike]:
+        """Returns a record in the form that is encoded; the `digests` are of the keys of the records before it."""
+        checked = self.form.check(record)
+        if self.key is not None:
+            value = checked[self.key]
+            if (digest := hash_key(value)) in digests:
+                raise ConfigError(
+                    f"Feature {self.key!r} must identify a record, but an earlier one has {value!r:.80} too."
+                )
+            digests.add(digest)
+        return checked
+
+    def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
+        """Counts a record; errors are those of `count_record`."""
+        count_record(stats, features, schema=self.form.schema, refuse_nan=self.refuse_nan)
+
+    def new_facts(self) -> RecordFacts | None:
+        """Returns the facts of a shard that is about to be written."""
+        return RecordFacts.of_new_shard(self.form.schema, self.form.label_names)
+
+
+def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
+    """Returns the number of shards of each split."""
+    splits = list(splits)
+    if isinstance(num_shards, Mapping) and set(num_shards) != set(splits):
+        raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
+    counts = {split: num_shards[split] if isinstance(num_shards, Mapping) else num_shards for split in splits}
+    for count in counts.values():
+        if type(count) is not int or not 1 <= count <= MAX_SHARDS:
+            raise ConfigError(f"`num_shards` must be from 1 to {MAX_SHARDS:,}, got {count!r}.")
+    return counts
+
+
+def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
+    """Checks that a value can identify records."""
+    if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
+        raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
+    if form.schema[key].kind == "tensor":
+        raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")
+
+
+def hash_key(value: Any) -> bytes:
+    """Returns the hash of the checked value that identifies a record."""
+    data = value.encode() if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        data = str(int(value)).encode()  # of any size: the encoder says what does not fit
+    return hashlib.blake2b(data, digest_size=_KEY_BYTES).digest()
+
+
+@contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Adds the place of a record to the message of an error about its values."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields the place of each record for messages, and the record."""
+    count = 0
+    try:
+        for record in make():
+            yield f"Record {count} of {source}", record
+            count += 1
+    except TfpipeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise DataError(f"Record {count} of {source} could not be made: {reason}.") from error
 
 
 def write(

@@ -23,8 +23,8 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.writer.job import hash_key
 from tfpipe.writer.shard_folder import ShardWriter
+from tfpipe.writer.write import hash_key
 from tfpipe.writer.written_shard import WrittenShard
 
 
