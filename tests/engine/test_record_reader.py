@@ -29,6 +29,10 @@ from tfpipe.format.tfrecord import scan_records
 MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARD = "train-00001-of-00002.tfrecord"
 INDEX = "index/train-00001-of-00002.idx"
+FEW_LINES = (
+    "The index must have 6 whole lines, got 1 in 5 bytes. "
+    "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
+)
 
 
 @pytest.fixture
@@ -123,14 +127,15 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        (SHARD, None, f"is missing. {MEND}"),
-        (INDEX, None, f"is missing. {MEND}"),
-        (SHARD, lambda data: data + b"more", "must have {} bytes, as manifest.json says, got {}. " + MEND),
-        (INDEX, lambda data: b"9" * 1000, f"must have at most 60 bytes for 6 records, got 1000. {MEND}"),
+        (SHARD, None, f" is missing. {MEND}"),
+        (INDEX, None, f" is missing. {MEND}"),
+        (SHARD, lambda data: data + b"more", " must have {} bytes, as manifest.json says, got {}. " + MEND),
+        (INDEX, lambda data: b"9" * 1000, f" must have at most 60 bytes for 6 records, got 1000. {MEND}"),
+        (INDEX, lambda data: b"0 20\n", f": {FEW_LINES}"),
     ],
-    ids=["no shard", "no index", "another shard", "another index"],
+    ids=["no shard", "no index", "another shard", "another index", "a damaged index"],
 )
-def test_a_file_that_is_missing_or_of_another_size_is_named(copy: Path, name: str, change: Any, sentence: str) -> None:
+def test_a_file_that_is_missing_or_not_its_own_is_named(copy: Path, name: str, change: Any, sentence: str) -> None:
     data = (copy / name).read_bytes()
     (copy / name).unlink()
     if change is not None:
@@ -138,16 +143,7 @@ def test_a_file_that_is_missing_or_of_another_size_is_named(copy: Path, name: st
     with reader_of(copy) as reader:
         reader.read_payload(0)
         assert refusal(FormatError, reader.read_payload, 11) == (
-            f"{copy / name} {sentence.format(len(data), len(data) + 4)}"
-        )
-
-
-def test_a_damaged_index_is_named(copy: Path) -> None:
-    (copy / INDEX).write_bytes(b"0 20\n")
-    with reader_of(copy) as reader:
-        assert refusal(FormatError, reader.read_payload, 11) == (
-            f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
-            "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
+            f"{copy / name}{sentence.format(len(data), len(data) + 4)}"
         )
 
 

@@ -36,8 +36,5 @@ def test_paths_are_asked_for_once_and_for_duplicates_only() -> None:
         {"split": "test", "index": 0, "path": "3/0"},
         {"split": "test", "index": 2, "path": "3/2"},
     ]
-
-
-def test_no_images() -> None:
-    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, records: [], 0)
+    found, lines = list_duplicates(table[:0], [], read_paths, 0)
     assert (found.within, found.across, list(lines)) == ({}, 0, [])

@@ -169,11 +169,8 @@ def test_transparent_palettes_and_colors_are_composited_on_white(make: Any, tf_p
     ("depth", "row", "key"), [(1, b"\x80", 1), (2, b"\xc0", 3), (4, b"\xf0", 15), (8, b"\xff\0", 255)]
 )
 def test_transparent_gray_of_few_bits_becomes_white(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
-    black = make.chunk(b"tRNS", struct.pack(">H", 0))
-    assert tf_png(prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1).ravel().tolist() == [
-        255,
-        255,
-    ]
+    got = prepare_image(make.png((2, 1), depth, 0, [row], make.chunk(b"tRNS", struct.pack(">H", 0))), KEEP)
+    assert tf_png(got.encoded, 1).ravel().tolist() == [255, 255]
     # A transparent white pixel stays white, and black stays black.
     got = prepare_image(make.png((2, 1), depth, 0, [row], make.chunk(b"tRNS", struct.pack(">H", key))), KEEP)
     assert got.changed == ("alpha_composited",)
@@ -585,19 +582,10 @@ def test_jpeg_xl_without_its_plugin_names_it(monkeypatch) -> None:
     assert reason(TURNED_JPEG_XL) == ("a JPEG XL image, which needs pillow-jxl-plugin: pip install 'pillow-jxl-plugin'")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "GIF",
-        "BMP",
-        "WEBP",
-        "TIFF",
-        "PPM",
-        "AVIF",
-        "JPEG2000",
-        pytest.param("HEIC", marks=pytest.mark.needs("pillow_heif")),
-    ],
-)
+HEIC = pytest.param("HEIC", marks=pytest.mark.needs("pillow_heif"))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", HEIC])
 def test_damaged_files_of_other_formats_raise_only_bad_image(make: Any, kind: str) -> None:
     rng = random.Random(kind)
     Image.init()

@@ -6,11 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.commands import wait_for
 from tfpipe.system.child_process import hold_interrupts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,20 +52,13 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_for_end(pid: int) -> None:
-    end = time.monotonic() + 30
-    while is_running(pid):
-        assert time.monotonic() < end, f"process {pid} is still running"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_child_ends_with_its_killed_parent(tmp_path: Path, method: str) -> None:
     parent, child = start(tmp_path, OF_MULTIPROCESSING, method)
     assert is_running(child)
     with parent:
         parent.kill()
-    wait_for_end(child)
+    wait_for(lambda: not is_running(child))
 
 
 def test_interrupts_come_after_the_block() -> None:

@@ -130,7 +130,7 @@ def test_the_workers_of_a_service_are_a_tuple() -> None:
     assert PipelineConfig(batch_size=1).service.workers == ()
 
 
-def test_there_are_at_most_26_options() -> None:
+def test_there_are_at_most_25_options() -> None:
     assert len(dataclasses.fields(PipelineConfig)) <= 25
 
 

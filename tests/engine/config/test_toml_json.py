@@ -140,49 +140,32 @@ def test_the_notes_of_a_trial_are_ignored(tmp_path: Path) -> None:
     assert PipelineConfig.from_file(str(path)) == make_config()
 
 
+OF_AUGMENT, NULL_AUGMENT = "batch_size = 1\n[augment_options]\n", '{"batch_size": 1, "augment_options": null}'
+XYZZY, WHOLE = "`xyzzy` is not an option; see the fields of PipelineConfig.", "`batch_size` must be a whole number"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.toml", "batch_sise = 1", "{}: `batch_sise` is not an option; did you mean `batch_size`?"),
-        (
-            "a.json",
-            '{"xyzzy": 1, "sede": 2}',
-            "{}: `xyzzy` is not an option; see the fields of PipelineConfig. "
-            "`sede` is not an option; did you mean `seed`?",
-        ),
-        (
-            "a.toml",
-            "batch_size = 1\n[augment_options]\nscael = 1",
-            "{}: augment_options: `scael` is not an option; did you mean `scale`?",
-        ),
-        (
-            "a.toml",
-            "batch_size = 1\n[augment_options]\nflip = 1",
-            "{}: augment_options: `flip` must be true or false, got 1.",
-        ),
-        ("a.toml", "batch_size = 1\naugment_options = 1", "{}: `augment_options` must be a table of options, got 1."),
-        (
-            "a.json",
-            '{"batch_size": 1, "augment_options": null}',
-            "{}: `augment_options` must be a table of options, got None.",
-        ),
-        ("a.toml", "tuned = 1", "{}: `tuned` must be a table: `tfpipe profile --apply` keeps notes there. Rename it."),
-        (
-            "a.toml",
-            "batch_size = 2024-01-01",
-            "{}: `batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
-        ),
-        ("a.json", '{"batch_size": "8"}', "{}: `batch_size` must be a whole number, got '8'."),
-        ("a.json", '{"batch_size": null}', "{}: `batch_size` must be a whole number, got None."),
-        ("a.toml", "", "{}: `batch_size` is missing, and it has no default. Give it."),
-        ("a.json", '{"seed": 1, "seed": 1}', "{}: `seed` must be given once. Remove one of them."),
-        ("a.json", "[1]", "{} must be a JSON object with options in it, got [1]."),
-        ("a.json", b"\xff", "{} must be text in UTF-8, got byte 0xff."),
+        ("a.toml", "batch_sise = 1", ": `batch_sise` is not an option; did you mean `batch_size`?"),
+        ("a.json", '{"xyzzy": 1, "sede": 2}', f": {XYZZY} `sede` is not an option; did you mean `seed`?"),
+        ("a.toml", f"{OF_AUGMENT}scael = 1", ": augment_options: `scael` is not an option; did you mean `scale`?"),
+        ("a.toml", f"{OF_AUGMENT}flip = 1", ": augment_options: `flip` must be true or false, got 1."),
+        ("a.toml", "batch_size = 1\naugment_options = 1", ": `augment_options` must be a table of options, got 1."),
+        ("a.json", NULL_AUGMENT, ": `augment_options` must be a table of options, got None."),
+        ("a.toml", "tuned = 1", ": `tuned` must be a table: `tfpipe profile --apply` keeps notes there. Rename it."),
+        ("a.toml", "batch_size = 2024-01-01", f": {WHOLE}, got datetime.date(2024, 1, 1)."),
+        ("a.json", '{"batch_size": "8"}', f": {WHOLE}, got '8'."),
+        ("a.json", '{"batch_size": null}', f": {WHOLE}, got None."),
+        ("a.toml", "", ": `batch_size` is missing, and it has no default. Give it."),
+        ("a.json", '{"seed": 1, "seed": 1}', ": `seed` must be given once. Remove one of them."),
+        ("a.json", "[1]", " must be a JSON object with options in it, got [1]."),
+        ("a.json", b"\xff", " must be text in UTF-8, got byte 0xff."),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, name: str, text: str | bytes, message: str):
     path = write(tmp_path, name, text)
-    assert refusal(ConfigError, PipelineConfig.from_file, path) == message.replace("{}", str(path))
+    assert refusal(ConfigError, PipelineConfig.from_file, path) == f"{path}{message}"
 
 
 @pytest.mark.parametrize(

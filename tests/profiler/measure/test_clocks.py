@@ -1,7 +1,9 @@
 """The clocks of this process, the storage's rate, and ways to make a batch that take turns."""
 
+import itertools
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,57 +100,56 @@ def test_work_of_the_calling_thread_is_measured() -> None:
     assert costs_us["sleep"] < 200
 
 
+class Clock:
+    """The module `time`, where time passes in sleeps only; `computes` is the processor's share of each."""
+
+    def __init__(self, computes: Iterable[float]) -> None:
+        self.now_s = self.spent_s = self.thread_s = 0.0
+        self.computes = iter(computes)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.spent_s += seconds * next(self.computes)
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.spent_s
+
+    def thread_time(self) -> float:
+        return self.thread_s
+
+
 def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch) -> None:
-    """The clock goes on while the test sleeps, and all of its time is processor time."""
-    now_s = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
-
-    clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s, sleep=sleep)
+    clock = Clock(itertools.repeat(1.0))
     monkeypatch.setattr(clocks, "time", clock)
     rest, waited_s = Rest(), []
     for _ in range(3):
-        began_s = now_s
+        began_s = clock.now_s
         rest.wait()
-        waited_s.append(now_s - began_s)
+        waited_s.append(clock.now_s - began_s)
     assert waited_s == pytest.approx([clocks._MAX_REST_S, *2 * [clocks._SHORT_REST_S]], abs=clocks._REST_S)
 
 
 def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch) -> None:
     """It computes in the second pause, a thread waits for a core in the third, and the fourth is a rest."""
-    now_s, spent_s, computes, waits = 0.0, 0.0, [0, 1, 0, 0, 0], [True, True, False, False]
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s, spent_s
-        now_s, spent_s = now_s + seconds, spent_s + seconds * computes.pop(0)
-
-    clock = SimpleNamespace(
-        perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: 0.0, sleep=sleep
-    )
+    clock, waits = Clock([0, 1, 0, 0, 0]), [True, True, False, False]
     monkeypatch.setattr(clocks, "time", clock)
     monkeypatch.setattr(clocks, "has_ready_thread", lambda: waits.pop(0))
     assert Rest().wait() == pytest.approx(clocks._REST_S)
-    assert (computes, waits) == ([0], [False])
+    assert (list(clock.computes), waits) == ([0], [False])
 
 
 def test_looking_at_threads_is_never_counted(monkeypatch) -> None:
     """Each look takes 1 ms of the processor, and nothing else does."""
-    now_s, spent_s = 0.0, 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
+    clock = Clock(itertools.repeat(0.0))
 
     def look() -> bool:
-        nonlocal spent_s
-        spent_s += 0.001
+        clock.spent_s += 0.001
+        clock.thread_s += 0.001
         return False
 
-    clock = SimpleNamespace(
-        perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: spent_s, sleep=sleep
-    )
     monkeypatch.setattr(clocks, "time", clock)
     monkeypatch.setattr(clocks, "has_ready_thread", look)
     rest = Rest()
