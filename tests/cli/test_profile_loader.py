@@ -46,13 +46,15 @@ def folder(tmp_path: Path, draw_images: object, monkeypatch) -> Path:
 
 
 def test_a_report_in_text_and_a_share_of_idle_time_that_is_too_large(folder: Path, tfpipe: Tfpipe) -> None:
-    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "0.4")
+    """An image waits far longer than a busy machine keeps a thread waiting."""
+    (folder / "own_loader.py").write_text(MODULE.replace("0.002", "0.1"))
+    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "1")
     assert done.code == 0, done.err
     first = done.lines[done.lines[0].startswith("Busy neighbors: ")]  # other tests
     assert first.startswith("Bottleneck: too few workers (own_loader.py:")
     assert "The accelerator needs 800 images/s, and this pipeline gives " in done.out
     assert "1. num_workers=" in done.out
-    line = ["profile", "--loader", "own_loader:make", "--step-ms", "1", "--seconds", "0.4", "--json", "--max-idle"]
+    line = ["profile", "--loader", "own_loader:make", "--step-ms", "1", "--seconds", "1", "--json", "--max-idle"]
     done = tfpipe(*line, "5")
     idle = f"{done.json['idle_fraction']:.1%}"
     assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 5.0%.")

@@ -19,7 +19,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure import option_costs
+from tfpipe.profiler.measure import clocks, option_costs
 from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
 from tfpipe.profiler.measure.option_costs import (
     RECORDS,
@@ -277,7 +277,9 @@ def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path
     assert caplog.records == []
 
 
-def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path) -> None:
+def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(clocks, "_MAX_REST_S", 60.0)  # on a busy machine it takes long until buffers are full
+    monkeypatch.setattr(clocks, "_MIN_TURNS", 7)
     file = write_file(str(tmp_path / "few"), source, sample_records(source))
     datasets = {"read": list_sizes(file, TEXTBOOK), "made": make_batches(file, TEXTBOOK)}
     batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}

@@ -77,20 +77,24 @@ def test_a_stage_that_gives_nothing_is_in_no_prefix(elements: list[Any]) -> None
 LOCK = threading.Lock()
 
 
+WAIT_S = 0.25  # far longer than a busy machine keeps a thread waiting
+
+
 def ask_behind_a_lock(label: Any) -> Any:
     with LOCK:
-        time.sleep(0.01)  # far more than what else a call takes on a busy machine
+        time.sleep(WAIT_S)
     return label
 
 
 def ask(label: Any) -> Any:
-    time.sleep(0.01)
+    time.sleep(WAIT_S)
     return label
 
 
 @pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
 def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements, function: Any, locked: bool, monkeypatch) -> None:
-    monkeypatch.setattr(textbook, "TURNS", 2)
+    monkeypatch.setattr(textbook, "TURNS", 3)
+    monkeypatch.setattr(textbook, "_COUNTED", 2)  # of these long calls
     played = textbook.play(elements)
     mapped = played.map(lambda x: tf.numpy_function(function, [x["label"]], tf.int64), num_parallel_calls=-1)
     call = BuiltStage("ask", played, mapped).get_map()
