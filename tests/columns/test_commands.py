@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
-from tests.layers.growth import find_part
+from tests.layers.growth import find_part, list_records
 from tests.refusals import refusal
 from tests.service.workers import open_as_worker
 from tfpipe.columns.config import TableConfig
@@ -22,6 +23,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.profiler.measure.option_costs import sample_records
@@ -31,10 +33,6 @@ from tfpipe.writer.changes import open_change
 
 QUICK = VerifyConfig(quick=True, workers=0)
 CONFIG = PipelineConfig(batch_size=4, image_size=8, extra_features=("caption", "vector"))
-
-
-def list_records(dataset: str) -> list[Record]:
-    return [record for split in library.load_manifest(dataset).splits for record in data_source(dataset, split)]
 
 
 def make_rows(dataset: str) -> dict[str, list[Any]]:
@@ -155,6 +153,11 @@ def test_what_is_no_table(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     assert ran.err.startswith(f"Error: The table must be a Parquet file, and {tmp_path}/x.parquet is not: ")
     ran = tfpipe("add", pets, tmp_path / "x.parquet", "--default", "x")
     assert "It must be FEATURE=VALUE, got 'x'." in ran.err
+    ran = tfpipe("add", tmp_path / "x.parquet", pets)
+    assert (ran.code, ran.err) == (
+        2,
+        f"Error: The dataset comes first, and then its table: {pets} is a folder. Exchange the two.\n",
+    )
 
 
 def test_a_table_takes_the_place_of_another(captioned: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
@@ -171,14 +174,6 @@ def test_a_table_takes_the_place_of_another(captioned: str, tmp_path: Path, tfpi
     (column,) = library.load_manifest(captioned).columns
     assert (column.name, column.schema.names) == ("words", ("score",))
     assert {float(record.features["score"][0]) for record in list_records(captioned)} == {9.5}  # type: ignore[index]
-
-
-def test_arguments_in_the_wrong_order(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    ran = tfpipe("add", tmp_path / "words.parquet", pets)
-    assert (ran.code, ran.err) == (
-        2,
-        f"Error: The dataset comes first, and then its table: {pets} is a folder. Exchange the two.\n",
-    )
 
 
 def test_a_condition_asks_for_the_values(captioned: str, tfpipe: Tfpipe) -> None:
@@ -218,15 +213,12 @@ def test_a_new_dataset_has_the_values_in_its_records(captioned: str, tmp_path: P
 
 
 def test_datasets_with_other_columns_do_not_merge(captioned: str, small_dataset: Path, tmp_path: Path) -> None:
-    from tests.beam_jobs.datasets import join_datasets
-
     assert refusal(TfpipeError, join_datasets, [Path(captioned), small_dataset], tmp_path / "out") == (
         f"Every dataset must have the same features, but {small_dataset} has no 'caption', which {captioned} has. "
         "Leave it out with `drop_features`."
     )
-    join_datasets(
-        [Path(captioned), small_dataset], tmp_path / "out", drop_features=("caption", "score", "vector", "tags")
-    )
+    both, features = [Path(captioned), small_dataset], ("caption", "score", "vector", "tags")
+    join_datasets(both, tmp_path / "out", drop_features=features)
     assert "caption" not in library.load_manifest(str(tmp_path / "out")).schema
 
 
@@ -286,14 +278,10 @@ def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
     (damage,) = verify(captioned, QUICK).damaged
     assert (damage.file, damage.kind, damage.record) == (f"{column}/{file.name}", "payload_crc", 0)
     manifest = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(
-        manifest.replace('"stands_on": {\n    "train": "', '"stands_on": {\n    "train": "0')
-    )
-    text = (
-        f"{folder} was made for other records than those of {captioned}. Remove this folder, and add the column again"
-    )
-    expected = Damage(column, "column", f"{text} by `tfpipe add`")
-    assert verify(captioned, QUICK).damaged == [expected]
+    other = manifest.replace('"stands_on": {\n    "train": "', '"stands_on": {\n    "train": "0')
+    (folder / "manifest.json").write_text(other)
+    text = f"{folder} was made for other records than those of {captioned}. Remove this folder, and add the column "
+    assert verify(captioned, QUICK).damaged == [Damage(column, "column", f"{text}again by `tfpipe add`")]
     (folder / "manifest.json").unlink()
     (damage,) = verify(captioned, QUICK).damaged
     assert (damage.file, damage.kind) == (column, "column")
@@ -348,9 +336,6 @@ def test_a_repair_leaves_out_a_column_that_cannot_be_used(captioned: str, tmp_pa
 
 def test_another_programs_records_get_columns(pets: str, tmp_path: Path) -> None:
     """Also vectors of several lengths, whose sizes lie in a feature of their own."""
-    from tests.beam_jobs.datasets import join_datasets
-    from tfpipe.integrity.foreign.index import IndexConfig, index
-
     (tmp_path / "raw").mkdir()
     for number in range(2):
         shutil.copy(Path(pets, f"train-0000{number}-of-00002.tfrecord"), tmp_path / "raw" / f"part-{number}.tfrecord")

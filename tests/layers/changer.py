@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
 from beam_jobs.append_job import AppendedBefore
-from tests.layers.growth import append
+from tests.layers.growth import add_view, append
 from tfpipe.columns.add import add_column
 from tfpipe.dataset.history import load_history
 from tfpipe.dataset.load import load_manifest
@@ -19,8 +19,6 @@ from tfpipe.errors import TfpipeError
 from tfpipe.fields import Values
 from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import Record, data_source
-from tfpipe.views.choose import make_view, write_view
-from tfpipe.views.config import ViewConfig
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.layers.changer"])
@@ -53,8 +51,7 @@ def change(dataset: str, step: Step) -> None:
     elif kind == "add":
         add_column(dataset, what, COLUMNS[what], Values("int64"))
     else:
-        manifest = load_manifest(dataset)
-        write_view(manifest, make_view(manifest, ViewConfig("view", what)), overwrite=True)
+        add_view(dataset, "view", what)
 
 
 def change_and_exit(dataset: str, step: Step, environment: Mapping[str, str]) -> None:

@@ -10,8 +10,11 @@ from beam_jobs.shard_job import ShardResult, plan_shards
 from tests.beam_jobs.datasets import read_tree, write_plan
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.dataset.history import load_history
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format.catalog import Kind
-from tfpipe.readers.data_source import data_source
+from tfpipe.readers.data_source import Record, data_source
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
 
 
 def draw_more(folder: Path, first: int = 500) -> Path:
@@ -30,6 +33,16 @@ def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
         plan = plan_shards(job.config)
         job.check(plan)
         return job.finish(ShardResult(write_plan(job.config, plan), 0, 1.0))
+
+
+def add_view(dataset: Path | str, name: str, where: str = "", **options: Any) -> None:
+    manifest = load_manifest(str(dataset))
+    write_view(manifest, make_view(manifest, ViewConfig(name, where, **options)), overwrite=True)
+
+
+def list_records(dataset: Path | str) -> list[Record]:
+    """Returns the records of all splits."""
+    return [record for split in load_manifest(str(dataset)).splits for record in data_source(str(dataset), split)]
 
 
 def list_names(dataset: Path | str, split: str = "train") -> list[str]:

@@ -17,7 +17,7 @@ from beam_jobs.append_job import Appended, AppendedBefore
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, draw_more, find_part, list_names, read_parts
+from tests.layers.growth import add_view, append, draw_more, find_part, list_names, read_parts
 from tests.refusals import refusal
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -32,8 +32,6 @@ from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
-from tfpipe.views.choose import make_view, write_view
-from tfpipe.views.config import ViewConfig
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3)
@@ -46,9 +44,8 @@ def read_epochs(batches: Any, steps: int) -> list[np.ndarray[Any, Any]]:
 def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Path) -> None:
     before, after = library.load_manifest(str(small_dataset)), library.load_manifest(grown)
     assert list_names(grown)[:12] == list_names(small_dataset)
-    assert sorted(list_names(grown)[12:]) == [
-        f"train/{name}.jpg" for name in ("ant/0", "ant/1", "owl/7", "owl/8", "owl/9")
-    ]
+    new = [f"train/{name}.jpg" for name in ("ant/0", "ant/1", "owl/7", "owl/8", "owl/9")]
+    assert sorted(list_names(grown)[12:]) == new
     assert list_names(grown, "validation")[3:] == ["validation/cat/7.jpg"]
     assert after.layer == 2
     assert after.label_names == (*before.label_names, "ant")
@@ -63,13 +60,16 @@ def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Pat
     assert labels == {name: name for name in ("cat", "dog", "owl", "ant")}
 
 
-def test_no_byte_of_the_first_layer_changes(pets: str, tmp_path: Path) -> None:
-    before = read_tree(Path(pets))
+def test_no_byte_of_the_first_layer_changes_and_its_order_stays(pets: str, tmp_path: Path) -> None:
+    before, expected = read_tree(Path(pets)), read_epochs(NumpyBatches(pets, "train", CONFIG), 5)
+    fingerprint = library.load_manifest(pets).splits["train"].fingerprint
     append(pets, draw_more(tmp_path / "more"))
     after = read_tree(Path(pets))
     assert {path: after[path] for path in before} == before
     assert {path.split("/")[0] for path in after.keys() - before.keys()} == {"layers", "catalog"}
     assert sorted(os.listdir(tmp_path)) == ["more", "pets"]
+    assert library.load_manifest(f"{pets}@1").splits["train"].fingerprint == fingerprint
+    np.testing.assert_array_equal(read_epochs(NumpyBatches(f"{pets}@1", "train", CONFIG), 5), expected)
 
 
 def test_the_same_images_give_the_same_bytes(small_dataset: Path, grown: str, tmp_path: Path) -> None:
@@ -155,19 +155,15 @@ def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(pets: str, grow
 
 
 def test_a_position_below_another_view_is_refused(pets: str) -> None:
-    def choose(where: str) -> None:
-        manifest = library.load_manifest(pets)
-        write_view(manifest, make_view(manifest, ViewConfig("some", where)), overwrite=True)
-
-    choose("width > 3")
+    add_view(pets, "some", "width > 3")
     state = NumpyBatches(f"{pets}@some", "train", CONFIG).state_dict()
-    choose("width > 2")  # the same records
+    add_view(pets, "some", "width > 2")  # the same records
     NumpyBatches(f"{pets}@some", "train", CONFIG).load_state_dict(state)
     message = rf"^The position is of other records than those of {pets}@some, or of the same in another order\. Open "
-    choose("label <> 'owl'")
+    add_view(pets, "some", "label <> 'owl'")
     with pytest.raises(ConfigError, match=message):
         NumpyBatches(f"{pets}@some", "train", CONFIG).load_state_dict(state)
-    choose("width > 3")
+    add_view(pets, "some", "width > 3")
     delete_records(pets, list_names(pets)[:1])
     with pytest.raises(ConfigError, match=message):
         NumpyBatches(f"{pets}@some", "train", CONFIG).load_state_dict(state)
@@ -185,22 +181,12 @@ def test_a_position_goes_on_in_a_copy_and_in_a_cache(grown: str, tmp_path: Path)
         batches.load_state_dict(state)
 
 
-def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:
-    expected = read_epochs(NumpyBatches(pets, "train", CONFIG), 5)
-    fingerprint = library.load_manifest(pets).splits["train"].fingerprint
-    append(pets, draw_more(tmp_path / "more"))
-    assert library.load_manifest(f"{pets}@1").splits["train"].fingerprint == fingerprint
-    np.testing.assert_array_equal(read_epochs(NumpyBatches(f"{pets}@1", "train", CONFIG), 5), expected)
-
-
 def test_a_view_shows_what_it_showed(pets: str, tmp_path: Path) -> None:
-    manifest = library.load_manifest(pets)
-    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    add_view(pets, "owls", "label = 'owl'")
     shown = list_names(f"{pets}@owls")
     append(pets, draw_more(tmp_path / "more"))
     assert list_names(f"{pets}@owls") == shown
-    manifest = library.load_manifest(pets)
-    write_view(manifest, make_view(manifest, ViewConfig("all", "label in ('owl', 'ant')")))
+    add_view(pets, "all", "label in ('owl', 'ant')")
     assert sorted(list_names(f"{pets}@all")) == sorted([*shown, *list_names(pets)[12:]])
     delete_records(pets, [shown[0], "train/ant/0.jpg"])
     assert list_names(f"{pets}@owls") == shown[1:]
@@ -280,9 +266,8 @@ def test_classes_of_boxes_keep_their_numbers(tmp_path: Path) -> None:
 
     make_dataset(write(tmp_path / "a", "a.jpg", 1, "dog", "person"), tmp_path / "out", input_format="coco")
     more = write(tmp_path / "b", "b.jpg", 2, "bee", "person")
-    with pytest.raises(
-        ConfigError, match=r"does not say in which order the classes of its boxes are numbered\. Give a "
-    ):
+    message = r"does not say in which order the classes of its boxes are numbered\. Give a "
+    with pytest.raises(ConfigError, match=message):
         append(tmp_path / "out", more, input_format="coco")
     (tmp_path / "names.txt").write_text("dog\nperson\nbee\n")
     append(tmp_path / "out", more, input_format="coco", labels=str(tmp_path / "names.txt"))
@@ -304,24 +289,8 @@ def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
     with pytest.raises(AppendedBefore) as caught:  # another change may have come between
         append(grown, more)
     assert caught.value.result.layer == 2
-
-
-def test_the_command_says_that_it_is_a_repetition(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    more = draw_more(tmp_path / "more")
-    assert tfpipe("append", pets, more).code == 0
-    again = tfpipe("append", pets, more)
-    assert (again.code, again.out) == (
-        0,
-        f"These images are layer 2 of {pets} already, from the same command, so nothing is appended. To have them "
-        "twice, give another `seed`.\n",
-    )
-    facts = json.loads(tfpipe("append", pets, more, "--json").out)
-    assert (facts["appended_to"], facts["layer"], facts["new_classes"]) == (pets, 2, ["ant"])
-
-
-def test_deleted_images_can_come_again(grown: str, tmp_path: Path) -> None:
     delete_records(grown, ["train/ant/1.jpg"])
-    assert append(grown, draw_more(tmp_path / "more")).layer == 4
+    assert append(grown, more).layer == 6
     assert list_names(grown).count("train/ant/1.jpg") == 1
 
 
@@ -373,9 +342,8 @@ def test_what_does_not_fit_is_refused(pets: str, tmp_path: Path, files: dict[str
     source = write_files(tmp_path / "more", files)
     given = source / "t.csv" if "t.csv" in files else source
     before = read_tree(Path(pets))
-    with pytest.raises(DataError) as caught:
-        append(pets, given)
-    assert str(caught.value).startswith(f"{given} cannot be appended. {message.format(pets=pets)}")
+    expected = f"{given} cannot be appended. {message.format(pets=pets)}"
+    assert refusal(DataError, append, pets, given).startswith(expected)
     assert read_tree(Path(pets)) == before
     assert library.load_manifest(pets).layer == 1
 
@@ -386,9 +354,8 @@ def test_damaged_layers_are_named(grown: str) -> None:
     with pytest.raises(FormatError, match=r"/grown/layers/2-\w+/manifest\.json"):
         library.load_manifest(grown)
     manifest.unlink()
-    with pytest.raises(
-        FormatError, match=r"^The records of layer 2 are missing: .*/layers/2-\w+ holds no manifest\.json"
-    ):
+    missing = r"^The records of layer 2 are missing: .*/layers/2-\w+ holds no manifest\.json"
+    with pytest.raises(FormatError, match=missing):
         library.load_manifest(grown)
 
 
@@ -408,6 +375,14 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     ran = tfpipe("append", pets, more, "--dry-run")
     assert ran.code == 0, ran.err
     assert library.load_manifest(pets).layer == 3
+    again = tfpipe("append", pets, more, "--seed", 7)
+    assert (again.code, again.out) == (
+        0,
+        f"These images are layer 3 of {pets} already, from the same command, so nothing is appended. To have them "
+        "twice, give another `seed`.\n",
+    )
+    facts = json.loads(tfpipe("append", pets, more, "--seed", 7, "--json").out)
+    assert (facts["appended_to"], facts["layer"], facts["new_classes"]) == (pets, 3, [])
 
 
 def test_the_command_says_which_splits_get_no_image(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:

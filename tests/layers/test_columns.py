@@ -3,6 +3,7 @@
 import logging
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.columns.values import get_index
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, draw_more, find_part, list_names
+from tests.layers.growth import add_view, append, draw_more, find_part, list_names, list_records
 from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
@@ -24,14 +25,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.choose import make_view
 from tfpipe.views.config import ViewConfig
 
 CAPTIONS = TableConfig("captions", features=("caption",))
-
-
-def list_records(dataset: str) -> list[Record]:
-    return [record for split in library.load_manifest(dataset).splits for record in data_source(dataset, split)]
 
 
 def write_captions(path: Path, records: list[Record]) -> str:
@@ -95,9 +92,8 @@ def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpip
 
 
 def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    join_table(
-        lacking, write_captions(tmp_path / "all.parquet", list_records(lacking)), replace(CAPTIONS, replace=True)
-    )
+    table = write_captions(tmp_path / "all.parquet", list_records(lacking))
+    join_table(lacking, table, replace(CAPTIONS, replace=True))
     check_captions(lacking)
     library.add_column(lacking, "captions", get_index, library.fields.Values("int64"), replace=True)
     records = list_records(lacking)
@@ -146,12 +142,11 @@ def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Pa
     other = str(shutil.copytree(grown, tmp_path / "other"))
     for dataset in (grown, other):
         library.add_column(dataset, "length", lambda record: len(record.name), library.fields.Values("int64"))
-    manifest = library.load_manifest(other)
-    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    add_view(other, "owls", "label = 'owl'")
     ran = tfpipe("merge", grown, f"{other}@owls", tmp_path / "out", "--no-shuffle")
     assert ran.code == 0, ran.err
     out = library.load_manifest(str(tmp_path / "out"))
-    assert (out.layer, out.columns, out.label_names) == (1, (), manifest.label_names)
+    assert (out.layer, out.columns, out.label_names) == (1, (), library.load_manifest(other).label_names)
     owls = [name for name in list_names(grown) if "/owl/" in name]
     assert owls
     assert list_names(tmp_path / "out") == [*list_names(grown), *owls]
@@ -174,8 +169,7 @@ def test_a_function_sees_no_hidden_record(grown: str) -> None:
     library.add_column(grown, "length", measure, library.fields.Values("int64"))
     assert sorted(seen) == sorted(record.name for record in list_records(grown))
     for record in list_records(grown):
-        value: Any = record.features["length"]
-        assert value.tolist() == [len(record.name)]
+        assert record.features["length"].tolist() == [len(record.name)]
 
 
 def test_workers_make_the_values_of_layers(grown: str) -> None:
@@ -189,9 +183,8 @@ def test_values_of_another_kind_are_refused(lacking: str) -> None:
         f"The features must be those in {lacking}/{find_part(lacking, 'column')}, caption, of the same types, got "
         "captions."
     )
-    with pytest.raises(ConfigError) as caught:
-        library.add_column(lacking, "even", get_index, library.fields.Values("int64"), missing="view")
-    assert str(caught.value) == (
+    call = partial(library.add_column, lacking, "even", get_index, library.fields.Values("int64"))
+    assert refusal(ConfigError, call, missing="view") == (
         f"`missing` view is for a dataset without appended layers, and {lacking} has some: layers may get their values "
         "one after another, and a view does not grow. Set `missing` to default, and make the view by `tfpipe view`."
     )

@@ -11,13 +11,12 @@ import pytest
 
 import tfpipe as library
 from tests.beam_jobs.datasets import make_dataset, read_tree
-from tests.layers.growth import append, draw_more, find_part, list_names
+from tests.layers.growth import add_view, append, draw_more, find_part, list_names
+from tests.refusals import refusal
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.errors import DataError, FormatError
 from tfpipe.layers.delete import delete_records
-from tfpipe.views.choose import make_view, write_view
-from tfpipe.views.config import ViewConfig
 
 
 def add(dataset: str) -> None:
@@ -28,8 +27,7 @@ def add(dataset: str) -> None:
 
 
 def view(dataset: str) -> None:
-    manifest = library.load_manifest(dataset)
-    write_view(manifest, make_view(manifest, ViewConfig("wide", "width > 3")))
+    add_view(dataset, "wide", "width > 3")
 
 
 def delete(dataset: str) -> None:
@@ -72,11 +70,10 @@ def test_nothing_is_written_through_a_link(pets: str, place: str, change: Change
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
     before = read_tree(outside)
-    with pytest.raises(DataError) as caught:
-        change(pets)
+    message = refusal(DataError, change, pets)
     assert read_tree(outside) == before
     if not place.startswith("columns") and place != "layers" and "layers/2/" not in place:
-        assert str(caught.value) == (
+        assert message == (
             f"Nothing is written through a link to another folder, and {path} leads to {target}. Put the folder itself "
             "in its place, or remove the link."
         )
@@ -95,9 +92,8 @@ def test_the_dataset_itself_may_be_a_link(pets: str, change: Change) -> None:
 def test_a_catalog_that_leads_to_nothing_is_a_sentence(pets: str) -> None:
     catalog = Path(pets, "catalog")
     catalog.symlink_to("nothing")
-    with pytest.raises(FormatError) as caught:
-        library.load_manifest(pets)
-    assert str(caught.value) == f"{catalog} cannot be read: it is not there. Copy the dataset again."
+    message = f"{catalog} cannot be read: it is not there. Copy the dataset again."
+    assert refusal(FormatError, library.load_manifest, pets) == message
 
 
 def test_a_file_takes_the_place_of_a_link(pets: str) -> None:

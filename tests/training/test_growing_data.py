@@ -9,7 +9,7 @@ import pytest
 
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, list_names
+from tests.layers.growth import add_view, append, list_names
 from tests.training.conftest import Train, read_lines, stop_after
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -17,8 +17,6 @@ from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data, read_lock
 from tfpipe.lookups.steps import look_up_step
 from tfpipe.training.train import hold_layer
-from tfpipe.views.choose import make_view, write_view
-from tfpipe.views.config import ViewConfig
 
 
 @pytest.fixture
@@ -80,8 +78,7 @@ def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp
 
 
 def test_a_lock_of_a_view_finds_its_layer(growing: Path, tmp_path: Path) -> None:
-    manifest = load_manifest(str(growing))
-    write_view(manifest, make_view(manifest, ViewConfig("warm", "label in ('red', 'yellow')")))
+    add_view(growing, "warm", "label in ('red', 'yellow')")
     lock = lock_data(load_manifest(f"{growing}@warm"), "train", PipelineConfig(batch_size=4, image_size=8))
     rows = look_up_step(lock.open(), 5)
     grow(growing, tmp_path / "more")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfpipe
+from tests.beam_jobs.datasets import make_dataset
 from tests.flipped_bit import flip_bit
 from tests.layers.growth import list_names
 from tests.refusals import refusal
@@ -138,11 +139,10 @@ def test_a_view_counts_what_it_has(pets: str) -> None:
     assert tfpipe.load_manifest(add(pets, "label <> 'dog'")).splits["train"].records_per_shard == tuple(
         int(((view.numbers >= start) & (view.numbers < start + 6)).sum()) for start in (0, 6)
     )
+    assert list(tfpipe.load_manifest(add(pets, "split = 'train'")).splits) == ["train"]
 
 
 def test_duplicates_are_counted_across_splits(draw_images: Any, tmp_path: Path) -> None:
-    from tests.beam_jobs.datasets import make_dataset
-
     images = draw_images(tmp_path / "images")
     for copy in ("train/dog/9.jpg", "validation/cat/9.jpg"):
         shutil.copyfile(images / "train/cat/0.jpg", images / copy)
@@ -165,9 +165,8 @@ def test_a_sample_is_the_share_asked_for(pets: str) -> None:
 def test_records_are_left_out_by_name(pets: str) -> None:
     names = list_names(pets)
     assert list_names(add(pets, without=(names[3], names[7]))) == names[:3] + names[4:7] + names[8:]
-    with pytest.raises(
-        ConfigError, match=r"^Each name of `without` must belong to a record, got 1 of \d that do not, such as 'x'\.$"
-    ):
+    message = r"^Each name of `without` must belong to a record, got 1 of \d that do not, such as 'x'\.$"
+    with pytest.raises(ConfigError, match=message):
         choose(pets, without=("x", names[0]))
 
 
@@ -191,13 +190,13 @@ def test_weights_come_from_a_column(pets: str) -> None:
     assert Counter((split.weights / 65536).tolist()) == {0: 6, 1: 4, 2: 2}
     names = Counter(name for batch in make(add(pets, weights="label_id")) for name in batch["image/filename"])
     assert sorted(names.values()) == [1, 1, 1, 1, 2, 2]
-
-
-def test_copies_of_a_record_have_crops_of_their_own(pets: str) -> None:
     address = add(pets, "name = 'train/owl/0.jpg'", weights="label_id")
     images = [batch["image"] for batch in make(address, batch_size=2)]
     assert len(images) == 1
     assert (images[0][0] != images[0][1]).any()
+
+
+COLUMNS = "split, name, label, label_id, bytes, digest, format, height, width, channels, colorspace, duplicate"
 
 
 @pytest.mark.parametrize(
@@ -205,21 +204,15 @@ def test_copies_of_a_record_have_crops_of_their_own(pets: str) -> None:
     [
         (
             {"where": "widht > 3"},
-            "`where` must be a condition over the columns split, name, label, label_id, bytes, digest, format, height, "
-            "width, channels, colorspace, duplicate; got 'widht > 3'. DuckDB says: Binder Error: Referenced column "
-            '"widht" not found in FROM clause!',
+            f"`where` must be a condition over the columns {COLUMNS}; got 'widht > 3'. DuckDB says: Binder Error: "
+            'Referenced column "widht" not found in FROM clause!',
         ),
         (
             {"where": 'label = "owl"'},
-            "`where` must be a condition over the columns split, name, label, label_id, bytes, digest, format, height, "
-            "width, channels, colorspace, duplicate; got 'label = \"owl\"'. Text stands in single quotes. DuckDB says: "
-            'Binder Error: Referenced column "owl" not found in FROM clause!',
+            f"`where` must be a condition over the columns {COLUMNS}; got 'label = \"owl\"'. Text stands in single "
+            'quotes. DuckDB says: Binder Error: Referenced column "owl" not found in FROM clause!',
         ),
-        (
-            {"weights": "widht"},
-            "`weights` must be class_balanced or a column, of split, name, label, label_id, bytes, digest, format, "
-            "height, width, channels, colorspace, duplicate; got 'widht'.",
-        ),
+        ({"weights": "widht"}, f"`weights` must be class_balanced or a column, of {COLUMNS}; got 'widht'."),
         ({"sample": 0.0}, "`sample` must be in (0, 1], got 0.0."),
         ({"seed": -1}, "`seed` must be at least 0, got -1."),
     ],
@@ -228,27 +221,17 @@ def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None
     assert refusal(ConfigError, choose, pets, **options) == message
 
 
-def test_a_label_is_text(pets: str) -> None:
+def test_conditions_and_weights_that_do_not_fit(pets: str) -> None:
     message = refusal(ConfigError, choose, pets, where="label = 1")
     sentence, _, of_duckdb = message.partition(". ")
     assert sentence == "`where` must compare like with like: `label` is text, `label_id` a number"
     assert re.fullmatch("Conversion Error: .*'(cat|dog|owl)' to INT32 .* column label", of_duckdb)
-
-
-def test_weights_must_be_numbers_in_their_range(pets: str) -> None:
     with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, got 'name', and `where` must"):
         choose(pets, weights="name")
     with pytest.raises(ConfigError, match=r"^`weights` must be numbers from 0 to 1,000, got -1\.0 in a record of 't"):
         _to_units(np.array([1.0, -1.0]), "train")
-
-
-def test_a_view_of_nothing_is_refused(pets: str) -> None:
     with pytest.raises(DataError, match=r"^No record of .*/pets fulfills the condition, got 'width > 9000'\.$"):
         choose(pets, "width > 9000")
-
-
-def test_a_split_without_records_is_none_of_the_view(pets: str) -> None:
-    assert list(tfpipe.load_manifest(add(pets, "split = 'train'")).splits) == ["train"]
 
 
 def test_a_view_that_is_not_there(pets: str) -> None:
@@ -259,22 +242,17 @@ def test_a_view_that_is_not_there(pets: str) -> None:
         tfpipe.load_manifest(f"{pets}@big")
     with pytest.raises(ConfigError, match=r"^A view is made of a dataset and not of the view 'v'\. Leave the @ out\.$"):
         choose(f"{pets}@v")
+    shutil.copytree(pets, f"{pets}@v")
+    assert tfpipe.load_manifest(f"{pets}@v").directory == f"{pets}@v"
 
 
 def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path: Path) -> None:
-    from tests.beam_jobs.datasets import make_dataset
-
     make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1)
     made = choose(str(tmp_path / "out"))
     write_view(tfpipe.load_manifest(pets), made)
     assert refusal(FormatError, tfpipe.load_manifest, f"{pets}@v") == (
         f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
     )
-
-
-def test_a_folder_with_an_at_sign_is_a_folder(pets: str) -> None:
-    shutil.copytree(pets, f"{pets}@v")
-    assert tfpipe.load_manifest(f"{pets}@v").directory == f"{pets}@v"
 
 
 def make(address: str, split: str = "train", **options: Any) -> NumpyBatches:
