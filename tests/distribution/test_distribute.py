@@ -42,6 +42,13 @@ def made_up(monkeypatch, kind: str, job: str = "localhost", replicas: int = 8, h
     return Strategy()
 
 
+def hand_over(strategy, manifest, config: tfpipe.PipelineConfig = CONFIG, **more: object):
+    """Returns the options that reach TensorFlow."""
+    with pytest.raises(Handed) as caught:
+        tfpipe.distribute_dataset(strategy, manifest, "train", config, **more)
+    return caught.value.args[0]
+
+
 def refused(strategy, manifest, config: tfpipe.PipelineConfig, **more: object) -> str:
     return refusal(ConfigError, tfpipe.distribute_dataset, strategy, manifest, "train", config, **more)
 
@@ -56,47 +63,38 @@ def test_a_remote_tpu_reads_no_files_of_this_machine(monkeypatch, manifest, shad
     assert refused(remote, bucket, replace(CONFIG, cache="bytes", cache_dir="/mnt/cache")) == (
         "The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` '/mnt/cache'. Leave it out."
     )
-    with pytest.raises(Handed):
-        tfpipe.distribute_dataset(remote, bucket, "train", CONFIG)
+    hand_over(remote, bucket)
 
 
-def test_a_tpu_of_this_machine_reads_its_files(monkeypatch, manifest) -> None:
-    with pytest.raises(Handed) as caught:
-        tfpipe.distribute_dataset(made_up(monkeypatch, "TPU"), manifest, "train", CONFIG)
-    assert caught.value.args[0].experimental_fetch_to_device
-
-
-def test_a_tpu_takes_no_text(monkeypatch, manifest) -> None:
+def test_a_tpu_of_this_machine_reads_its_files_and_takes_no_text(monkeypatch, manifest) -> None:
     tpu, config = made_up(monkeypatch, "TPU"), replace(CONFIG, extra_features=("image/height", "image/filename"))
+    assert hand_over(tpu, manifest).experimental_fetch_to_device
     assert refused(tpu, manifest, config) == (
         "`extra_features` must not name text for a TPU, which holds numbers only, got image/filename. Leave it "
         "out; or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
     )
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-    with pytest.raises(Handed) as caught:
-        tfpipe.distribute_dataset(tpu, manifest, "train", config, options=options)
-    assert caught.value.args[0] is options
+    assert hand_over(tpu, manifest, config, options=options) is options
 
 
 @pytest.mark.parametrize(("kind", "fetched"), [("GPU", False), ("CPU", True)])
 def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetched: bool) -> None:
     strategy = made_up(monkeypatch, kind)
-    for extra_features, expected in [((), True), (("image/filename",), fetched)]:
-        with pytest.raises(Handed) as caught:
-            tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, extra_features=extra_features))
-        assert caught.value.args[0].experimental_fetch_to_device is expected
+    assert hand_over(strategy, manifest).experimental_fetch_to_device
+    config = replace(CONFIG, extra_features=("image/filename",))
+    assert hand_over(strategy, manifest, config).experimental_fetch_to_device is fetched
 
 
 @pytest.mark.parametrize(
-    ("replicas", "hosts", "options", "sentence"),
+    ("replicas", "hosts", "sentence"),
     [
-        (6, 1, {}, "`batch_size` 16 must be divisible by 6 replicas; use 12 or 18."),
-        (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
+        (6, 1, "`batch_size` 16 must be divisible by 6 replicas; use 12 or 18."),
+        (8, 3, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
     ],
 )
-def test_replicas_and_hosts_that_do_not_divide(monkeypatch, manifest, tmp_path, replicas, hosts, options, sentence):
+def test_replicas_and_hosts_that_do_not_divide(monkeypatch, manifest, tmp_path, replicas, hosts, sentence):
     strategy = made_up(monkeypatch, "TPU", replicas=replicas, hosts=hosts)
-    cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "cache"), **options)
+    cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "cache"))
     assert refused(strategy, manifest, cached).startswith(sentence)
     assert not list(tmp_path.iterdir())  # before a cache is filled
 
@@ -144,8 +142,5 @@ def test_the_strategy_in_scope_counts(manifest) -> None:
     assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
     with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
         assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
-
-
-def test_too_few_records_for_a_batch(manifest) -> None:
     with pytest.raises(ConfigError, match="at most the 250 records of an epoch, got 256"):
         tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, batch_size=256))

@@ -117,21 +117,18 @@ class Mesh:
     [
         (Mesh({"batch": 2, "model": 2}, 4), {}, "`mesh` must have a dimension data, got batch, model."),
         (
-            Mesh({"model": 2, "data": 3}, 2, 1),
-            {},
+            *(Mesh({"model": 2, "data": 3}, 2, 1), {}),
             "Each process must hold adjacent rows, as many as every other, got parts 0, 2 of 3 in process 1. Order the "
             "mesh's devices by their process.",
         ),
         (Mesh({"data": 3}, 3), {}, "`batch_size` 16 must be divisible by 3 replicas; use 15 or 18."),
         (
-            Mesh({"data": 2, "model": 2}, 1, 3),
-            {"order": "throughput"},
+            *(Mesh({"data": 2, "model": 2}, 1, 3), {"order": "throughput"}),
             "Processes that hold the same rows of a mesh must read the same records, and `order` throughput "
             "gives each process others. Use exact order.",
         ),
         (
-            Mesh({"data": 2}, 2),
-            {"extra_features": ("image/filename",)},
+            *(Mesh({"data": 2}, 2), {"extra_features": ("image/filename",)}),
             "`extra_features` must not name text, which no device holds, got image/filename. Leave it out.",
         ),
     ],

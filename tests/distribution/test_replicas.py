@@ -72,11 +72,8 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, s
         assert total == sum(range(replicas))
         if cpus == 4:
             assert strategy == "CPU: 4 replicas in 1 process (MirroredStrategy); no TPU and no GPU were found"
-        assert process["evaluate"] == {
-            "right": expected_right(shades),
-            "count": EVALUATED,
-            "steps": STEPS_OF_EVALUATION,
-        }
+        right = expected_right(shades)
+        assert process["evaluate"] == {"right": right, "count": EVALUATED, "steps": STEPS_OF_EVALUATION}
         local = BATCH // replicas
         assert process["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
     if cpus == 4:

@@ -90,10 +90,8 @@ def test_workers_share_the_batches_of_a_dataset_that_tensorflow_distributes(proc
 def test_a_tpu_address_that_refuses_is_an_error_in_time(processes) -> None:
     refuses = f"grpc://127.0.0.1:{processes.free_ports(1)[0]}"
     began = time.perf_counter()
-    with pytest.raises(ConfigError) as caught:
-        strategies.resolve_strategy(refuses)
+    refused = refusal(ConfigError, strategies.resolve_strategy, refuses)
     assert time.perf_counter() - began < 30  # of 60
-    refused = str(caught.value)
     assert refused.startswith(f"The TPU '{refuses}' that was asked for does not answer ([Errno ")
     assert refused.endswith("Connection refused); check that it is up and not in use by another process.")
 
@@ -105,30 +103,23 @@ def test_no_tpu_is_decided_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "call", "text"),
+    ("devices", "strategy", "named", "text"),
     [
+        ({"CPU": 1}, "OneDeviceStrategy", "/CPU:0", "CPU: 1 replica in 1 process ({}); no TPU and no GPU were found"),
         (
-            {"CPU": 1},
-            ("OneDeviceStrategy", "/CPU:0"),
-            "CPU: 1 replica in 1 process (OneDeviceStrategy); no TPU and no GPU were found",
+            *({"CPU": 2, "GPU": 1}, "OneDeviceStrategy", "/GPU:0"),
+            "GPU: 1 replica in 1 process ({}); no TPU was found, and 1 GPU",
         ),
         (
-            {"CPU": 2, "GPU": 1},
-            ("OneDeviceStrategy", "/GPU:0"),
-            "GPU: 1 replica in 1 process (OneDeviceStrategy); no TPU was found, and 1 GPU",
-        ),
-        (
-            {"CPU": 1, "GPU": 3},
-            ("MirroredStrategy", ["/GPU:0", "/GPU:1", "/GPU:2"]),
-            "GPU: 3 replicas in 1 process (MirroredStrategy); no TPU was found, and 3 GPUs",
+            *({"CPU": 1, "GPU": 3}, "MirroredStrategy", ["/GPU:0", "/GPU:1", "/GPU:2"]),
+            "GPU: 3 replicas in 1 process ({}); no TPU was found, and 3 GPUs",
         ),
     ],
 )
-def test_the_devices_make_the_strategy(machine, devices: dict, call: tuple, text: str) -> None:
+def test_the_devices_make_the_strategy(machine, devices: dict, strategy: str, named: object, text: str) -> None:
     machine.devices = devices
-    strategy = strategies.resolve_strategy()
-    assert machine.calls == [call]
-    assert strategies.describe_strategy(strategy) == text
+    assert strategies.describe_strategy(strategies.resolve_strategy()) == text.format(strategy)
+    assert machine.calls == [(strategy, named)]
 
 
 @pytest.mark.parametrize("sign", ["TPU", "TPU_SYSTEM"])
@@ -190,16 +181,12 @@ def test_a_node_that_nobody_knows(machine, monkeypatch, by_environment: bool) ->
     assert not machine.calls
 
 
-def test_an_empty_tpu_name_names_none(machine, monkeypatch) -> None:
+def test_an_empty_tpu_name_names_none_and_a_tpu_library_without_a_tpu_is_said(machine, monkeypatch, caplog) -> None:
     monkeypatch.setenv("TPU_NAME", "")
     strategies.resolve_strategy("")
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
-
-
-def test_a_tpu_library_without_a_tpu_is_said(machine, monkeypatch, caplog) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     strategies.resolve_strategy()
-    assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
     assert "install tensorflow-tpu" in caplog.text
 
 
@@ -213,6 +200,8 @@ def test_a_broken_tpu_config(machine, monkeypatch, value: str) -> None:
 # TF_CONFIG
 
 TWO = {"worker": ["a:1", "b:1"]}
+CHIEF = {"chief": ["a:1"], "worker": ["b:1"]}
+WHICH = "TF_CONFIG must say which of its 2 workers this process is, got task"
 
 
 @pytest.mark.parametrize(
@@ -222,10 +211,7 @@ TWO = {"worker": ["a:1", "b:1"]}
         ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}, "OneDeviceStrategy"),
         ({"cluster": TWO, "task": {"type": "evaluator", "index": 0}}, "OneDeviceStrategy"),
         ({"cluster": TWO, "task": {"type": "worker", "index": 1}}, "MultiWorkerMirroredStrategy"),
-        (
-            {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief", "index": 0}},
-            "MultiWorkerMirroredStrategy",
-        ),
+        ({"cluster": CHIEF, "task": {"type": "chief", "index": 0}}, "MultiWorkerMirroredStrategy"),
     ],
 )
 def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict, strategy_name: str) -> None:
@@ -240,14 +226,8 @@ def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict,
     [
         ("{", r"TF_CONFIG in the environment cannot be read \(.+\); mend or unset it\."),
         ('{"cluster": 3}', r"TF_CONFIG in the environment cannot be read \(.+\); mend or unset it\."),
-        (
-            json.dumps({"cluster": TWO}),
-            "TF_CONFIG must say which of its 2 workers this process is, got task None None; set `task` to ",
-        ),
-        (
-            json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}),
-            "TF_CONFIG must say which of its 2 workers this process is, got task worker 2; set `task` to ",
-        ),
+        (json.dumps({"cluster": TWO}), f"{WHICH} None None; set `task` to "),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}), f"{WHICH} worker 2; set `task` to "),
         (
             json.dumps({"cluster": {**TWO, "ps": ["c:1"]}}),
             "TF_CONFIG must name workers only, got parameter servers; remove `ps` from its cluster.",

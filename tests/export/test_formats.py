@@ -5,7 +5,6 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -57,13 +56,10 @@ def read_tars(folder: Path, split: str) -> list[tuple[str, bytes]]:
 
 def test_webdataset(photos: Path, tmp_path: Path) -> None:
     out = write(photos, tmp_path / "out", "webdataset")
-    assert list_names(out) == [
-        "export.json",
-        "labels.txt",
-        "test-00000-of-00002.tar",
-        "test-00001-of-00002.tar",
-        *(f"train-{k:05d}-of-00003.tar" for k in range(3)),
+    shards = [
+        f"{split}-{k:05d}-of-{count:05d}.tar" for split, count in (("test", 2), ("train", 3)) for k in range(count)
     ]
+    assert list_names(out) == ["export.json", "labels.txt", *shards]
     members = read_tars(out, "train")
     records = read_records(photos)
     assert len(members) == 4 * len(records) == 28
@@ -71,9 +67,8 @@ def test_webdataset(photos: Path, tmp_path: Path) -> None:
         (image_name, image), (class_name, label), (txt_name, caption), (json_name, text) = members[4 * number :][:4]
         ending = "png" if features["image/format"] == [b"PNG"] else "jpg"
         key = f"{number:09d}"
-        assert [image_name, class_name, txt_name, json_name] == [
-            f"{key}.{end}" for end in (ending, "cls", "txt", "json")
-        ]
+        names = [f"{key}.{end}" for end in (ending, "cls", "txt", "json")]
+        assert [image_name, class_name, txt_name, json_name] == names
         assert image == features["image/encoded"][0]
         assert int(label) == features["image/class/label"][0]
         values = json.loads(text)
@@ -82,9 +77,8 @@ def test_webdataset(photos: Path, tmp_path: Path) -> None:
         assert values["image/class/text"] == ("owl", "cat", "dog")[int(label)]
         for side in ("xmin", "xmax", "ymin", "ymax"):
             stored = features[f"image/object/bbox/{side}"]
-            assert np.float32(values[f"image/object/bbox/{side}"]).tolist() == (
-                [] if stored is None else stored.tolist()
-            )
+            expected = [] if stored is None else stored.tolist()
+            assert np.float32(values[f"image/object/bbox/{side}"]).tolist() == expected
         assert values["scores"] == [values["views"] / 10, 0.5]  # as short as they were written
 
 
@@ -126,6 +120,12 @@ def test_arrayrecord(photos: Path, tmp_path: Path) -> None:
         "train": [str(shard.records) for shard in load_manifest(str(photos)).splits["train"].shards],
         "test": ["1", "1"],
     }
+    out = write(photos, tmp_path / "one", "arrayrecord", "test")
+    assert [name for name in list_names(out) if name.endswith("array_record")] == [
+        "test-00000-of-00002.array_record",
+        "test-00001-of-00002.array_record",
+    ]
+    assert [split["name"] for split in json.loads((out / "dataset_info.json").read_text())["splits"]] == ["test"]
 
 
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
@@ -134,12 +134,11 @@ def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
     make_dataset(images, tmp_path / "raw", form=ImageForm(encoding="raw", square=8), seed=3)
     out = write(tmp_path / "raw", tmp_path / "out", to)
     stored = [features["image/encoded"][0] for features in read_records(tmp_path / "raw")]
-    images_out: list[bytes] = []
     if to == "webdataset":
         images_out = [data for name, data in read_tars(out, "train") if name.endswith(".png")]
     else:
-        table: Any = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet")
-        images_out = [row["image"]["bytes"] for row in table.to_pylist()]
+        rows = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet").to_pylist()
+        images_out = [row["image"]["bytes"] for row in rows]
     assert sorted([Image.open(io.BytesIO(data)).tobytes() for data in images_out]) == sorted(stored)
 
 
@@ -188,24 +187,12 @@ def test_tensors_and_text_without_images(tmp_path: Path) -> None:
             assert rows[k][name] == record[name].tolist()
 
 
-def test_bfloat16_becomes_float32() -> None:
+def test_bfloat16_becomes_float32_and_names_of_tensors_are_safe() -> None:
     spec = FeatureSpec.make_tensor("x", TensorType("bfloat16", (2,)))
     value = _get_value(spec, {"x": [np.uint16([0x3F80, 0xC040]).tobytes()]})
     assert (value.tolist(), value.dtype) == ([1.0, -3.0], np.float32)
-
-
-def test_names_of_tensors_are_safe_and_differ() -> None:
     specs = [FeatureSpec.make_tensor(name, TensorType("int8", (1,))) for name in ("a/b", "A.b", "../c")]
     assert list(name_tensors(specs).values()) == ["a_b.npy", "a_b_.npy", "___c.npy"]
-
-
-def test_one_split(photos: Path, tmp_path: Path) -> None:
-    out = write(photos, tmp_path / "out", "arrayrecord", "test")
-    assert [name for name in list_names(out) if name.endswith("array_record")] == [
-        "test-00000-of-00002.array_record",
-        "test-00001-of-00002.array_record",
-    ]
-    assert [split["name"] for split in json.loads((out / "dataset_info.json").read_text())["splits"]] == ["test"]
 
 
 SCRIPT = """

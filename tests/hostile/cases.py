@@ -28,9 +28,8 @@ class Case(NamedTuple):
 
 
 def write_good(folder: Path) -> Path:
-    return write_dataset(
-        folder, {"train": [payload(k) for k in range(3)], "train:1": [payload(k) for k in range(3, 6)]}
-    )
+    payloads = [payload(k) for k in range(6)]
+    return write_dataset(folder, {"train": payloads[:3], "train:1": payloads[3:]})
 
 
 def _manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:

@@ -40,15 +40,12 @@ def test_the_schema(values: dict[str, object], faults: list[str]) -> None:
     assert {kind for kind, _ in found} <= {"schema"}
 
 
-def test_raw_pixels() -> None:
+def test_raw_pixels_and_what_shall_not_be_decoded() -> None:
     raw = ContentCheck(SCHEMA, ImageForm("raw", square=4), LABELS)
     good = {"encoded": bytes(48), "format": "RAW", "height": 90, "width": 70}
     assert raw.check(payload(0, **good)).faults == ()
     (fault,) = raw.check(payload(0, **{**good, "encoded": bytes(47)})).faults
     assert fault == ("image", "47 bytes of raw pixels, not 4 x 4 x 3")
-
-
-def test_nothing_is_decoded_where_nothing_shall_be() -> None:
     cut = payload(0, encoded=png(0)[:-9])
     assert CHECK.check(cut).faults == (("image", "truncated PNG"),)
     assert ContentCheck(SCHEMA, label_names=LABELS, decode=False).check(cut).faults == ()
@@ -68,14 +65,8 @@ def test_damage_as_json_and_back() -> None:
     one = Damage("a", "image", "why", 3, 7, "cat/1.png")
     assert Damage.from_json(one.to_json()) == one
     whole = Damage("a", "sha256", "why")
-    assert whole.to_json() == {
-        "file": "a",
-        "record": None,
-        "offset": None,
-        "kind": "sha256",
-        "detail": "why",
-        "key": None,
-    }
+    nothing = dict.fromkeys(("record", "offset", "key"))
+    assert whole.to_json() == {"file": "a", "kind": "sha256", "detail": "why", **nothing}
     assert Damage.from_json(whole.to_json()) == whole
 
 
@@ -88,10 +79,9 @@ def test_masks() -> None:
         return check.check(encode_example(record | {"image/mask": [mask]})).faults
 
     assert find_faults(make_mask(0, (width, height))) == ()
-    assert find_faults(make_mask(0, (3, 5))) == (
-        ("image", f"feature 'image/mask' has 3 x 5 pixels, the image {width} x {height}"),
-    )
-    assert find_faults(png(0)) == (
-        ("image", "feature 'image/mask': a mask must have one channel, and this PNG has red, green and blue"),
-    )
-    assert find_faults(make_mask(0)[:-9]) == (("image", "feature 'image/mask': truncated PNG"),)
+    for mask, fault in (
+        (make_mask(0, (3, 5)), f" has 3 x 5 pixels, the image {width} x {height}"),
+        (png(0), ": a mask must have one channel, and this PNG has red, green and blue"),
+        (make_mask(0)[:-9], ": truncated PNG"),
+    ):
+        assert find_faults(mask) == (("image", f"feature 'image/mask'{fault}"),)

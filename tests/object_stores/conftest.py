@@ -108,13 +108,8 @@ class Amazon(Cloud):
     def _client(self) -> Any:
         import boto3
 
-        return boto3.client(
-            "s3",
-            endpoint_url=self.direct,
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        return boto3.client("s3", endpoint_url=self.direct, region_name="us-east-1", **keys)
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
         bucket, folder = split_url(url)

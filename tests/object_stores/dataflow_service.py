@@ -55,19 +55,9 @@ class Service(Server):
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         path = self.folder / "key.json"
-        path.write_text(
-            json.dumps(
-                {
-                    "type": "service_account",
-                    "project_id": "my-project",
-                    "private_key_id": "1",
-                    "private_key": key.decode(),
-                    "client_email": "test@my-project.iam.gserviceaccount.com",
-                    "client_id": "1",
-                    "token_uri": f"{super().url}/token",
-                }
-            )
-        )
+        account = {"type": "service_account", "project_id": "my-project", "private_key_id": "1", "client_id": "1"}
+        account |= {"private_key": key.decode(), "client_email": "test@my-project.iam.gserviceaccount.com"}
+        path.write_text(json.dumps({**account, "token_uri": f"{super().url}/token"}))
         return path
 
     def submit(self, job: dict[str, Any], project: str, region: str) -> dict[str, Any]:

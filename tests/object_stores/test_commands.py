@@ -185,7 +185,7 @@ def test_a_store_that_dies_at_any_request(cloud, tmp_path, monkeypatch, run: Cal
     cloud.proxy.reset()
     run(source, output)
     expected, count = _comparable(cloud.tree(output), output), len(cloud.proxy.log)
-    finished = {"_repair": file_names.MANIFEST, "_export": "export.json"}.get(run.__name__, file_names.MANIFEST)
+    finished = "export.json" if run is _export else file_names.MANIFEST
     for number in range(0, count, every):
         output = f"{cloud.new()}/out"
         cloud.proxy.reset()

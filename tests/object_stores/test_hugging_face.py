@@ -1,6 +1,5 @@
 """Datasets on Hugging Face, against a small server on loopback that speaks as the real one."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,9 @@ import pytest
 from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files
+from tests.beam_jobs.inputs.parquet_files import write_parquet
 from tests.object_stores.hub_server import HubServer
+from tests.refusals import refusal
 from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.export.run import ExportConfig, export
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -64,9 +65,8 @@ def test_files(hub: HubServer) -> None:
 def test_what_is_not_there_is_a_sentence(hub: HubServer, monkeypatch) -> None:
     with pytest.raises(FileNotFoundError):
         file_io.read_whole(f"{URL}/none")
-    with pytest.raises(
-        DataError, match=r"^There is no dataset hf://datasets/me/none, or these credentials may not see"
-    ):
+    message = r"^There is no dataset hf://datasets/me/none, or these credentials may not see"
+    with pytest.raises(DataError, match=message):
         verify("hf://datasets/me/none", VerifyConfig(workers=0))
     stores.configure()
     with pytest.raises(DataError, match=r"^A dataset on Hugging Face is named hf://datasets/OWNER/NAME, got hf://me/x"):
@@ -75,25 +75,17 @@ def test_what_is_not_there_is_a_sentence(hub: HubServer, monkeypatch) -> None:
 
 def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(MissingDependencyError) as error:
-        hugging_face.HuggingFaceStore(URL)
-    assert (
-        str(error.value) == "hf:// needs huggingface_hub. Install it with: pip install '.[hf]' in a checkout of tfpipe."
-    )
+    message = "hf:// needs huggingface_hub. Install it with: pip install '.[hf]' in a checkout of tfpipe."
+    assert refusal(MissingDependencyError, hugging_face.HuggingFaceStore, URL) == message
 
 
 def test_images_are_sharded_where_they_are(hub: HubServer, tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
     photos = make_photos({"cat": 3, "dog": 2})
-    table = io.BytesIO()
-    rows = [{"image": {"bytes": make_jpeg(k), "path": f"{k}.jpg"}, "label": "x"} for k in range(4)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+    table = write_parquet(tmp_path / "table.parquet", [make_jpeg(k) for k in range(4)], label=["x"] * 4)
     pairs = {k: v for i in range(3) for k, v in ((f"{i}.jpg", make_jpeg(i)), (f"{i}.txt", b"caption %d" % i))}
     inputs = {
         **{f"folder/train/{name}": data for name, data in photos.items()},
-        "table/train-00000.parquet": table.getvalue(),
+        "table/train-00000.parquet": table.read_bytes(),
         "tars/train/0.tar": make_tar(pairs),
     }
     hub.files |= inputs

@@ -93,9 +93,8 @@ def test_shard(dataset: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_buckets(cloud: Cloud) -> None:
-    photos = cloud.put(
-        f"{cloud.new()}/photos", {f"{name}/1.jpg": make_jpeg(seed, (8, 8)) for seed, name in enumerate(("cat", "dog"))}
-    )
+    images = {f"{name}/1.jpg": make_jpeg(seed, (8, 8)) for seed, name in enumerate(("cat", "dog"))}
+    photos = cloud.put(f"{cloud.new()}/photos", images)
     out = f"{cloud.new()}/out"
     tfpipe("shard,cloud", "shard", photos, out, **cloud.environment)
     assert "2 intact records" in tfpipe("cloud", "verify", out, **cloud.environment)

@@ -16,6 +16,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
 from tests.beam_jobs.records.records import write as write_records
 from tests.object_stores.conftest import Cloud
+from tests.refusals import refusal
 from tfpipe import ConfigError, data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage.file_store import split_url
@@ -55,12 +56,8 @@ def test_a_pipeline_of_records_writes_to_a_store(cloud: Cloud, tmp_path: Path) -
     output = f"{cloud.new()}/nested/out"
     write_records(output, range(9))
     assert cloud.tree(output) == read_tree(tmp_path / "out")  # the working folder is gone, too
-    with pytest.raises(ConfigError) as error:
-        write_records(output, range(9))
-    assert (
-        str(error.value)
-        == f"{output} must be empty or not exist yet, and holds dataset_info.json. Choose another directory."
-    )
+    message = f"{output} must be empty or not exist yet, and holds dataset_info.json. Choose another directory."
+    assert refusal(ConfigError, write_records, output, range(9)) == message
 
 
 def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:

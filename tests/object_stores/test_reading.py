@@ -82,6 +82,10 @@ def read(place: str | Path, config: PipelineConfig, steps: int, split: str = "tr
     return [{name: np.array(value) for name, value in batch.items()} for batch in itertools.islice(dataset, steps)]
 
 
+def list_values(dataset: str | Path, feature: str) -> list[Any]:
+    return [record.features[feature].tolist() for record in data_source(str(dataset), "train")]
+
+
 def assert_equal(left: list[Any], right: list[Any]) -> None:
     assert len(left) == len(right) > 0
     for one, other in zip(left, right, strict=True):
@@ -128,12 +132,9 @@ def test_columns_come_with_their_records(store: FolderStore, copy: Path) -> None
     for options in ({}, {"training": False, "batch_size": 2}):
         config = replace(CONFIG, extra_features=("place", "image/filename"), **options)
         assert_equal(read("gs://data/photos", config, 6), read(copy, replace(config, order="exact"), 6))
-    records, local = data_source("gs://data/photos", "train"), data_source(str(copy), "train")
-    assert records[7].features["place"].tolist() == [7, 7]  # type: ignore[union-attr]
-    assert [record.features["place"].tolist() for record in records] == [  # type: ignore[union-attr]
-        record.features["place"].tolist()  # type: ignore[union-attr]
-        for record in local
-    ]
+    places = list_values("gs://data/photos", "place")
+    assert places[7] == [7, 7]
+    assert places == list_values(copy, "place")
     assert verify("gs://data/photos", VerifyConfig(quick=True, workers=0)).damaged == []
     file = f"{find_part(copy, 'column')}/train-00000-of-00002.tfrecord"
     Path(copy, file).write_bytes(b"")
@@ -147,10 +148,7 @@ def test_layers_are_read_and_appended_in_a_bucket(bucket: str, amazon: Amazon, c
     add_column(copy, "index", lambda record: record.index, Values("int64"))
     grown = amazon.put(amazon.new(), read_tree(copy))
     assert_equal(read(grown, CONFIG, 6), read(copy, replace(CONFIG, order="exact"), 6))
-    assert [record.features["index"].tolist() for record in data_source(grown, "train")] == [  # type: ignore[union-attr]
-        record.features["index"].tolist()  # type: ignore[union-attr]
-        for record in data_source(str(copy), "train")
-    ]
+    assert list_values(grown, "index") == list_values(copy, "index")
     assert verify(grown, VerifyConfig(quick=True, workers=0)).damaged == []
     append(bucket, tmp_path / "more", num_shards=2)
     assert list_names(bucket) == list_names(f"{copy}@2")
@@ -179,13 +177,12 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     add_column(bucket, "index", count, Values("int64"))
     add_column(str(copy), "index", count, Values("int64"))
     assert amazon.tree(f"{bucket}/columns") == read_tree(copy / "columns")
-    records = data_source(bucket, "train")
-    assert [record.features["index"].tolist() for record in records] == [[k] for k in range(12)]  # type: ignore[union-attr]
+    assert list_values(bucket, "index") == [[k] for k in range(12)]
     assert amazon.get(f"{base}catalog") == Path(copy, "catalog").read_bytes()
     with pytest.raises(ConfigError, match=r"has a feature 'index' in its column 'index'\. Give the new one another"):
         add_column(bucket, "index", count, Values("int64"))
     add_column(bucket, "index", lambda record: -1, Values("int64"), replace=True)
-    assert {int(record.features["index"][0]) for record in data_source(bucket, "train")} == {-1}  # type: ignore[index]
+    assert list_values(bucket, "index") == [[-1]] * 12
     left = {name.removeprefix(base).rpartition("/")[0] for name in amazon.names() if name.startswith(f"{base}columns/")}
     assert left == {find_part(bucket, "column"), f"{find_part(bucket, 'column')}/index"}
 
@@ -238,13 +235,10 @@ def test_s3_is_refused_without_a_client(small_dataset: Path, monkeypatch) -> Non
         build_dataset(manifest, "train", PipelineConfig(batch_size=2))
 
 
-def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path) -> None:
+def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path, tmp_path: Path) -> None:
     for options in ({"max_bad_records": 100}, {"cache": "bytes", "cache_bytes": 4000}):
         config = replace(CONFIG, **options)
         assert_equal(read(bucket, config, 5), read(small_dataset, config, 5))
-
-
-def test_a_cache_in_files(bucket: str, small_dataset: Path, tmp_path: Path) -> None:
     cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "bytes"))
     for begin in (3, 0):
         assert_equal(read(bucket, cached, 5 - begin, begin=begin), read(small_dataset, CONFIG, 5)[begin:])
@@ -275,13 +269,10 @@ def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monke
     assert signed == [True] * 2 + [False] * 2
 
 
-def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:
+def test_a_store_that_denies(amazon: Amazon, bucket: str, caplog) -> None:
     amazon.proxy.harm = lambda _: 403
     with pytest.raises(DataError, match=r"manifest\.json cannot be read: Permission denied, the store says: HTTP"):
         load_manifest(bucket)
-
-
-def test_a_store_that_denies_what_is_not_there(amazon: Amazon, bucket: str, caplog) -> None:
     amazon.proxy.harm = lambda seen: 403 if seen.path.endswith("/catalog") else None
     assert load_manifest(bucket).splits["train"].records == 12
     (told,) = (record.getMessage() for record in caplog.records if record.name == "tfpipe.dataset.parts")

@@ -53,7 +53,7 @@ def test_objects_are_read_whole_and_in_part(store: Store, folder: str) -> None:
     assert [store.size(f"{folder}/{name}") for name in ("a", "x/läufer", "none")] == [10, 0, -1]
 
 
-def test_folders_are_listed(store: Store, folder: str) -> None:
+def test_folders_are_listed(store: Store, folder: str, cloud: Cloud) -> None:
     sizes = {f"{folder}/{name}": len(data) for name, data in OBJECTS.items()}
     assert dict(store.list(f"{folder}/")) == sizes
     assert dict(store.list(f"{folder}/", recursive=False)) == {
@@ -64,12 +64,9 @@ def test_folders_are_listed(store: Store, folder: str) -> None:
     assert [*store.list(f"{folder}/none/")] == []
     stores.configure()
     assert file_io.find(f"{folder}/*/[bc]") == [f"{folder}/x/b", f"{folder}/y/c"]
-
-
-def test_marks_of_folders_are_no_objects(cloud: Cloud, store: Store) -> None:
-    folder = cloud.put(cloud.new(), {"x/a": b"a", "x/": b"", "": b""})
-    assert [*store.list(f"{folder}/")] == [(f"{folder}/x/a", 1)]
-    assert [*store.list(f"{folder}/", recursive=False)] == [(f"{folder}/x/", -1)]
+    marked = cloud.put(cloud.new(), {"x/a": b"a", "x/": b"", "": b""})
+    assert [*store.list(f"{marked}/")] == [(f"{marked}/x/a", 1)]
+    assert [*store.list(f"{marked}/", recursive=False)] == [(f"{marked}/x/", -1)]
 
 
 def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, folder: str) -> None:
@@ -82,14 +79,11 @@ def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, fol
         store.rename(f"{folder}/none", f"{folder}/other")
 
 
-def test_an_object_that_is_there_is_not_written_anew(cloud: Cloud, store: Store) -> None:
+def test_an_object_is_written_if_it_is_new_and_replaced_if_it_is_the_same(cloud: Cloud, store: Store) -> None:
     folder = cloud.new()
     assert store.write_new(f"{folder}/new", b"first")
     assert not store.write_new(f"{folder}/new", b"second")
     assert store.read(f"{folder}/new") == b"first"
-
-
-def test_an_object_is_replaced_if_it_is_the_same(cloud: Cloud, store: Store) -> None:
     url = f"{cloud.new()}/catalog"
     assert store.get_replaceable(url) is None
     assert store.replace(url, b"one", None)
@@ -200,9 +194,8 @@ def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
 
 def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError) as error:
-        Store("gs")
-    assert str(error.value) == "gs:// needs obstore. Install it with: pip install '.[cloud]' in a checkout of tfpipe."
+    message = "gs:// needs obstore. Install it with: pip install '.[cloud]' in a checkout of tfpipe."
+    assert refusal(MissingDependencyError, Store, "gs") == message
 
 
 class _Expired:

@@ -32,6 +32,7 @@ from tfpipe.engine.clocks import PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.service import client, server
 from tfpipe.service.client import RemoteMaker, is_local
 from tfpipe.service.config import ServiceConfig
@@ -89,12 +90,8 @@ def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
         {"id": k, "tokens": np.full((k % 4, 2), k, np.int32), "caption": f"é {k}", "words": ["a"] * (k % 3)}
         for k in range(20)
     ]
-    schema = {
-        "id": fields.Values("int64"),
-        "tokens": fields.Tensor("int32", (None, 2)),
-        "caption": fields.Text(),
-        "words": fields.Values("bytes", None),
-    }
+    schema = {"id": fields.Values("int64"), "tokens": fields.Tensor("int32", (None, 2))}
+    schema |= {"caption": fields.Text(), "words": fields.Values("bytes", None)}
     plain = tfpipe.write(records, tmp_path / "plain", schema, num_shards=2, workers=0)
     small = {"batch_size": 4, "image_size": 8}
     for data, options in (
@@ -171,9 +168,6 @@ def test_a_run_goes_on_with_other_workers(made: Path) -> None:
     second.load_state_dict(first.state_dict())
     given += list(itertools.islice(repeat(second), STEPS - 8))
     check_all_same(given, whole)
-
-
-def test_a_pickled_maker_connects_anew(made: Path) -> None:
     served = NumpyBatches(made, "train", serve(2))
     served._maker.make(0, 0)
     check_same(pickle.loads(pickle.dumps(served._maker)).make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
@@ -251,28 +245,23 @@ def test_who_leaves_waits_for_nobody(made: Path) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
+def test_no_worker_at_the_start_is_a_sentence(made: Path, caplog) -> None:
     assert refusal(ConfigError, NumpyBatches, made, "train", serve(("127.0.0.1:9",))) == (
         "`service` must name running workers, and none serves this trainer: 127.0.0.1:9 (connection refused). Start "
         "one of the same release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
         "TFPIPE_SERVICE_TOKEN for a command."
     )
-
-
-def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog) -> None:
     config = serve(("127.0.0.1:9", *start_workers(1)))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
     assert "The worker 127.0.0.1:9 of the service does not serve this trainer (connection refused)." in caplog.text
 
 
-def test_another_release_is_a_sentence(made: Path, monkeypatch) -> None:
+def test_another_release_is_refused_on_both_sides(made: Path, monkeypatch) -> None:
     addresses = start_workers(1)
     monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
     found = refusal(ConfigError, NumpyBatches, made, "train", serve(addresses))
     assert f": {addresses[0]} (it has the release {server.RELEASE}, not tfpipe 0.0). Start" in found
-
-
-def test_a_worker_refuses_another_release(made: Path, monkeypatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr(client, "_CALL_EVERY_S", 60)
     batches = NumpyBatches(made, "train", serve(1))
     monkeypatch.setattr(client, "RELEASE", "tfpipe 0.0")
@@ -291,10 +280,8 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(
-            ConfigError,
-            match=r"none serves .* \(trying to connect an http1\.x server \(http status 400\)\)",
-        ):
+        found = r"none serves .* \(trying to connect an http1\.x server \(http status 400\)\)"
+        with pytest.raises(ConfigError, match=found):
             NumpyBatches(made, "train", serve((address,)))
         thread.join()
 
@@ -342,14 +329,10 @@ def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path)
         batches.read(0)
 
 
-def test_a_transform_is_refused(made: Path) -> None:
-    from tfpipe.readers.torch import TorchBatches
-
+def test_a_transform_is_refused_and_one_of_batches_is_called_here(made: Path) -> None:
     sentence = "A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out."
     assert refusal(ConfigError, TorchBatches, made, "train", serve(("a:1",)), transform=lambda image: image) == sentence
 
-
-def test_a_batch_transform_is_called_here(made: Path) -> None:
     def sum_up(batch: dict[str, Any]) -> dict[str, Any]:
         return {"sum": int(batch["image"].sum())}
 
@@ -359,8 +342,6 @@ def test_a_batch_transform_is_called_here(made: Path) -> None:
 
 
 def test_processes_of_a_loader_connect_for_themselves(made: Path) -> None:
-    from tfpipe.readers.torch import TorchBatches, data_loader
-
     images = TorchBatches(made, "train", serve(1), rank=(0, 1))
     loader = data_loader(images, num_workers=1)
     assert loader.multiprocessing_context is not None

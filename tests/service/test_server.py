@@ -142,20 +142,10 @@ def test_odd_options_are_refused_before_anything_is_opened(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sources": []},
-        {"sources": [{}]},
-        {"sources": 3},
-        {"shares": [9]},
-        {"shares": [-1, 9]},
-        {"shares": [10**9, 10**9]},
-        {"host": [-1, -1]},
-        {"host": [0, 10**12]},
-        {"host": [0, 1e308]},
-        {"host": "ab"},
-        {"split": {}},
-        {"split": "\ud800"},
-        {"options": [1]},
-        {"more": 1},
+        *({"sources": sources} for sources in ([], [{}], 3)),
+        *({"shares": shares} for shares in ([9], [-1, 9], [10**9, 10**9])),
+        *({"host": host} for host in ([-1, -1], [0, 10**12], [0, 1e308], "ab")),
+        *({"split": {}}, {"split": "\ud800"}, {"options": [1]}, {"more": 1}),
     ],
     ids=lambda changes: json.dumps(changes),
 )
@@ -169,17 +159,14 @@ def test_odd_plans_are_refused(worker: Server, plan: dict[str, Any], made: Path,
     check_serves(worker, plan, made)
 
 
-def test_many_datasets_are_refused(worker: Server, plan: dict[str, Any]) -> None:
+def test_a_long_ticket_and_many_datasets_are_refused(worker: Server, plan: dict[str, Any]) -> None:
+    _, end = ask(worker, make_ticket({**plan, "split": "x" * 70_000}))
+    assert end["text"].startswith("A ticket must have at most 65,536 bytes, got 7")
     many = {**change(plan, batch_size=300), "sources": plan["sources"] * 300, "shares": [1] * 300}
     _, end = ask(worker, make_ticket(many, rows=[0, 300]))
     assert end["text"] == (
         "A service makes batches of at most 131,072 rows, of 64 datasets, for 65,536 hosts, got 300, 300 and 1."
     )
-
-
-def test_a_long_ticket_is_refused(worker: Server, plan: dict[str, Any]) -> None:
-    _, end = ask(worker, make_ticket({**plan, "split": "x" * 70_000}))
-    assert end["text"].startswith("A ticket must have at most 65,536 bytes, got 7")
 
 
 @pytest.mark.parametrize(
@@ -231,13 +218,8 @@ def test_no_way_leads_out_of_the_roots(plan: dict[str, Any], made: Path, tmp_pat
     shutil.copytree(made, tmp_path / "root2" / "made")
     good = str(shutil.copytree(made, root / "good"))
     with Server("grpc://127.0.0.1:0", (os.path.realpath(root),), 1) as worker:
-        for address in (
-            f"{root}/../root2/made",
-            f"{tmp_path}/root2/made",
-            f"{root}/link",
-            str(linked),
-            f"file://{made}",
-        ):
+        outside = (f"{root}/../root2/made", f"{tmp_path}/root2/made", f"{root}/link", str(linked), f"file://{made}")
+        for address in outside:
             _, end = ask(worker, make_ticket(source_of(plan, address=address)))
             assert end == {
                 "error": "DataError",
@@ -291,11 +273,8 @@ def test_connections_are_encrypted(made: Path, plan: dict[str, Any], tmp_path: P
     other.cert_pem.write_to_path(str(tmp_path / "other.pem"))
     with Server("grpc+tls://127.0.0.1:0", ("/",), 1, token="secret", tls=tls) as worker:
         (tmp_path / "token").write_text("secret")
-        options = ServiceOptions(
-            workers=(f"127.0.0.1:{worker.port}",),
-            certificate=str(tmp_path / "authority.pem"),
-            token_file=str(tmp_path / "token"),
-        )
+        files = {"certificate": str(tmp_path / "authority.pem"), "token_file": str(tmp_path / "token")}
+        options = ServiceOptions(workers=(f"127.0.0.1:{worker.port}",), **files)
         served = NumpyBatches(made, "train", replace(CONFIG, service=options))
         check_same(served.read(0), NumpyBatches(made, "train", CONFIG).read(0))
         for wrong in (replace(options, certificate=str(tmp_path / "other.pem")), replace(options, certificate=None)):
@@ -442,7 +421,7 @@ def test_new_plans_do_not_pass_by_one_that_waits() -> None:
     assert good.granted.is_set()
 
 
-def test_a_plan_takes_half_of_the_slots() -> None:
+def test_a_plan_takes_half_of_the_slots_and_bytes_are_shared() -> None:
     queue = FairQueue(4, 0, 100)
     turns = [enter(queue, "a", "1") for _ in range(4)]
     assert list_granted(*turns) == [True, True, False, False]
@@ -450,9 +429,6 @@ def test_a_plan_takes_half_of_the_slots() -> None:
     assert list_granted(*others) == [True, True, False]
     queue.leave(turns[0])
     assert list_granted(turns[2], turns[3], others[2]) == [False, False, True]
-
-
-def test_bytes_are_shared_and_one_request_alone_may_take_more() -> None:
     queue = FairQueue(8, 100, 100)
     large = enter(queue, "a", "1", 150)
     small, medium = enter(queue, "b", "1", 60), enter(queue, "c", "1", 50)

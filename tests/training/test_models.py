@@ -53,11 +53,8 @@ def test_logits_of_resnet50_are_float32_too() -> None:
     assert model(IMAGES).dtype == tf.float32
 
 
-def test_too_small_images_are_refused() -> None:
+def test_too_small_images_and_a_model_with_other_classes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"resnet50 needs images of at least 32 pixels a side, got 16 x 40\."):
         build_model("resnet50", 7, PipelineConfig(batch_size=8, image_size=(16, 40)))
-
-
-def test_a_model_with_other_classes_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"own must return logits of shape \(None, 5\), got \(None, 6\)\."):
         build_model("own", 5, BYTES, lambda num_classes, size: build_own(num_classes + 1, size))

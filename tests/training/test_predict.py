@@ -112,10 +112,8 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
     notes = run / "model" / "tfpipe.json"
     kept = json.loads(notes.read_text())
     notes.write_text(json.dumps({**kept, "version": 2}))
-    assert (
-        refused(run, FormatError)
-        == "The model in /run/model cannot be read: its version is 2, and this tfpipe reads 1."
-    )
+    message = "The model in /run/model cannot be read: its version is 2, and this tfpipe reads 1."
+    assert refused(run, FormatError) == message
     for spoil in (
         lambda: notes.write_text("[]"),
         notes.unlink,

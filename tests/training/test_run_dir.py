@@ -21,18 +21,14 @@ OPTIONS = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
 
 
 def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
-    path = str(tmp_path / "runs" / "one")
-    RunDir(path).begin(OPTIONS)
-    begun = json.loads((tmp_path / "runs/one/run.json").read_text())
+    path = tmp_path / "runs" / "one"
+    RunDir(str(path)).begin(OPTIONS)
+    begun = json.loads((path / "run.json").read_text())
     assert begun == {"version": 1, "model": "small_cnn", "epochs": 3, "scale": [0.08, 1.0], "lock": None}
-    RunDir(path).begin(OPTIONS, {"seed": 3})
-    assert RunDir(path).read_options() == begun  # what it was begun with stays
-
-
-def test_a_temporary_file_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
-    (tmp_path / "run.json.123.tmp").write_text("{")
-    RunDir(str(tmp_path)).begin(OPTIONS)
-    assert (tmp_path / "run.json").exists()
+    (path / "run.json.123.tmp").write_text("{")  # of a run that was killed
+    RunDir(str(path)).begin(OPTIONS, {"seed": 3})
+    assert RunDir(str(path)).read_options() == begun  # what it was begun with stays
+    assert restore(path) == (None, [])
 
 
 def test_only_the_chief_writes(tmp_path: Path) -> None:
@@ -55,9 +51,6 @@ def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
         f"The run in {tmp_path} was begun with model small_cnn, got resnet50. Ask for the same to go on, or choose "
         "another folder."
     )
-
-
-def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file/run"):
         RunDir(str(tmp_path / "file" / "run")).begin(OPTIONS)
@@ -86,10 +79,6 @@ def check_restored(tmp_path: Path, step: int) -> None:
     assert saved[:2] == (7, step)
     assert saved[2].tolist() == [[step + 0.1] * 4] * 2
     assert [values.tolist() for values in state] == [values.tolist() for values in fill(step)]
-
-
-def test_a_run_without_checkpoints_restores_nothing(tmp_path: Path) -> None:
-    assert restore(tmp_path) == (None, [])
 
 
 def test_the_last_of_two_kept_checkpoints_is_restored(tmp_path: Path) -> None:

@@ -145,9 +145,15 @@ def test_another_run_in_the_same_folder_is_refused(train, undisturbed, options, 
     assert message in refusal(ConfigError, train, output=str(undisturbed), **options)
 
 
-def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_dataset: Path) -> None:
+def test_another_dataset_and_a_folder_with_other_files_are_refused(
+    train: Train, undisturbed: Path, small_dataset: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"was begun with dataset [0-9a-f-]+, got [0-9a-f-]+\."):
         train(dataset=small_dataset, output=str(undisturbed))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):
+        train()
 
 
 def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
@@ -165,10 +171,3 @@ def test_a_process_that_sees_no_checkpoint_is_refused(train: Train, tmp_path: Pa
     monkeypatch.setattr("tfpipe.training.train.get_host_index", lambda strategy: 1)
     monkeypatch.setattr("tfpipe.training.train._Run._any_process", lambda self, flag: True)
     assert refusal(ConfigError, train).endswith(f"checkpoints; one sees none in {tmp_path}/run. Share the folder.")
-
-
-def test_a_folder_with_other_files_is_left_alone(train: Train, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):
-        train()

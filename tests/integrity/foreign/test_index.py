@@ -58,7 +58,7 @@ def test_seekable_jpegs_are_found(foreign, tmp_path: Path) -> None:
     }
 
 
-def test_counts_places_labels_and_forms(copy: Path) -> None:
+def test_counts_places_labels_and_forms_and_records_at_random(copy: Path) -> None:
     before = hashes(copy)
     report = run(copy)
     manifest = load_manifest(str(copy))
@@ -68,9 +68,8 @@ def test_counts_places_labels_and_forms(copy: Path) -> None:
     assert [shard.records for shard in train.shards] == [14, 16, 0, 10]
     assert (validation.records, validation.class_counts) == (7, (2, 3, 2))
     assert (dict(train.formats), train.class_counts) == ({"JPEG": 27, "PNG": 13}, (14, 13, 13))
-    assert (train.sizes.min_height, train.sizes.max_height, train.sizes.min_width, train.sizes.max_width) == (
-        *(16, 18, 24, 28),
-    )
+    sizes = train.sizes
+    assert (sizes.min_height, sizes.max_height, sizes.min_width, sizes.max_width) == (16, 18, 24, 28)
     assert (manifest.label_base, manifest.label_names, manifest.name) == (1, ("1", "2", "3"), "imagenet")
     assert {spec.name: (spec.dtype, spec.shape) for spec in manifest.schema.features} == {
         "id": ("int64", ()),
@@ -87,10 +86,6 @@ def test_counts_places_labels_and_forms(copy: Path) -> None:
     after = hashes(copy)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"manifest.json", *(f"index/{name}.idx" for name in before)}
-
-
-def test_records_are_read_at_random(copy: Path) -> None:
-    run(copy)
     with RecordReader(str(copy), load_manifest(str(copy)), "train") as reader:
         assert [int(reader[k]["id"][0]) for k in (39, 0, 29, 30, 14)] == [39, 0, 29, 30, 14]
 
@@ -131,22 +126,25 @@ def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path,
     manifest = run(folder).manifest
     assert manifest.compression == compression
     assert (manifest.splits["train"].records, manifest.label_base) == (40, 1)
-    assert sorted(path.name for path in folder.iterdir() if not path.name.startswith(("train", "val"))) == [
-        "manifest.json"
-    ]
+    beside = [path.name for path in folder.iterdir() if not path.name.startswith(("train", "val"))]
+    assert beside == ["manifest.json"]
     with pytest.raises(ConfigError, match=f"are {compression} compressed: their records can be read from the first on"):
         RecordReader(str(folder), manifest, "train")
     with pytest.raises(ConfigError, match="`export` needs files in which a record can be found by its offset"):
         run(folder, export=("dali",))
 
 
-def test_files_compressed_in_two_ways_are_refused(foreign, tmp_path: Path) -> None:
+def test_files_that_do_not_go_together_are_refused(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "a.tfrecord", foreign.records(0, 2))
     foreign.write(tmp_path / "b.tfrecord", foreign.records(2, 2), "GZIP")
     assert refusal(ConfigError, run, tmp_path) == (
         f"All files of a dataset must be compressed in one way: {tmp_path}/a.tfrecord is not, {tmp_path}/b.tfrecord is "
         "GZIP. Index them apart."
     )
+    for name in ("a-0-of-1", "a-0-of-1.tfrecord"):
+        foreign.write(tmp_path / "in" / name, foreign.records(0, 1))
+    with pytest.raises(ConfigError, match="would share one index"):
+        run(tmp_path / "in")
 
 
 def records(foreign, labels: list[int | None], **more: list) -> list[dict[str, object]]:
@@ -196,31 +194,27 @@ def test_names_come_from_the_records_or_a_list(foreign, tmp_path: Path) -> None:
     assert (manifest.label_names, manifest.label_base) == (("one", "two"), 1)
 
 
-def test_a_label_that_some_records_lack_is_none(foreign, tmp_path: Path) -> None:
-    foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, None, 1]))
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        ([0, None, 1], "The dataset has no labels: 'label' is missing in 1 of 3 records."),
+        (  # as FiftyOne writes them
+            [b"cat", b"dog"],
+            "No feature was found to be a class: the dataset has no labels. 'label' holds texts: list it in "
+            "`extra_features`, and number them in the trainer.",
+        ),
+        ([2**62, 1], f"The dataset has no labels: 'label' reaches {2**62:,}, which is too large for a class."),
+    ],
+    ids=["some", "texts", "too large"],
+)
+def test_what_is_no_class_is_noted(foreign, tmp_path: Path, labels, note: str) -> None:
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, labels))
     report = run(tmp_path)
     assert (report.manifest.label_key, report.manifest.label_names) == (None, ())
-    assert report.notes == ("The dataset has no labels: 'label' is missing in 1 of 3 records.",)
-    with pytest.raises(DataError, match="'label' holds no labels"):
-        run(tmp_path, label_key="label")
-
-
-def test_labels_that_are_texts_are_named(foreign, tmp_path: Path) -> None:
-    """As FiftyOne writes them."""
-    foreign.write(tmp_path / "x.tfrecord", records(foreign, [b"cat", b"dog"]))
-    report = run(tmp_path)
-    assert report.manifest.label_key is None
-    assert report.notes == (
-        "No feature was found to be a class: the dataset has no labels. 'label' holds texts: list it in "
-        "`extra_features`, and number them in the trainer.",
-    )
-
-
-def test_numbers_too_large_for_classes_are_no_labels(foreign, tmp_path: Path) -> None:
-    foreign.write(tmp_path / "x.tfrecord", records(foreign, [2**62, 1]))
-    assert run(tmp_path).notes == (
-        f"The dataset has no labels: 'label' reaches {2**62:,}, which is too large for a class.",
-    )
+    assert report.notes == (note,)
+    if None in labels:
+        with pytest.raises(DataError, match="'label' holds no labels"):
+            run(tmp_path, label_key="label")
 
 
 def test_features_that_vary_are_lists_and_mixed_kinds_are_left_out(foreign, tmp_path: Path) -> None:
@@ -249,9 +243,8 @@ def test_keys_are_found_by_name_and_content(foreign, tmp_path: Path) -> None:
         run(tmp_path)
     assert run(tmp_path, image_key="right").manifest.image_key == "right"
     foreign.write(tmp_path / "x.tfrecord", [{"image": image, "b": b"x"}])
-    with pytest.raises(
-        ConfigError, match=r"`label_key` must name a feature with one int64 or float value; .*, got 'b'"
-    ):
+    message = r"`label_key` must name a feature with one int64 or float value; .*, got 'b'"
+    with pytest.raises(ConfigError, match=message):
         run(tmp_path, label_key="b")
     with pytest.raises(ConfigError, match=r"`image_key` must name a feature with an image; .*, got 'c'"):
         run(tmp_path, image_key="c")
@@ -263,13 +256,9 @@ def test_images_of_other_formats_are_said(foreign, tmp_path: Path) -> None:
     report = run(tmp_path)
     assert dict(report.manifest.splits["train"].formats) == {"GIF": 1, "JPEG": 1, "WEBP": 1}
     assert "1 images have formats that TensorFlow does not decode: 1 GIF, 1 JPEG, 1 WEBP." in report.notes
-
-
-def test_a_record_without_an_image_is_refused(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(0)}, {"other": 1}])
-    with pytest.raises(
-        DataError, match="Each of the 2 records must have one image under 'image'; it is missing in 1 of 2"
-    ):
+    message = "Each of the 2 records must have one image under 'image'; it is missing in 1 of 2"
+    with pytest.raises(DataError, match=message):
         run(tmp_path)
 
 
@@ -343,11 +332,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, copy: Path, tmp_path: Path) -> None:
-    refuse(
-        small_dataset,
-        f"{small_dataset} is a dataset that `tfpipe shard` wrote, and it has an index already",
-        ConfigError,
-    )
+    message = f"{small_dataset} is a dataset that `tfpipe shard` wrote, and it has an index already"
+    refuse(small_dataset, message, ConfigError)
     (copy / "manifest.json").write_text("{}")
     refuse(copy, f"{copy}/manifest.json is not a manifest that can be replaced.", ConfigError)
 
@@ -356,10 +342,3 @@ def test_a_directory_that_cannot_be_written(copy: Path) -> None:
     (copy.parent / "file").write_text("")
     with pytest.raises(DataError, match=r"out: Not a directory\. Choose another place with `output`"):
         run(copy, output=str(copy.parent / "file" / "out"))
-
-
-def test_names_that_share_an_index_are_refused(foreign, tmp_path: Path) -> None:
-    for name in ("a-0-of-1", "a-0-of-1.tfrecord"):
-        foreign.write(tmp_path / name, foreign.records(0, 1))
-    with pytest.raises(ConfigError, match="would share one index"):
-        run(tmp_path)

@@ -260,17 +260,10 @@ def test_shapes_that_differ_stay_open_and_have_their_sizes(tmp_path: Path) -> No
 
 
 def test_steps_of_one_width_are_found_and_others_left_out(tmp_path: Path) -> None:
-    records = [
-        sequence_example(
-            {"id": np.array(k)},
-            {
-                "even": [np.full(3, k, np.float32)] * (k + 1),
-                "uneven": [np.arange(1), np.arange(2)],
-                "one": [np.array(5)] * k,
-            },
-        )
-        for k in range(3)
-    ]
+    records = []
+    for k in range(3):
+        lists = {"even": [np.full(3, k, np.float32)] * (k + 1), "uneven": [np.arange(1), np.arange(2)]}
+        records.append(sequence_example({"id": np.array(k)}, {**lists, "one": [np.array(5)] * k}))
     report = run(write(tmp_path / "x", *records))
     specs = {spec.name: (spec.dtype, spec.shape, spec.tensor) for spec in report.manifest.schema.features}
     assert specs == {
@@ -291,9 +284,7 @@ def test_a_named_float_is_in_every_batch(tmp_path: Path) -> None:
     )
     manifest = run(tmp_path / "x", label_key="label").manifest
     assert (manifest.label_key, manifest.value_key) == (None, "label")
-    batch = NumpyBatches(load_manifest(str(tmp_path / "x")), "train", batch_size=4, training=False, image_size=4).read(
-        0
-    )
+    batch = NumpyBatches(tmp_path / "x", "train", batch_size=4, training=False, image_size=4).read(0)
     assert batch["label"].tolist() == [0, 0.25, 0.5, 0.75]
 
 

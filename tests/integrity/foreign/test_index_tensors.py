@@ -38,7 +38,7 @@ def folder(foreign, tmp_path: Path) -> Path:
     return tmp_path / "latents"
 
 
-def test_dtypes_shapes_and_ranges_are_found(folder: Path) -> None:
+def test_dtypes_shapes_and_ranges_are_found(folder: Path, tfpipe: Tfpipe) -> None:
     manifest = index(IndexConfig(str(folder), split="train")).manifest
     assert manifest == load_manifest(str(folder))
     assert (manifest.image_key, manifest.label_key) == (None, "label")
@@ -51,9 +51,6 @@ def test_dtypes_shapes_and_ranges_are_found(folder: Path) -> None:
         "latents": TensorStats(8, 64, 0, 0, 0, 0.0, 63.0),
     }
     assert dict(manifest.splits["train"].formats) == {}
-
-
-def test_the_command_says_what_it_found(folder: Path, tfpipe: Tfpipe) -> None:
     result = tfpipe("index", folder, "--split", "train")
     assert result.code == 0, result.err
     assert "tensor: 'encoder_hidden_states', float32 [?, 3]\ntensor: 'latents', bfloat16 [2, 2, 2]\n" in result.out
@@ -83,6 +80,9 @@ def test_other_values_stay_bytes(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "mixed" / "train.tfrecord", rows)
     schema = index(IndexConfig(str(tmp_path / "mixed"))).manifest.schema
     assert [(spec.name, spec.kind) for spec in schema.features] == [("a", "tensor"), ("b", "values"), ("c", "values")]
+    foreign.write(tmp_path / "text" / "train.tfrecord", [{"words": b"no image", "image": b"cats/1.jpg"}])
+    manifest = index(IndexConfig(str(tmp_path / "text"))).manifest
+    assert (manifest.image_key, manifest.schema.names) == (None, ("image", "words"))
 
 
 def test_tensors_of_text_stay_bytes_with_a_note(foreign, tmp_path: Path) -> None:
@@ -99,12 +99,6 @@ def test_tensors_of_text_stay_bytes_with_a_note(foreign, tmp_path: Path) -> None
         "'tokens' holds serialized tensors of text, which stay bytes: "
         "`tf.io.parse_tensor(value, tf.string)` reads them."
     ]
-
-
-def test_records_need_neither_image_nor_tensor(foreign, tmp_path: Path) -> None:
-    foreign.write(tmp_path / "text" / "train.tfrecord", [{"words": b"no image", "image": b"cats/1.jpg"}])
-    manifest = index(IndexConfig(str(tmp_path / "text"))).manifest
-    assert (manifest.image_key, manifest.schema.names) == (None, ("image", "words"))
 
 
 def test_an_empty_tensor_of_a_huge_size_is_bytes(foreign, tmp_path: Path) -> None:

@@ -10,25 +10,15 @@ import pytest
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 
 CORE = "tensorflow_datasets.core.features"
-FEATURES = {
-    "pythonClassName": f"{CORE}.features_dict.FeaturesDict",
-    "featuresDict": {
-        "features": {
-            "image": {"pythonClassName": f"{CORE}.image_feature.Image", "image": {"shape": {}}},
-            "deep": {
-                "pythonClassName": f"{CORE}.features_dict.FeaturesDict",
-                "featuresDict": {
-                    "features": {
-                        "class": {
-                            "pythonClassName": f"{CORE}.class_label_feature.ClassLabel",
-                            "classLabel": {"numClasses": "3"},
-                        }
-                    }
-                },
-            },
-        }
-    },
-}
+CLASS = {"pythonClassName": f"{CORE}.class_label_feature.ClassLabel", "classLabel": {"numClasses": "3"}}
+IMAGE = {"pythonClassName": f"{CORE}.image_feature.Image", "image": {"shape": {}}}
+
+
+def make_features(**features: object) -> dict[str, Any]:
+    return {"pythonClassName": f"{CORE}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
+
+
+FEATURES = make_features(image=IMAGE, deep=make_features(**{"class": CLASS}))
 INFO: dict[str, Any] = {
     "name": "flowers",
     "fileFormat": "tfrecord",
@@ -62,27 +52,17 @@ def test_tfds_tells_splits_counts_images_and_classes(tmp_path: Path) -> None:
 def test_names_of_classes_come_from_their_file(tmp_path: Path) -> None:
     write(tmp_path, features_json=FEATURES, deep__class_txt="a\nb\nc\n")
     assert read_metadata(str(tmp_path)).classes == {"deep/class": ("a", "b", "c")}
-
-
-def test_a_feature_whose_name_no_file_can_have(tmp_path: Path) -> None:
-    name = "c" * 5000
-    write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
-    found = read_metadata(str(tmp_path))
-    assert (found.classes, found.notes) == ({f"deep/{name}": ("0", "1", "2")}, [])
-
-
-@pytest.mark.parametrize("name", ["a\\u0000b", "a\\ud800b", "a\\nb"])
-def test_a_feature_whose_name_cannot_be_that_of_a_file(tmp_path: Path, name: str) -> None:
-    write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
-    found = read_metadata(str(tmp_path))
-    assert (found.classes, found.notes) == ({"deep/" + json.loads(f'"{name}"'): ("0", "1", "2")}, [])
-
-
-def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("0:daisy\n1:red rose\n\n")
     assert read_metadata(str(tmp_path)).listed == ("daisy", "red rose")
     (tmp_path / "labels.txt").write_text("1:daisy\n2:rose\n")
     assert read_metadata(str(tmp_path)).listed == ("1:daisy", "2:rose")
+
+
+@pytest.mark.parametrize("name", ["a\\u0000b", "a\\ud800b", "a\\nb", "c" * 5000], ids=["NUL", "half", "line", "long"])
+def test_a_feature_whose_name_cannot_be_that_of_a_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
+    found = read_metadata(str(tmp_path))
+    assert (found.classes, found.notes) == ({"deep/" + json.loads(f'"{name}"'): ("0", "1", "2")}, [])
 
 
 @pytest.mark.parametrize(
@@ -92,11 +72,7 @@ def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
         ("dataset_info.json", "[" * 100_000, "is nested too deeply"),
         ("dataset_info.json", '{"splits": 3}', "splits must be a list, got 3."),
         ("dataset_info.json", '{"splits": [{}]}', "name"),
-        (
-            "dataset_info.json",
-            '{"name": "x", "splits": [{"name": "../x", "shardLengths": ["1"]}]}',
-            "A split's name must",
-        ),
+        ("dataset_info.json", '{"name": "x", "splits": [{"name": "../x", "shardLengths": ["1"]}]}', "A split's name "),
         ("features.json", '{"featuresDict": []}', "featuresDict must be an object, got []."),
         ("features.json", '{"featuresDict": {"features": {"a": 1}}}', "must be an object, got 1."),
         ("labels.txt", "a\na\n", "names a class twice"),
