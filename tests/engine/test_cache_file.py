@@ -23,8 +23,8 @@ from tests.refusals import refusal
 from tfpipe.engine import cache_file
 from tfpipe.engine.cache_file import CacheFile, is_filled, open_cache_file
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.parse import join_block
 from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.record_block import join_block
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest

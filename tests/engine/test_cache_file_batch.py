@@ -179,10 +179,12 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     broken = tfpipe.load_manifest(str(tmp_path / "out"))
     config = config_of(tmp_path / "cache", "decoded", training=False, extra_features=("image/mask",))
     maker = open_one(broken, config)
-    (part,) = maker.read(0, 0)
-    column = part.stored.columns["image/mask"]
+    ((rows, stored, is_cached),) = maker.read(0, 0)
+    column = stored.columns["image/mask"]
     begin, size = column.values[2].tolist()
     memory = np.array(column.memory)
     memory[begin : begin + size] = 0
-    part.stored.columns["image/mask"] = replace(column, memory=memory)
-    assert refusal(FormatError, maker.decode, [part]).startswith("Record 2 of 'train': 'image/mask' cannot be used, ")
+    stored.columns["image/mask"] = replace(column, memory=memory)
+    assert refusal(FormatError, maker.decode, [(rows, stored, is_cached)]).startswith(
+        "Record 2 of 'train': 'image/mask' cannot be used, "
+    )

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.integrity.damaged import framed
-from tfpipe.engine.parse import parse_records
-from tfpipe.engine.record_block import RecordBlock, frame_block, plan_spans
+from tfpipe.engine.parse import RecordBlock, parse_records
+from tfpipe.engine.record_reader import plan_spans
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import mask_crc
@@ -172,8 +172,8 @@ def test_a_cold_file_gives_the_same(tmp_path: Path) -> None:
     with (tmp_path / "a").open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        spans = plan_spans(np.full(300, file.fileno()), places[:, 0], places[:, 1])
-        memory = np.empty(spans.num_bytes, np.uint8)
-        whole = records.read_records(spans.table, np.stack((spans.ats, places[:, 1]), axis=1), memory)
-    block = frame_block(memory, spans.ats, places[:, 1], whole)
+        table, ats, num_bytes = plan_spans(np.full(300, file.fileno()), places[:, 0], places[:, 1])
+        memory = np.empty(num_bytes, np.uint8)
+        whole = records.read_records(table, np.stack((ats, places[:, 1]), axis=1), memory)
+    block = RecordBlock(memory.data, ats + 12, ats + places[:, 1] - 4, whole)
     assert block.list_payloads() == [data[begin + 12 : begin + size - 4] for begin, size in places.tolist()]

@@ -9,11 +9,10 @@ import pytest
 
 from tests.refusals import refusal
 from tfpipe.engine.cache import check_memory, estimate_cache_bytes
-from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.engine.host import Host, split_batch
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_plan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

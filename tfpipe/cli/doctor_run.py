@@ -21,10 +21,9 @@ from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, ch
 from tfpipe.cli.shared.checks import Check, fail_check
 from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.cache_file import open_cache_file
-from tfpipe.engine.check_plan import check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_shares, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format.manifest import Manifest

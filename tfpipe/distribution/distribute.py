@@ -10,11 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.distribution.strategy import count_hosts, get_device_kind, is_remote_tpu
-from tfpipe.engine.check_plan import check_shares, list_text
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_shares, list_text, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

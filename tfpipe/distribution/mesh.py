@@ -13,11 +13,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tfpipe.engine.check_plan import check_fits_devices, check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import find_host
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_fits_devices, check_shares, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

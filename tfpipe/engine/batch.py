@@ -22,6 +22,7 @@ from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, DecodedCache, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
+from tfpipe.engine.columns import values
 from tfpipe.engine.columns.images import (
     DTYPES,
     Decoding,
@@ -32,20 +33,11 @@ from tfpipe.engine.columns.images import (
     measure_headers,
     measure_images,
 )
-from tfpipe.engine.columns.values import (
-    form_labels,
-    make_multi_hot,
-    make_tensors,
-    make_values,
-    number_classes,
-    rename_classes,
-)
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
-from tfpipe.engine.parse import BadRecord, Column, join_columns, parse_columns
+from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan, draws_images
-from tfpipe.engine.record_block import ReadBlock, RecordBlock
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
@@ -79,11 +71,10 @@ def leave_out_masked(batch: Batch) -> Batch:
     if count in (0, len(mask)):
         return batch
     if mask[:count].all():
-        return {name: values[:count] for name, values in batch.items()}
-    rows = np.flatnonzero(mask)
+        return {name: rows[:count] for name, rows in batch.items()}
+    chosen = np.flatnonzero(mask)
     return {
-        name: [values[row] for row in rows] if isinstance(values, list) else values[rows]
-        for name, values in batch.items()
+        name: [rows[row] for row in chosen] if isinstance(rows, list) else rows[chosen] for name, rows in batch.items()
     }
 
 
@@ -191,13 +182,8 @@ class BatchMaker(Maker):
         self.bad_records: set[int] = set()  # that were left out, in all epochs
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
-        self.decoding = Decoding(
-            form=self.form,
-            raw_size=(self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None,
-            size=plan.image_size,
-            dtype=config.image_dtype,
-            options=config.augment_options,
-        )
+        raw_size = (self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None
+        self.decoding = Decoding(self.form, raw_size, plan.image_size, config.image_dtype, config.augment_options)
         self._cache: BytesCache | DecodedCache | CacheFile | None = None
         self._open_cache()
 
@@ -299,7 +285,7 @@ class BatchMaker(Maker):
             if block.whole.all():
                 return block, other % total
             self._leave_out(numbers)
-        raise self.name_record(number, "it and all other records are damaged or cannot be read")
+        raise FormatError(f"Record {number} of {self.split!r}: it and all other records are damaged or cannot be read.")
 
     def decode(
         self,
@@ -327,13 +313,10 @@ class BatchMaker(Maker):
 
     def choose_images(self, stored: StoredBatch) -> EncodedImages:
         """Chooses the images of a batch, their crops and flips."""
-        return self._choose_images(stored, self.plan.source.images.size)
-
-    def _choose_images(self, stored: StoredBatch, squeezed: tuple[int, int] | None) -> EncodedImages:
-        """Chooses the same of images that lie in the records as `squeezed` says; the arguments are `place_crops`'s."""
         with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
             sizes = self._measure(stored, column, places)
+        squeezed = self.plan.source.images.size
         return self.place_crops(stored.epoch, stored.asked, sizes, squeezed, column, places)
 
     def place_crops(
@@ -372,12 +355,7 @@ class BatchMaker(Maker):
         """Returns images as they are decoded: without their crops and flips if the device makes these."""
         return images.make_whole() if self.plan.config.augment == "device" else images
 
-    def make_others(
-        self,
-        stored: StoredBatch,
-        images: EncodedImages | None,
-        filled: int | None = None,
-    ) -> Batch:
+    def make_others(self, stored: StoredBatch, images: EncodedImages | None, filled: int | None = None) -> Batch:
         """Makes all parts of a batch but the images; masks are cropped as they are. `filled` is as for `decode`."""
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
@@ -388,10 +366,10 @@ class BatchMaker(Maker):
         with self.clocks.measure("batch"), self.naming(stored.numbers):
             if source.label_key is not None:
                 classes = source.num_classes if config.one_hot else None
-                labels = number_classes(source.label_key, stored.columns[source.label_key], source.label_base)
+                labels = values.number_classes(source.label_key, stored.columns[source.label_key], source.label_base)
                 if self._classes is not None:
-                    labels = rename_classes(labels, self._classes)
-                batch["label"] = form_labels(labels, classes, filled)
+                    labels = values.rename_classes(labels, self._classes)
+                batch["label"] = values.form_labels(labels, classes, filled)
             for feature in plan.features:
                 column, tensor = stored.columns[feature.name], feature.spec.tensor
                 if feature.name in plan.masks:
@@ -399,12 +377,12 @@ class BatchMaker(Maker):
                     name, shown = feature.name, self.leave_to_device(images)
                     batch[name] = make_masks(name, column, shown, self.decoding.size, filled)
                 elif feature.multi_hot:
-                    batch[feature.name] = make_multi_hot(feature.spec, column, filled)
+                    batch[feature.name] = values.make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
                     axes = None if tensor.sizes is None else stored.columns[tensor.sizes]
-                    batch |= make_tensors(feature, column, axes, filled)
+                    batch |= values.make_tensors(feature, column, axes, filled)
                 else:
-                    batch |= make_values(feature, column, filled)
+                    batch |= values.make_values(feature, column, filled)
         if not config.training:
             batch["mask"] = np.concatenate((stored.numbers == stored.asked, np.zeros(filled, np.bool_)))
         return batch
@@ -418,17 +396,13 @@ class BatchMaker(Maker):
         """Returns the result of the transform for the split's first image."""
         return self._make_images(self.choose_images(self.read(0, 0, np.zeros(1, np.int64))), 1, None, None)[0]
 
-    def name_record(self, number: int, reason: object) -> FormatError:
-        """Returns the error that says what is wrong with a record."""
-        return FormatError(f"Record {number} of {self.split!r}: {reason}.")
-
     @contextmanager
     def naming(self, numbers: IntArray) -> Iterator[None]:
         """Turns the error of a row into one that names the record."""
         try:
             yield
         except BadRecord as error:
-            raise self.name_record(int(numbers[error.row]), error) from None
+            raise FormatError(f"Record {numbers[error.row]} of {self.split!r}: {error}.") from None
 
     def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
         """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""
@@ -450,8 +424,8 @@ class BatchMaker(Maker):
         if draws_images(self.plan):
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
             places = crops.choose_images(seeds, column.counts, chosen, most.largest)
-        values = (column.firsts[:, None] + places).reshape(-1)
-        return column.choose(values, np.full(len(column.counts), chosen)), places
+        images = (column.firsts[:, None] + places).reshape(-1)
+        return column.choose(images, np.full(len(column.counts), chosen)), places
 
     def _measure(self, stored: StoredBatch, column: Column, places: IntArray | None) -> IntArray:
         """Returns the sizes of the originals, in whose shape crops are drawn: int64 [images, 2]."""

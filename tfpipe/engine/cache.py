@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.columns.images import DTYPES
-from tfpipe.engine.parse import Column
+from tfpipe.engine.parse import Column, ReadBlock, RecordBlock, join_block, read_missing
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.engine.record_block import ReadBlock, RecordBlock, join_block, read_missing
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.system import host_limits

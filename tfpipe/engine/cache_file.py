@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.features import list_stored_features
+from tfpipe.engine.parse import ReadBlock, RecordBlock, read_missing, take_memory
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.engine.record_block import ReadBlock, RecordBlock, read_missing, take_memory
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, record_header

@@ -6,9 +6,10 @@ cache. What a file does not have yet is squeezed as it has it, and then cropped,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,10 +83,8 @@ class CachingMaker(BatchMaker):
                 parts.append(super().decode(records, threads, out, images[others]))
                 part_rows.append(others)
         cached = np.flatnonzero(slots >= 0)
-        records_of = numbers[cached], slots[cached]
-        parts.append(
-            {**self._make_cached(stored.epoch, *records_of, (out, images[cached]), filled, threads), "image": out}
-        )
+        made = self._make_cached(stored.epoch, numbers[cached], slots[cached], out, images[cached], filled, threads)
+        parts.append({**made, "image": out})
         part_rows.append(np.concatenate((cached, len(numbers) + np.arange(filled))))
         return join_rows(parts, part_rows)
 
@@ -111,12 +110,13 @@ class CachingMaker(BatchMaker):
         epoch: int,
         asked: IntArray,
         slots: IntArray,
-        target: tuple[NDArray[Any], IntArray],
+        out: NDArray[Any],
+        rows: IntArray,
         filled: int,
         threads: int,
     ) -> Batch:
         """Makes the rows whose images are in the cache, and the parts of rows behind all records."""
-        cache, (out, rows) = self._cache, target
+        cache = self._cache
         squeezed = self.plan.source.images.size if self._is_final else self._filling.size
         images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
         if self._is_final:
@@ -138,13 +138,8 @@ class CachingMaker(BatchMaker):
         return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
 
 
-@dataclass(frozen=True)
-class SourceRows:
-    """The records of a batch that come from one place."""
-
-    is_cached: bool
-    rows: IntArray  # of the batch that they have, int64 [n]
-    stored: StoredBatch
+_Part: TypeAlias = tuple[IntArray, StoredBatch, bool]
+"""Rows of a batch, their records, and whether these came from the cache."""
 
 
 class FileCachingMaker(BatchMaker):
@@ -157,13 +152,14 @@ class FileCachingMaker(BatchMaker):
         self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
         self._kept_kinds = {name: kind for name, kind in self.kinds.items() if name != source.image_key}
         self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]
-        self._stored_size, self._size = source.images.size, plan.decoded_size
+        self._size = plan.decoded_size
+        self._uncached = copy.copy(self)  # which knows how the images lie in the records
         self._squeezing = replace(self.decoding, size=self._size, dtype="uint8")
         images = StoredImages(frozenset({"RAW"}), self._size)  # as `decode` gets them
         self.plan = replace(plan, source=replace(source, images=images))
         self.decoding = replace(self.decoding, raw_size=self._size)
 
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[SourceRows]:
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Part]:
         """Reads the records of one batch, each from where it is."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
@@ -173,42 +169,41 @@ class FileCachingMaker(BatchMaker):
         there = block.whole
         if self.plan.config.max_bad_records and not there.all():
             there = np.zeros(len(there), np.bool_)  # what takes a damaged record's place depends on the whole batch
-        parts, (rows, missing) = [], (np.flatnonzero(there), np.flatnonzero(~there))
+        parts, rows, missing = list[_Part](), np.flatnonzero(there), np.flatnonzero(~there)
         if len(rows) or not len(numbers):
             block = block.choose(rows)
             with self.clocks.measure("parse"):
                 columns = parse_columns(block, self._kept_kinds)
-            pixels = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), _get_array(block.data))
-            columns[self._image_key] = pixels
+            memory = np.frombuffer(block.data, np.uint8) if len(block.data) else np.empty(0, np.uint8)
+            columns[self._image_key] = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), memory)
             asked = numbers[rows]
-            parts.append(SourceRows(True, rows, StoredBatch(epoch, asked, strip_copies(asked), columns)))
+            parts.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
         if len(missing):
-            parts.append(SourceRows(False, missing, super().read(epoch, step, numbers[missing])))
+            parts.append((missing, super().read(epoch, step, numbers[missing]), False))
         return parts
 
-    def decode(self, stored: Sequence[SourceRows], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
+    def decode(self, stored: Sequence[_Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
         """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
-        if len(stored) == 1:
-            return super().decode(self._squeeze(stored[0], threads), threads)
-        count = sum(len(part.rows) for part in stored)
+        parts = [(rows, part if is_cached else self._squeeze(part, threads)) for rows, part, is_cached in stored]
+        if len(parts) == 1:
+            return super().decode(parts[0][1], threads)
+        count = sum(len(rows) for rows, _ in parts)
         out = self.allocate_images(self.plan.batch_size)
         out[count:] = 0
         made, all_rows = [], []
-        for part in stored:
-            filled = self.plan.batch_size - count if part is stored[-1] else 0
-            made.append(super().decode(self._squeeze(part, threads), threads, out, part.rows, filled))
-            all_rows.append(np.concatenate((part.rows, count + np.arange(filled))))
+        for rows, part in parts:
+            filled = self.plan.batch_size - count if rows is parts[-1][0] else 0
+            made.append(super().decode(part, threads, out, rows, filled))
+            all_rows.append(np.concatenate((rows, count + np.arange(filled))))
         return join_rows(made, all_rows)
 
-    def _squeeze(self, part: SourceRows, threads: int) -> StoredBatch:
-        """Returns records as the cache has them, and offers it those that it lacks.
+    def _squeeze(self, stored: StoredBatch, threads: int) -> StoredBatch:
+        """Returns records as the cache has them, and offers it these, which it lacks.
 
         The features that say how an image is stored change; all others stay, also the original's height and width.
         """
-        if part.is_cached:
-            return part.stored
-        stored, columns = part.stored, dict(part.stored.columns)
-        images = self._choose_images(stored, self._stored_size).make_whole()
+        columns = dict(stored.columns)
+        images = self._uncached.choose_images(stored).make_whole()
         count, pixels = len(images), allocate((len(images), *self._size, 3), np.uint8)
         with self.clocks.measure("decode"), self.naming(stored.numbers):
             decode_images(images, pixels, None, self._squeezing, threads)
@@ -248,10 +243,6 @@ def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:
     stride = images[0].size if len(images) else 0
     places = np.stack((chosen * stride, np.full(len(chosen), stride)), axis=1)
     return Column(np.ones(len(chosen), np.int64), places, images.reshape(-1))
-
-
-def _get_array(data: memoryview) -> Any:
-    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
 
 
 def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:

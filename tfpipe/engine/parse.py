@@ -1,19 +1,19 @@
-"""The features of many records: as columns, all values of a feature behind each other, or as a dict for each record.
+"""Records in one block of memory, and their features: as columns, or as a dict for each record.
 
-The native library parses all records in one call, leaves unusual ones to Python, and bytes stay where they were read.
+A column has all values of a feature behind each other. The native library parses all records in one call, leaves
+unusual ones to Python, and bytes stay where they were read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.record_block import RecordBlock
 from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.schema import DType
@@ -22,6 +22,30 @@ from tfpipe.native.records import FLOATS, INTS, TEXTS, Examples, parse_examples
 _Ints = NDArray[np.int64]
 _KINDS = {"bytes": TEXTS, "float": FLOATS, "int64": INTS}
 _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
+
+
+@dataclass(frozen=True)
+class RecordBlock:
+    """The bytes of some records."""
+
+    data: memoryview  # with framing and with what lay between the records
+    begins: _Ints  # of each payload in `data`, int64 [records]
+    ends: _Ints  # int64 [records]
+    whole: NDArray[np.bool_]  # whether length and checksums of each record hold, bool [records]
+
+    def choose(self, rows: _Ints) -> RecordBlock:
+        """Returns a block of some of the records, in any order, which shares their memory."""
+        return RecordBlock(self.data, self.begins[rows], self.ends[rows], self.whole[rows])
+
+    def list_payloads(self) -> list[bytes | None]:
+        """Lists the bytes of each record, with None for a damaged one."""
+        data, whole = self.data, self.whole.tolist()
+        places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
+        return [data[begin:end].tobytes() if good else None for begin, end, good in places]
+
+
+ReadBlock: TypeAlias = Callable[[_Ints, NDArray[np.uint8] | None], RecordBlock]
+"""A function that reads records into memory, or into new memory."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,45 @@ class Column:
     def choose(self, values: _Ints, counts: _Ints) -> Column:
         """Returns a column of some of the values, with so many in each record."""
         return Column(counts, self.values[values], self.memory)
+
+
+def take_memory(num_bytes: int, memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """Returns so much of the memory, or new memory if there is not enough."""
+    return np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
+
+
+def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+    """Makes a block of payloads that are in memory already, None for one that is not whole, in `memory` if they fit."""
+    sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
+    ends = np.cumsum(sizes)
+    num_bytes = int(ends[-1]) if len(ends) else 0
+    memory = take_memory(num_bytes, memory)
+    for payload, begin, end in zip(payloads, (ends - sizes).tolist(), ends.tolist(), strict=True):
+        if payload:
+            memory[begin:end] = np.frombuffer(payload, np.uint8)
+    whole = np.array([payload is not None for payload in payloads], np.bool_)
+    return RecordBlock(memory.data, ends - sizes, ends, whole)
+
+
+def read_missing(
+    found: RecordBlock, there: NDArray[np.bool_], numbers: _Ints, memory: NDArray[np.uint8] | None, read: ReadBlock
+) -> tuple[RecordBlock, RecordBlock]:
+    """Reads the records of a batch that were not found, into `memory` behind those that were.
+
+    `there` says of each of the `numbers` whether it is one of `found`. Returns the block of all, and that of what was
+    read. Nothing is copied unless memory is short: a second copy takes longer than to read.
+    """
+    begin, missing = len(found.data), numbers[~there]
+    room = None if memory is None else memory[begin:]
+    added = read(missing, room)
+    if room is not None and memory is not None and np.may_share_memory(np.asarray(added.data), room):
+        begins = np.concatenate((found.begins, added.begins + begin))
+        ends = np.concatenate((found.ends, added.ends + begin))
+        block = RecordBlock(memory.data, begins, ends, np.concatenate((found.whole, added.whole)))
+    else:
+        block = join_block([*found.list_payloads(), *added.list_payloads()]) if there.any() else added
+    rows = np.argsort(~there, kind="stable")  # the row in the batch of each record in the block
+    return block.choose(np.argsort(rows)), added
 
 
 def _list_values(firsts: _Ints, counts: _Ints) -> _Ints:

@@ -7,7 +7,7 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
@@ -17,29 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.dataset.parts import check_readable, check_unchanged
-from tfpipe.engine.parse import BadRecord, parse_columns, parse_records
-from tfpipe.engine.record_block import (
-    RecordBlock,
-    append_payloads,
-    frame_block,
-    join_block,
-    join_payloads,
-    plan_spans,
-    take_memory,
-)
+from tfpipe.engine.parse import BadRecord, RecordBlock, join_block, parse_columns, parse_records, take_memory
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.compressed import MAX_MEMBER_BYTES, unpack_member
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
-from tfpipe.format.schema import DType
-from tfpipe.format.tfrecord import read_record_at, unframe
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_record_at, unframe
 from tfpipe.native.records import read_records
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
 from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import shorten
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
@@ -47,6 +38,7 @@ _MAX_INDEX_BYTES = 1 << 29  # of indexes in memory: 67 million records. Further 
 _INDEXES_AT_ONCE = 16  # from an object store
 _MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, on average; the processor's caches hold them
 _MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
+_MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
 _MAX_AHEAD = 256  # records that a loop over all reads at once
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 
@@ -119,7 +111,7 @@ class RecordReader:
         self._chosen = None if info.chosen is None else info.chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
         self._lock = ForkLock()  # guards the three below
-        self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
+        self._indexes: OrderedDict[str, IntArray] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         _READERS[id(self)] = self
@@ -149,7 +141,7 @@ class RecordReader:
     def __iter__(self) -> Iterator[dict[str, Feature]]:
         return self.iterate(range(len(self)))
 
-    def iterate(self, numbers: range | NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
+    def iterate(self, numbers: range | IntArray) -> Iterator[dict[str, Feature]]:
         """Yields the features of some records, in the order of `numbers`, which count from 0.
 
         Some records are read ahead: as many as were yielded before, up to 256 or 2 MB. Errors are those of
@@ -164,16 +156,17 @@ class RecordReader:
         read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(number)
         try:
             if self.manifest.compression:
-                payload = _unpack_at(read_at, place)
+                payload = unpack_member(read_at(place.offset, min(place.size, MAX_MEMBER_BYTES)))
             else:
                 payload = read_record_at(read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
-            raise FormatError(f"{path}: {error} {_ADVICE}") from None
+            what = f"The gzip member at byte {place.offset} is bad. " if self.manifest.compression else ""
+            raise FormatError(f"{path}: {what}{error} {_ADVICE}") from None
         except OSError as error:
             raise _describe_os_error(path, error) from error
         return payload + b"".join([column.read_payload(number) for column in self._columns])
 
-    def announce(self, numbers: NDArray[np.int64], soon: NDArray[np.int64] | None = None) -> None:
+    def announce(self, numbers: IntArray, soon: IntArray | None = None) -> None:
         """Asks storage for records that are read soon, all at once, if the system has a call for that.
 
         Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it. An object store is
@@ -196,7 +189,7 @@ class RecordReader:
         except (FormatError, DataError, OSError):
             return
 
-    def _announce_remote(self, ranges: RangeReader, numbers: NDArray[np.int64], soon: NDArray[np.int64]) -> None:
+    def _announce_remote(self, ranges: RangeReader, numbers: IntArray, soon: IntArray) -> None:
         soon = np.union1d(numbers, soon)
         group_ends = np.append(np.flatnonzero(np.diff(soon) != 1), len(soon) - 1)
         last = soon[group_ends[np.searchsorted(group_ends, np.searchsorted(soon, numbers))]]
@@ -249,12 +242,17 @@ class RecordReader:
     ) -> dict[str, ColumnValues]:
         """Reads some features of many records; arguments, result and errors are those of `DataSource.read_columns`."""
         numbers = resolve_indices(indices, len(self), self.split)
-        kinds = {name: self._get_kind(name) for name in names}
-        if memory is not None and not _is_writable_bytes(memory):
+        schema = self.manifest.full_schema
+        for name in names:
+            if name not in schema or schema[name].shape != ():
+                single = [spec.name for spec in schema.features if spec.shape == ()]
+                raise ConfigError(f"A column must be a feature with one value, of {', '.join(single)}; got {name!r}.")
+        is_array = memory is None or (isinstance(memory, np.ndarray) and memory.dtype == np.uint8 and memory.ndim == 1)
+        if not is_array or (memory is not None and not (memory.flags.writeable and memory.flags.c_contiguous)):
             raise ConfigError(f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}.")
         block = self.read_block(numbers, memory)
         try:
-            found = parse_columns(block, kinds)
+            found = parse_columns(block, {name: schema[name].dtype for name in names})
             for name in names:
                 found[name].check_counts(1, name)
         except BadRecord as error:
@@ -264,7 +262,7 @@ class RecordReader:
             for name, column in found.items()
         }
 
-    def read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+    def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
         """Reads records, each from 0, into one block of memory, in any order and with repetitions; all are whole.
 
         `memory` that is too small is replaced by new memory. Errors are those of `reader[index]` for the first record
@@ -278,7 +276,7 @@ class RecordReader:
             pass  # it is met again below, after what is wrong with the records before
         return join_block([self.read_payload(int(number)) for number in numbers], memory)
 
-    def read_what_is_whole(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+    def read_what_is_whole(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
         """Reads records as `read_block` does, but the block says which ones are damaged or cannot be read.
 
         Only that this process may not open another file is an error, since it says nothing about any record.
@@ -295,13 +293,13 @@ class RecordReader:
         except (FormatError, DataError):
             return None
 
-    def list_sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def list_sizes(self, numbers: IntArray) -> IntArray:
         """Returns the bytes that records take in their files, framing included: int64 [records]."""
         if not len(numbers):
             return np.empty(0, np.int64)
         unique, inverse = np.unique(numbers, return_inverse=True)
         stored = self._find_stored(unique)
-        sizes: NDArray[np.int64] = self._locate_many(stored)[2]
+        sizes: IntArray = self._locate_many(stored)[2]
         for column in self._columns:
             sizes = sizes + column.list_sizes(stored)
         return sizes[inverse]
@@ -311,7 +309,7 @@ class RecordReader:
         shard, row = self._find_row(number)
         return f"record {row} of {self._shard_path(shard)}"
 
-    def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
+    def _try_to_read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> RecordBlock:
         if not len(numbers):
             return join_block([])
         unique, inverse = np.unique(numbers, return_inverse=True)
@@ -319,45 +317,37 @@ class RecordReader:
         shards, begins, sizes = self._locate_many(stored)
         added = [column._try_to_read_block(stored, None) for column in self._columns]
         if self._ranges is not None or self.manifest.compression:
-            frames = self._read_frames(np.stack((shards, begins, begins + sizes), axis=1).tolist())
+            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
+            frames = self._read_frames(places)
             parts = [[self._unframe(frame) for frame in frames], *(block.list_payloads() for block in added)]
-            return join_block([join_payloads(payloads) for payloads in zip(*parts, strict=True)], memory).choose(
-                inverse
-            )
+            joined = [None if None in each else b"".join(each) for each in zip(*parts, strict=True)]
+            return join_block(joined, memory).choose(inverse)
         # A record to which columns are added is read to where there is room for them behind it.
         room = np.sum([block.ends - block.begins for block in added], axis=0) if added else None
-        spans = plan_spans(shards, begins, sizes, room)
-        memory = take_memory(spans.num_bytes, memory)
-        table, frames_at = spans.table.copy(), np.stack((spans.ats, sizes), axis=1)
+        table, ats, num_bytes = plan_spans(shards, begins, sizes, room)
+        memory, frames_at, shard_of = take_memory(num_bytes, memory), np.stack((ats, sizes), axis=1), table[:, 0].copy()
         whole = np.empty(len(unique), np.bool_)
         files = _sort_unique(shards)
         for chosen in np.split(files, range(_MAX_BLOCK_FILES, len(files), _MAX_BLOCK_FILES)):
-            first_span, end_span = np.searchsorted(spans.table[:, 0], (chosen[0], chosen[-1] + 1)).tolist()
+            first_span, end_span = np.searchsorted(shard_of, (chosen[0], chosen[-1] + 1)).tolist()
             first, end = np.searchsorted(shards, (chosen[0], chosen[-1] + 1)).tolist()
             opened = {shard: self._open(self._shards[shard]) for shard in chosen.tolist()}
             part = table[first_span:end_span]
             part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
             whole[first:end] = read_records(part, frames_at[first:end], memory)
-        block = frame_block(memory, spans.ats, sizes, whole)
+        block = RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
         for column in added:
             block = append_payloads(block, memory, column)
         return block.choose(inverse)
 
-    def _read_frames(self, places: Sequence[Sequence[int]]) -> Iterator[memoryview]:
-        """Yields what lies at places: the number of a shard, and the begin and end there of each."""
+    def _read_frames(self, places: Sequence[Sequence[int]]) -> Iterable[memoryview]:
+        """Reads what lies at places: the number of a shard, and the begin and end there of each."""
         if self._ranges is not None:
-            yield from self._ranges.read([Range(*place) for place in places])
-            return
-        for shard, begin, end in places:
-            yield memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
-
-    def _get_kind(self, name: str) -> DType:
-        """Returns the kind of a feature that has one value."""
-        schema = self.manifest.full_schema
-        if name not in schema or schema[name].shape != ():
-            single = [spec.name for spec in schema.features if spec.shape == ()]
-            raise ConfigError(f"A column must be a feature with one value, of {', '.join(single)}; got {name!r}.")
-        return schema[name].dtype
+            return self._ranges.read([Range(*place) for place in places])
+        return (
+            memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
+            for shard, begin, end in places
+        )
 
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
@@ -391,7 +381,7 @@ class RecordReader:
 
     def _read_many(
         self,
-        numbers: range | NDArray[np.int64],
+        numbers: range | IntArray,
         convert: Callable[[RecordBlock], Sequence[_Result | None]],
         read_one: Callable[[int], _Result],
         count: int | None = None,
@@ -413,7 +403,7 @@ class RecordReader:
                 yield read_one(number) if result is None else result
             begin, count = begin + count, min(2 * count, most)
 
-    def _find_stored(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_stored(self, numbers: IntArray) -> IntArray:
         """Returns the numbers that records have in the shards; in a view they are others than those of the reader."""
         return numbers if self._chosen is None else self._chosen[numbers]
 
@@ -422,50 +412,41 @@ class RecordReader:
         number = resolve_index(index, len(self), self.split)
         return number if self._chosen is None else int(self._chosen[number])
 
-    def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    def _locate_many(self, numbers: IntArray) -> tuple[IntArray, ...]:
         """Returns the shard, the offset and the size of records whose numbers in the shards ascend, each int64 [n]."""
         shards = np.searchsorted(self._end_array, numbers, side="right")
-        if self._ranges is not None:
-            self._read_indexes([self._shards[shard] for shard in _sort_unique(shards).tolist()])
         begins, sizes = np.empty((2, len(numbers)), np.int64)
         chosen, firsts = np.unique(shards, return_index=True)
-        for shard, first, last in zip(
-            chosen.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(numbers)], strict=True
-        ):
+        if self._ranges is not None and len(chosen) > 1:
+            with self._lock:
+                missing = [shard for shard in map(self._shards.__getitem__, chosen) if shard.file not in self._indexes]
+            with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
+                for _ in threads.map(self._get_index, missing):
+                    pass  # it is kept
+        lasts = [*firsts[1:].tolist(), len(numbers)]
+        for shard, first, last in zip(chosen.tolist(), firsts.tolist(), lasts, strict=True):
             ends = self._get_index(self._shards[shard])
             rows = numbers[first:last] - self._ends[shard] + self._shards[shard].records
             begins[first:last] = np.where(rows > 0, ends[rows - 1], 0)
             sizes[first:last] = ends[rows] - begins[first:last]
         return shards, begins, sizes
 
-    def _read_indexes(self, shards: Sequence[ShardInfo]) -> None:
-        """Reads the indexes of shards in an object store, several at a time."""
-        with self._lock:
-            missing = [shard for shard in shards if shard.file not in self._indexes]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
-                for shard, ends in zip(missing, threads.map(self._read_index, missing), strict=True):
-                    self._keep_index(shard, ends)
-
-    def _keep_index(self, shard: ShardInfo, ends: NDArray[np.int64]) -> None:
-        with self._lock:
-            if shard.file not in self._indexes:
-                self._indexes[shard.file] = ends
-                self._index_bytes += ends.nbytes
-                while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
-                    self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
-
-    def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+    def _get_index(self, shard: ShardInfo) -> IntArray:
         """Returns the byte at which every record ends: int64 of shape [records]."""
         with self._lock:
             if shard.file in self._indexes:
                 self._indexes.move_to_end(shard.file)
                 return self._indexes[shard.file]
         ends = self._read_index(shard)
-        self._keep_index(shard, ends)
+        with self._lock:
+            if shard.file not in self._indexes:
+                self._indexes[shard.file] = ends
+                self._index_bytes += ends.nbytes
+                while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
+                    self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
         return ends
 
-    def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+    def _read_index(self, shard: ShardInfo) -> IntArray:
         path = join(self.directory, file_names.index_name(shard.file))
         max_bytes = max_index_bytes(shard.bytes, shard.records)
         try:
@@ -483,7 +464,7 @@ class RecordReader:
             raise _describe_os_error(path, error) from error
         try:
             is_packed = bool(self.manifest.compression)
-            ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
+            ends: IntArray = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
             return ends
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
@@ -523,13 +504,37 @@ class RecordReader:
         return join(self._root, shard.file)
 
 
-def _unpack_at(read_at: Callable[[int, int], bytes], place: RecordPlace) -> bytes:
-    """Reads a record that is a gzip member."""
-    try:
-        return unpack_member(read_at(place.offset, min(place.size, MAX_MEMBER_BYTES)))
-    except FormatError as error:
-        reason = str(error)
-        raise FormatError(f"The gzip member at byte {place.offset} is bad. {reason}") from None
+def plan_spans(
+    files: IntArray, begins: IntArray, sizes: IntArray, room: IntArray | None = None
+) -> tuple[IntArray, IntArray, int]:
+    """Chooses which parts of files are read for some records: at most twice the bytes of the records.
+
+    In a file `begins` ascend, and no records overlap; `sizes` include framing. With `room`, the bytes to leave free
+    behind each record, every record is read on its own. Returns file, offset, size and place in the block of each part,
+    int64 [parts, 4], the place of each record in the block, int64 [records], and the bytes of the block.
+    """
+    if room is not None:
+        ats = np.cumsum(sizes + room) - sizes - room
+        return (np.stack((files, begins, sizes, ats), axis=1), ats, int((sizes + room).sum()))
+    if not len(files):
+        return (np.empty((0, 4), np.int64), np.empty(0, np.int64), 0)
+    gaps = begins[1:] - begins[:-1] - sizes[:-1]
+    # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
+    joins = (files[1:] == files[:-1]) & (gaps <= np.minimum((sizes[1:] + sizes[:-1]) // 2, _MAX_GAP_BYTES))
+    firsts = np.flatnonzero(np.concatenate(([True], ~joins)))
+    lasts = np.append(firsts[1:], len(begins)) - 1
+    offsets = begins[firsts]
+    span_sizes = begins[lasts] + sizes[lasts] - offsets
+    table = np.stack((files[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
+    return (table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1), int(span_sizes.sum()))
+
+
+def append_payloads(block: RecordBlock, memory: NDArray[np.uint8], added: RecordBlock) -> RecordBlock:
+    """Copies the payloads of a block into the room behind those of another: two Examples joined are one."""
+    data, places = memory.data, zip(block.ends.tolist(), added.begins.tolist(), added.ends.tolist(), strict=True)
+    for at, begin, end in places:
+        data[at : at + end - begin] = added.data[begin:end]
+    return RecordBlock(block.data, block.begins, block.ends + added.ends - added.begins, block.whole & added.whole)
 
 
 def _unpack_or_none(member: memoryview) -> bytes | None:
@@ -539,15 +544,9 @@ def _unpack_or_none(member: memoryview) -> bytes | None:
         return None
 
 
-def _sort_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sort_unique(numbers: IntArray) -> IntArray:
     """Returns the different numbers, sorted. Asked for their places too, NumPy does not import masked arrays."""
     return np.unique(numbers, return_index=True)[0]
-
-
-def _is_writable_bytes(memory: object) -> bool:
-    if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.ndim != 1:
-        return False
-    return memory.flags.writeable and memory.flags.c_contiguous
 
 
 def resolve_index(index: int, count: int, split: str) -> int:
@@ -564,7 +563,7 @@ def resolve_index(index: int, count: int, split: str) -> int:
     return number % count
 
 
-def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int64]:
+def resolve_indices(indices: Numbers, count: int, split: str) -> IntArray:
     """Returns the numbers from 0 of many indices: int64 [indices]."""
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
@@ -573,7 +572,7 @@ def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int6
     wrong = numbers[(numbers < -count) | (numbers >= count)]
     if wrong.size:
         resolve_index(int(wrong[0]), count, split)
-    resolved: NDArray[np.int64] = numbers.astype(np.int64)
+    resolved: IntArray = numbers.astype(np.int64)
     resolved[resolved < 0] += count
     return resolved
 
@@ -584,7 +583,19 @@ class _OpenFile:
     descriptor = -1
 
     def __init__(self, path: str) -> None:
-        self.descriptor = _open_existing(path)
+        try:
+            try:
+                self.descriptor = open_descriptor(path)
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                for reader in _list_readers():  # they close what they keep open
+                    reader.close()
+                self.descriptor = open_descriptor(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FormatError(f"{path} is missing. {_ADVICE}") from None
+        except OSError as error:
+            raise _describe_os_error(path, error) from error
         self.num_bytes = os.fstat(self.descriptor).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -606,23 +617,6 @@ _READERS: weakref.WeakValueDictionary[int, RecordReader] = weakref.WeakValueDict
 def _list_readers() -> list[RecordReader]:
     """Lists the readers of this process; other threads may make some meanwhile."""
     return [reader for reference in _READERS.valuerefs() if (reader := reference()) is not None]
-
-
-def _open_existing(path: str) -> int:
-    """Returns the descriptor of a file. If there is none left, all readers close what they keep open."""
-    try:
-        try:
-            return open_descriptor(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-        for reader in _list_readers():
-            reader.close()
-        return open_descriptor(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"{path} is missing. {_ADVICE}") from None
-    except OSError as error:
-        raise _describe_os_error(path, error) from error
 
 
 def _describe_os_error(path: str, error: OSError) -> DataError:

@@ -9,8 +9,11 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfpipe.native import library
-from tfpipe.native.jpeg import MAX_PIXELS, Request, check_channels, check_result, get_dtype
+from tfpipe.native.jpeg import MAX_PIXELS, check_result, make_request
 
 OK = 0
 """The result of an image that was decoded."""
@@ -36,8 +39,8 @@ def decode(
     max_ratio: int = 1,
     threads: int = 1,
     max_pixels: int = MAX_PIXELS,
-    rows: Any = None,
-) -> memoryview:
+    rows: NDArray[np.int64] | None = None,
+) -> NDArray[np.int32]:
     """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
     With `sizes`, int32 [n, 2], the images are pixels already: uint8 [height, width, 3] of these heights and widths.
@@ -45,17 +48,24 @@ def decode(
     `rows[k]`, all different, or at k. `max_ratio` is 1, 2, 4 or 8: the largest reduction while decoding; a crop is
     never reduced below the result's size. With one thread the caller decodes.
     """
-    count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
-    total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, max_ratio)
-    request.seeks, request.max_pixels = 1, max_pixels
+    count, view = len(memoryview(places)), memoryview(images)
+    results = np.zeros(count, np.int32)
+    total, height, width, _ = (view.shape or ()) if view.ndim == 4 else (len(view), 0, 0, 0)
+    request, value_bytes = make_request(dtype, offset, factor)
+    if view.ndim == 4:
+        check_result(height, width, max_ratio, "max_ratio")
+    request.out_height, request.out_width, request.seeks, request.max_pixels = height, width, 1, max_pixels
     tables = [
         _get_memory(places, "places", (count, 2), 8),
         _get_memory(boxes, "boxes", (count, 4), 4),
         _get_memory(flips, "flips", (count,), 1),
     ]
+    places_of_results = None if rows is None else _get_memory(rows, "rows", (count,), 8)
+    if rows is not None and (len(set(rows.tolist())) < count or not all(0 <= row < total for row in rows.tolist())):
+        raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
     outputs = [
-        _get_rows(rows, count, total),
-        _get_memory(images, "images", (count if rows is None else total, *shape), value_bytes),
+        places_of_results,
+        _get_memory(images, "images", (count if rows is None else total, height, width, 3), value_bytes),
         _get_memory(results, "results", (count,), 4),
     ]
     if sizes is None:
@@ -64,30 +74,6 @@ def decode(
         tables.insert(1, _get_memory(sizes, "sizes", (count, 2), 4))
         library.load().tfpipe_resize_batch(*tables, count, ctypes.byref(request), threads, *outputs)
     return results
-
-
-def _make_request(
-    images: Any, dtype: str, offset: Sequence[float], factor: Sequence[float], max_ratio: int
-) -> tuple[int, tuple[int, int, int], int, Request]:
-    """Returns the number of results, the shape of one, the bytes of a value, and what is asked for."""
-    view = memoryview(images)
-    _, height, width, _ = (view.shape or ()) if view.ndim == 4 else (0, 0, 0, 0)
-    if view.ndim == 4:
-        check_result(height, width, max_ratio, "max_ratio")
-    code, value_bytes = get_dtype(dtype)
-    check_channels(offset, factor)
-    request = Request(out_height=height, out_width=width, dtype=code, offset=(*offset,), factor=(*factor,))
-    return len(view), (height, width, 3), value_bytes, request
-
-
-def _get_rows(rows: Any, count: int, total: int) -> Any:
-    """Returns a pointer to the rows that images become, or NULL. Each must be there."""
-    if rows is None:
-        return None
-    chosen = memoryview(rows).tolist()
-    if len(set(chosen)) < len(chosen) or not all(0 <= row < total for row in chosen):
-        raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
-    return _get_memory(rows, "rows", (count,), 8)
 
 
 def draw_crops(

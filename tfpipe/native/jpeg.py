@@ -64,8 +64,7 @@ def decode(
     1, 2, 4 or 8, the reduction while decoding. `seeks` skips what lies outside the box, where restart markers allow it;
     the pixels are the same.
     """
-    view = memoryview(out)
-    code, value_bytes = get_dtype(dtype)
+    view, (request, value_bytes) = memoryview(out), make_request(dtype, offset, factor)
     shape = view.shape or ()
     if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
         raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {shape}.")
@@ -73,12 +72,12 @@ def decode(
     check_result(height, width, ratio, "ratio")
     if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
         raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
-    check_channels(offset, factor)
     if not resize and (height, width) != reduce_box(box, ratio):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
-    request = Request(
-        *box, ratio, *((height, width) if resize else (0, 0)), flip, code, seeks, max_pixels, (*offset,), (*factor,)
-    )
+    request.y, request.x, request.height, request.width = box
+    if resize:
+        request.out_height, request.out_width = height, width
+    request.ratio, request.flip, request.seeks, request.max_pixels = ratio, flip, seeks, max_pixels
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     memory = (ctypes.c_char * view.nbytes).from_buffer(view)
     _check(library.load().tfpipe_decode(data, len(data), ctypes.byref(request), memory, message), message)
@@ -135,17 +134,14 @@ def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     return ctypes.string_at(memory, size.value)
 
 
-def get_dtype(dtype: str) -> tuple[int, int]:
-    """Returns the number by which C knows the type of an image's values, and the bytes of a value."""
+def make_request(dtype: str, offset: Sequence[float], factor: Sequence[float]) -> tuple[Request, int]:
+    """Begins a request for values of a type and a scaling of each channel; returns the bytes of a value too."""
     if dtype not in _DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
-    return _DTYPES[dtype]
-
-
-def check_channels(offset: Sequence[float], factor: Sequence[float]) -> None:
-    """Checks that there is a number for each channel."""
     if len(offset) != 3 or len(factor) != 3:
         raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
+    code, value_bytes = _DTYPES[dtype]
+    return Request(dtype=code, offset=(*offset,), factor=(*factor,)), value_bytes
 
 
 def check_result(height: int, width: int, ratio: int, name: str) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.batch import Maker
-from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
 from tfpipe.engine.open_maker import open_maker, open_mixture
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_plan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tfpipe.engine.batch import Batch, Maker
-from tfpipe.engine.check_plan import check_fits_devices
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host, find_host
 from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.plan import check_fits_devices
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype

@@ -20,9 +20,8 @@ from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.cached_batch import CachingMaker, HalfCachedBatch
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.features import list_batch_features
-from tfpipe.engine.parse import parse_columns
+from tfpipe.engine.parse import join_block, parse_columns
 from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.record_block import join_block
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError, TfpipeError
