@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
-from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.engine.record_reader import Numbers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.readers.base import BatchTransform, Data, ImageTransform
 from tfpipe.readers.data_source import Record, data_source
-from tfpipe.readers.finish import BatchTransform, ImageTransform
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system.arguments import check_count
 
@@ -192,7 +191,7 @@ class GrainBatches:
 
     def __init__(
         self,
-        data: Manifest | Mixture | str | os.PathLike[str],
+        data: Data,
         split: str,
         config: PipelineConfig | None = None,
         num_epochs: int | None = 1,

@@ -5,7 +5,6 @@ With several processes each reads its own part, and the arrays are those of all 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host, find_host
-from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.plan import check_fits_devices
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.readers.base import EpochBatches, open_data
-from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
+from tfpipe.readers.base import BatchTransform, Data, EpochBatches, Finish, ImageTransform, open_data, seed_transform
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
@@ -71,7 +67,7 @@ class JaxBatches(EpochBatches):
 
     def __init__(
         self,
-        data: Manifest | Mixture | str | os.PathLike[str],
+        data: Data,
         split: str,
         config: PipelineConfig | None = None,
         start_step: int = 0,
@@ -99,25 +95,23 @@ class _Placing(Finish):
         self._sharding = sharding
 
     def _convert(self, batch: Batch) -> Batch:
-        return {name: self._convert_array(name, values) for name, values in batch.items()}
-
-    def _convert_array(self, name: str, values: Any) -> Any:
-        if name == "label" and values.dtype == np.int64:
-            return values.astype(np.int32)
-        return values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
+        converted: Batch = {}
+        for name, values in batch.items():
+            is_class = name == "label" and values.dtype == np.int64
+            bits = values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
+            converted[name] = values.astype(np.int32) if is_class else bits
+        return converted
 
     def _place(self, batch: Batch) -> Batch:
-        return {name: self._place_array(name, values) for name, values in batch.items()}
-
-    def _place_array(self, name: str, values: Any) -> jax.Array:
-        plan = self._maker.plan
-        if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
-            got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-            raise ConfigError(
-                f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
-            )
-        shape = (plan.config.batch_size, *values.shape[1:])
-        placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
+        plan, placed = self._maker.plan, Batch()
+        for name, values in batch.items():
+            if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
+                got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+                raise ConfigError(
+                    f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
+                )
+            shape = (plan.config.batch_size, *values.shape[1:])
+            placed[name] = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
 
 

@@ -5,7 +5,6 @@ Keras draws an order of batches of its own unless `shuffle=False` is given; each
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Generator
@@ -15,12 +14,9 @@ from typing import Any
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, count_look
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
-from tfpipe.readers.base import Batches, locate, open_data
-from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
+from tfpipe.readers.base import Batches, BatchTransform, Data, Finish, ImageTransform, locate, open_data, seed_transform
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.keras`", "Keras", "keras"):
@@ -56,7 +52,7 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        data: Manifest | Mixture | str | os.PathLike[str],
+        data: Data,
         split: str,
         config: PipelineConfig | None = None,
         start_step: int = 0,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
-from tfpipe.readers.base import EpochBatches, locate, open_data
-from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
+from tfpipe.readers.base import (
+    BatchTransform,
+    Data,
+    EpochBatches,
+    Finish,
+    ImageTransform,
+    locate,
+    open_data,
+    seed_transform,
+)
 
 
 class NumpyBatches(EpochBatches):
@@ -52,7 +57,7 @@ class NumpyBatches(EpochBatches):
 
     def __init__(
         self,
-        data: Manifest | Mixture | str | os.PathLike[str],
+        data: Data,
         split: str,
         config: PipelineConfig | None = None,
         start_step: int = 0,

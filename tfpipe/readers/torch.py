@@ -6,7 +6,6 @@ Under `torch.distributed` every rank gets its part of each global batch.
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import struct
 import weakref
@@ -28,8 +27,7 @@ from tfpipe.engine.plan import AnyPlan
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.base import Batches, Resumable, locate, open_data
-from tfpipe.readers.finish import BatchTransform, Finish
+from tfpipe.readers.base import Batches, BatchTransform, Data, Finish, Resumable, locate, open_data
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
@@ -85,7 +83,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
 
     def __init__(
         self,
-        data: Manifest | Mixture | str | os.PathLike[str],
+        data: Data,
         split: str,
         config: PipelineConfig | None = None,
         start_step: int = 0,
@@ -102,7 +100,8 @@ class TorchBatches(Batches, IterableDataset[Any]):
         self._split, self._asks_for_ranks, self._ranks = split, rank is None, find_rank(rank)
         self._open(config)
         self._begin = SharedBegin(locate(self._maker, start_step), len(self))
-        self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0  # which a worker must not ask for
+        self._cpus = max(config.max_threads // max(gpus, 1), 1)
 
     @property
     def position(self) -> Position:
@@ -228,8 +227,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
     def _start(self, position: Position) -> Generator[Any]:
         images = self.dataset
         images._begin.set(position, len(images), runs_on=images.config.training)
-        batches: Iterator[Any] = super().__iter__()
-        return _iterate(batches)
+        return (batch for batch in super().__iter__())  # a generator lets go of them when it is closed
 
 
 def data_loader(
@@ -311,12 +309,6 @@ def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
     return 2 if waiting is None else -(-waiting // num_workers)
 
 
-def _count_cpus(config: PipelineConfig) -> int:
-    """Counts the cores for each GPU of this machine, or all without one, of those that `cpu_budget` leaves."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return max(config.max_threads // max(gpus, 1), 1)
-
-
 class _Word(NamedTuple):
     """The number of a `SharedBegin`, in the order of its bits from the lowest on."""
 
@@ -387,11 +379,6 @@ def _call_seeded(transform: Callable[[Any], torch.Tensor], image: Any, seed: int
 def _end_on_sigterm(worker: int) -> None:
     """Lets SIGTERM end a worker, which may have inherited a trainer's handler that only notes it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _iterate(batches: Iterator[Any]) -> Generator[Any]:
-    """Yields batches, and lets go of them when it is closed."""
-    yield from batches
 
 
 def normalize(

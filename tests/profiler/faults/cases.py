@@ -18,7 +18,7 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 
 if TYPE_CHECKING:
     from tfpipe.pipeline.stage import Customize
-    from tfpipe.readers.finish import BatchTransform, ImageTransform
+    from tfpipe.readers.base import BatchTransform, ImageTransform
 
 FAST = 20_000.0
 """The images per second of an accelerator that waits for any pipeline here."""

@@ -50,7 +50,7 @@ from tfpipe.profiler.types import (
     Step,
     StepTiming,
 )
-from tfpipe.readers.finish import seed_transform
+from tfpipe.readers.base import seed_transform
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
