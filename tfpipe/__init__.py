@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the names that load at their first use
     from tfpipe.pipeline.build import build_stages as build_stages
     from tfpipe.pipeline.stage import Stage as Stage
     from tfpipe.pipeline.stage import Stages as Stages
-    from tfpipe.pipeline.stages.batch import masked_sum as masked_sum
+    from tfpipe.pipeline.stages import masked_sum as masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor as IdleMonitor
     from tfpipe.readers.data_source import data_source as data_source
     from tfpipe.readers.grain import GrainBatches as GrainBatches
@@ -62,7 +62,7 @@ _NAMES = {
     "tfpipe.format.manifest": ("Manifest",),
     "tfpipe.pipeline.build": ("build_dataset", "build_stages"),
     "tfpipe.pipeline.stage": ("Stage", "Stages"),
-    "tfpipe.pipeline.stages.batch": ("masked_sum",),
+    "tfpipe.pipeline.stages": ("masked_sum",),
     "tfpipe.profiler.live.idle_monitor": ("IdleMonitor",),
     "tfpipe.readers.data_source": ("data_source",),
     "tfpipe.readers.grain": ("GrainBatches",),

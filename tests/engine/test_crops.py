@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfpipe.engine import crops
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.pipeline.stages.augment import center_crop_box, sample_crop_box, sample_flip
+from tfpipe.pipeline.stages import center_crop_box, sample_crop_box, sample_flip
 
 SEED = 20261121
 COUNT = 600

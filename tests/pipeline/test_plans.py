@@ -17,7 +17,7 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages, get_host
-from tfpipe.pipeline.stages.parse import keeps_order
+from tfpipe.pipeline.stages import keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 

@@ -20,7 +20,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.device.augment import augment
-from tfpipe.pipeline.stages.augment import sample_crop_box, sample_flip
+from tfpipe.pipeline.stages import sample_crop_box, sample_flip
 from tfpipe.readers.base import open_data
 
 SIZE = (12, 9)

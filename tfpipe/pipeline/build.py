@@ -24,9 +24,10 @@ from tfpipe.pipeline.stage import (
     customize_stages,
     prefer_textbook,
     tf_data_options,
+    without_autograph,
 )
-from tfpipe.pipeline.stages.parse import keeps_order
-from tfpipe.pipeline.steps import count_held_threads, list_engine_stages
+from tfpipe.pipeline.stages import keeps_order
+from tfpipe.pipeline.steps import count_calls, list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service import serve_remotely
@@ -137,7 +138,8 @@ def build_host_stages(
     check_plan(plan)
     if reason := explain_textbook(plan.source, config):
         check_textbook(plan, reason)
-        stages = Stages(list_textbook_stages(plan), tf_data_options(config, keeps_order(config)))
+        plain = [without_autograph(stage) for stage in list_textbook_stages(plan)]
+        stages = Stages(plain, tf_data_options(config, keeps_order(config)))
     else:
         check_engine(config)
         stages = _build_by_engine(plan, open_maker(plan))
@@ -193,7 +195,9 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
 def _build_by_engine(plan: BatchPlan, maker: Maker) -> Stages:
     """Builds the stages of batches that the engine makes."""
     maker = serve_remotely(maker)
-    options = tf_data_options(plan.config, True, count_held_threads(plan, maker))
+    calls = count_calls(plan, maker)
+    # These threads of tf.data wait in a call of the engine: for a batch, an object store or a worker.
+    options = tf_data_options(plan.config, True, calls.decodes + (calls.reads if maker.is_remote else 0))
     if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
         options.experimental_optimization.inject_prefetch = False
-    return Stages(list_engine_stages(plan, maker), options)
+    return Stages([without_autograph(stage) for stage in list_engine_stages(plan, maker, calls)], options)

@@ -137,7 +137,13 @@ class Stages(tuple[Stage, ...]):
         return self.options.merge(by_stages)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        width, lines = max((len(stage.name) for stage in self), default=0), list[str]()
+        for stage in self:
+            settings = ", ".join(f"{name}={_show(value)}" for name, value in stage.settings.items())
+            lines.append(f"{stage.name:<{width}}  {settings}".rstrip())
+            if stage.reason:
+                lines.append(f"{'':<{width}}  {stage.reason}")
+        return "\n".join(lines)
 
 
 def without_autograph(stage: Stage) -> Stage:
@@ -190,15 +196,6 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.
     options.experimental_optimization.apply_default_optimizations = config.autotunes
     return options
-
-
-def _lines(stages: Stages) -> Iterator[str]:
-    width = max((len(stage.name) for stage in stages), default=0)
-    for stage in stages:
-        settings = ", ".join(f"{name}={_show(value)}" for name, value in stage.settings.items())
-        yield f"{stage.name:<{width}}  {settings}".rstrip()
-        if stage.reason:
-            yield f"{'':<{width}}  {stage.reason}"
 
 
 def _show(value: object) -> str:

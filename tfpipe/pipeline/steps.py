@@ -22,15 +22,14 @@ from tfpipe.engine.batch import Maker, form_batch, leave_out_masked
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
-from tfpipe.pipeline.stage import Stage, without_autograph
-from tfpipe.pipeline.stages.batch import describe_shapes, is_true_size, prefetch_batches
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages import TF_DTYPES, describe_shapes, is_true_size, prefetch_batches
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 
 CALL_NAME = "tfpipe_engine"
 """The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
 
-_TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 _TOKENS = 16  # beyond those that calls hold: of iterators that were left
 _RAGGED = ".lengths"
 _QUIET_S, _MAX_END_S = 0.2, 30.0
@@ -52,9 +51,8 @@ class Calls:
     threads: int  # that decode, of all batches together
 
 
-def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[Stage, ...]:
+def list_engine_stages(plan: BatchPlan, maker: Maker, calls: Calls) -> tuple[Stage, ...]:
     """Makes the stages of a pipeline whose batches the engine makes."""
-    calls = count_calls(plan, maker)
     steps = _Steps(plan, maker, calls)
     config, source = plan.config, plan.source
     listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
@@ -87,7 +85,7 @@ def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[Stage, ...]:
     if plan.host.epochs is not None:
         ends = "a pass ends with an epoch, and the next one goes on from there"
         stages.append(Stage("epochs", steps.end_passes, {"epochs": plan.host.epochs}, ends, passes=steps))
-    return tuple(map(without_autograph, stages))
+    return tuple(stages)
 
 
 class _OpenCalls:
@@ -340,11 +338,11 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
             return [_Output(name, dtype, (None, *spec.tensor.shape[unknown:])), *axes]
         values = _Output(name, dtype, (rows, *feature.shape))
     elif feature.is_ragged:
-        return [_Output(name, _TF_DTYPES[spec.dtype], (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
+        return [_Output(name, TF_DTYPES[spec.dtype], (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
     elif feature.multi_hot:
         values = _Output(name, tf.float32, (rows, len(spec.names)))
     else:
-        values = _Output(name, _TF_DTYPES[spec.dtype], (rows, *(feature.pad_to or spec.shape or ())))
+        values = _Output(name, TF_DTYPES[spec.dtype], (rows, *(feature.pad_to or spec.shape or ())))
     if feature.pad_to is None or feature.is_box:
         return [values]
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
@@ -362,9 +360,3 @@ def count_calls(plan: BatchPlan, maker: Maker) -> Calls:
     """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too."""
     reads, threads = max(count_batches_read(plan), maker.steps_ahead), plan.config.max_threads
     return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
-
-
-def count_held_threads(plan: BatchPlan, maker: Maker) -> int:
-    """Counts the threads of tf.data that wait in a call of the engine: for a batch, an object store or a worker."""
-    calls = count_calls(plan, maker)
-    return calls.decodes + (calls.reads if maker.is_remote else 0)

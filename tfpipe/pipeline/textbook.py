@@ -15,11 +15,15 @@ import tensorflow as tf
 from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stage import Stage, without_autograph
-from tfpipe.pipeline.stages.augment import augment_images
-from tfpipe.pipeline.stages.batch import batch_examples, prefetch_batches
-from tfpipe.pipeline.stages.decode import decode_images
-from tfpipe.pipeline.stages.parse import keeps_order, parse_records
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages import (
+    augment_images,
+    batch_examples,
+    decode_images,
+    keeps_order,
+    parse_records,
+    prefetch_batches,
+)
 from tfpipe.system.hash_permutation import FILES, IntArray, key_of
 from tfpipe.system.units import human_bytes, parse_bytes
 
@@ -31,10 +35,6 @@ _FILES_AT_ONCE = 8
 
 def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     """Makes the stages; a cache that does not fit into the memory is refused, and fewer files than hosts."""
-    return tuple(map(without_autograph, _list_stages(plan)))
-
-
-def _list_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     config = plan.config
     if config.cache != "none":
         check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine=False)

@@ -23,8 +23,15 @@ from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stages.augment import Extent, augment_on_host, crop
-from tfpipe.pipeline.stages.decode import decode_image, decode_jpeg_crop, find_crop, read_image_size
+from tfpipe.pipeline.stages import (
+    Extent,
+    augment_on_host,
+    crop,
+    decode_image,
+    decode_jpeg_crop,
+    find_crop,
+    read_image_size,
+)
 from tfpipe.storage import file_io
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.models import BuildModel, build_model

@@ -16,7 +16,7 @@ from tfpipe.distribution.strategy import get_host_index, list_workers, set_preci
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.data_lock import HeldLayer, find_held, lock_data
-from tfpipe.pipeline.stages.batch import masked_sum
+from tfpipe.pipeline.stages import masked_sum
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer

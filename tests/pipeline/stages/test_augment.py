@@ -13,16 +13,18 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.stages.augment import (
+from tfpipe.pipeline.stages import (
     augment_on_host,
     center_crop_box,
     choose_crop,
     convert_values,
+    decode_crop,
+    decode_image,
+    find_crop,
     resize_image,
     sample_crop_box,
     sample_flip,
 )
-from tfpipe.pipeline.stages.decode import decode_crop, decode_image, find_crop
 
 RAW = StoredImages(frozenset(["RAW"]), (32, 32))
 OPTIONS = AugmentOptions()

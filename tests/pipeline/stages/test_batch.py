@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.stages.batch import masked_sum
+from tfpipe.pipeline.stages import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "batch_size": 8}
 

@@ -14,8 +14,7 @@ from tests.beam_jobs.images import save_image
 from tests.refusals import refusal
 from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stages.augment import crop
-from tfpipe.pipeline.stages.decode import decode_crop, decode_image, decode_jpeg_crop, read_image_size
+from tfpipe.pipeline.stages import crop, decode_crop, decode_image, decode_jpeg_crop, read_image_size
 
 JPEG, PNG, MIXED, FOREIGN = (StoredImages(frozenset(names)) for names in (["JPEG"], ["PNG"], ["JPEG", "PNG"], []))
 

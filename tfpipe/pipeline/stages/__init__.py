@@ -1,1 +1,0 @@
-"""The operations of the textbook pipeline, which `textbook.py` puts in order."""
