@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from tests.beam_jobs.images import save_image
+from tfpipe.images.decode import ImageHeader, read_image_header
 from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import ImageHeader, read_image_header
 
 
 def encode(kind: str, mode: str = "RGB", **options: object) -> bytes:

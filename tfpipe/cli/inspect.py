@@ -113,9 +113,8 @@ def _show_record(dataset: str, manifest: Manifest, record: str, output: str | No
 def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
     """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG."""
     from tfpipe.images.contact_sheet import encode_png  # these load Pillow
-    from tfpipe.images.decode import decode_pixels, make_image
+    from tfpipe.images.decode import decode_pixels, make_image, read_image_header
     from tfpipe.images.errors import BadImage
-    from tfpipe.images.image_header import read_image_header
 
     images = list_images(features, manifest.image_keys)
     if not images:

@@ -32,7 +32,7 @@ def read_mask(data: bytes, max_pixels: int) -> Classes:
 def encode_mask(classes: Classes) -> bytes:
     """Encodes classes, uint8 or uint16 [height, width], as the PNG that is stored."""
     buffer = io.BytesIO()
-    _make_mask_image(classes).save(buffer, "PNG", compress_level=_PNG_LEVEL)
+    Image.fromarray(np.ascontiguousarray(classes)).save(buffer, "PNG", compress_level=_PNG_LEVEL)
     return buffer.getvalue()
 
 
@@ -85,11 +85,6 @@ def _decode_mask(header: png.PngHeader) -> Classes:
     return values.astype(np.uint8)  # one bit comes as bool
 
 
-def _make_mask_image(classes: Classes) -> Image.Image:
-    """Converts classes to Pillow's image of 8 or 16 bits."""
-    return Image.fromarray(np.ascontiguousarray(classes))
-
-
 def prepare_mask(
     data: bytes,
     stored: tuple[int, int],
@@ -116,7 +111,7 @@ def prepare_mask(
         raise BadImage(f"its mask has {given[0]} x {given[1]} pixels, the image {stored[0]} x {stored[1]}{turned}")
     if size == given and turn == 1 and _is_plain(header):
         return data
-    classes = np.asarray(turn_image(_make_mask_image(classes), turn))
+    classes = np.asarray(turn_image(Image.fromarray(np.ascontiguousarray(classes)), turn))
     return encode_mask(resize_nearest(classes, size[::-1]))
 
 

@@ -75,9 +75,7 @@ def prepare_image(
     """
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
-        source = _inspect(data, kind, form)
-        if plain:
-            _take_plainly(source)
+        source = _inspect(data, kind, form, plain)
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
         header = source.header  # as it is before a decoder changes it
@@ -104,42 +102,26 @@ def get_codec_versions() -> dict[str, str]:
     return {name: str(version) for name, version in versions.items() if version}
 
 
-def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
-    """Reads the header and checks the pixel limit."""
+def _inspect(data: bytes, kind: str, form: ImageForm, plain: bool) -> _InputImage:
+    """Reads the header and checks the pixel limit.
+
+    A `plain` image lies as it is stored, and what a plain decoder reads by itself is acceptable.
+    """
     header = transcode.read_header(data, kind, form.max_pixels)
     changed: tuple[str, ...] = ()
+    unusual: tuple[str, ...] = ()
     if isinstance(header, jpeg.JpegHeader):
-        acceptable = _is_usual(header) and header.orientation == 1
+        is_usual = header.components != 4 and not header.arithmetic and not header.crops_wrongly
+        acceptable = is_usual and (plain or header.orientation == 1)
+        unusual = ("turned",) if header.orientation != 1 else ()
     elif isinstance(header, png.PngHeader):
-        acceptable = not header.odd
+        acceptable, unusual = plain or not header.odd, header.odd
     else:
         acceptable, changed = False, ("first_frame",) if header.animated else ()
-    return _InputImage(data, kind, header, acceptable, _get_upright_size(header), changed)
-
-
-def _is_usual(header: jpeg.JpegHeader) -> bool:
-    return header.components != 4 and not header.arithmetic and not header.crops_wrongly
-
-
-def _take_plainly(source: _InputImage) -> None:
-    """Lets an image lie as it is stored, and keeps what a plain decoder reads by itself."""
-    header = source.header
-    if isinstance(header, other_formats.OpenedImage):
-        if not header.upright_once_loaded:
-            source.header = replace(header, orientation=1)
-    elif isinstance(header, jpeg.JpegHeader):
-        source.header = replace(header, orientation=1)
-        source.acceptable = _is_usual(header)
-        source.unusual = ("turned",) if header.orientation != 1 else ()
-    else:
-        source.unusual = header.odd
-        source.header = replace(header, orientation=1)
-        source.acceptable = True
-    source.size = _get_upright_size(source.header)
-
-
-def _get_upright_size(header: transcode.Header) -> tuple[int, int]:
-    return get_upright_size((header.width, header.height), header.orientation)
+    if plain and not (isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded):
+        header = replace(header, orientation=1)
+    size = get_upright_size((header.width, header.height), header.orientation)
+    return _InputImage(data, kind, header, acceptable, size, changed, unusual=unusual if plain else ())
 
 
 def _can_stay(source: _InputImage, form: ImageForm) -> bool:

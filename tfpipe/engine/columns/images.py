@@ -113,7 +113,7 @@ def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
 
 def measure_headers(column: Column) -> IntArray:
     """Returns the height and width of each image, read from its header: int64 [images, 2]."""
-    from tfpipe.images.image_header import read_image_header  # loads Pillow
+    from tfpipe.images.decode import read_image_header  # loads Pillow
 
     sizes = np.empty((len(column.values), 2), np.int64)
     rows = np.repeat(np.arange(len(column.counts)), column.counts)
@@ -133,42 +133,33 @@ def decode_images(
 
     With one thread the caller decodes. An image that is damaged, or too large, is a `BadRecord`.
     """
-    left = _decode_natively(images, out, rows, decoding, threads).tolist()
+    left, column = list(range(len(images))), images.column
+    if not decoding.options.antialias:  # the native library decodes what it takes
+        assert column.memory is not None
+        places, size = np.array(column.values), decoding.raw_size
+        places[:, 0] += column.memory.ctypes.data
+        results = batches.decode(
+            places,
+            images.boxes,
+            images.flips,
+            out,
+            sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
+            **decoding.make_scaling(),
+            max_ratio=_MOST_RATIO if decoding.reduces else 1,
+            threads=threads,
+            max_pixels=decoding.form.max_pixels,
+            rows=rows,
+        )
+        left = np.flatnonzero(results != batches.OK).tolist()
 
     def decode_one(image: int) -> None:
         _decode_one(images, image, out[image if rows is None else rows[image]], decoding)
 
-    if threads == 1 or len(left) < 2:
-        for image in left:
-            decode_one(image)
+    if threads > 1 and len(left) > 1:
+        run_in_threads(decode_one, left, threads)
         return
-    run_in_threads(decode_one, left, threads)
-
-
-def _decode_natively(
-    images: EncodedImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
-) -> IntArray:
-    """Lets the native library decode what it takes, and returns the numbers of the other images."""
-    column = images.column
-    if decoding.options.antialias:
-        return np.arange(len(images))
-    assert column.memory is not None
-    places = np.array(column.values)
-    places[:, 0] += column.memory.ctypes.data
-    size = decoding.raw_size
-    results = batches.decode(
-        places,
-        images.boxes,
-        images.flips,
-        out,
-        sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
-        **decoding.make_scaling(),
-        max_ratio=_MOST_RATIO if decoding.reduces else 1,
-        threads=threads,
-        max_pixels=decoding.form.max_pixels,
-        rows=rows,
-    )
-    return np.flatnonzero(np.asarray(results) != batches.OK)
+    for image in left:
+        decode_one(image)
 
 
 def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
@@ -178,7 +169,9 @@ def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: 
     y, x, height, width = images.boxes[image].tolist()
     with images.naming(image):
         if decoding.raw_size is None:
-            ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
+            # The largest reduction while decoding that leaves a crop no smaller than the output.
+            most = max(min(height // decoding.size[0], width // decoding.size[1]), 1) if decoding.reduces else 1
+            ratio = min(1 << most.bit_length() - 1, _MOST_RATIO)
             data, box = images.column.get_bytes(image), (y, x, height, width)
             crop = decode_crop(data, decoding.form, box, ratio)
         else:
@@ -197,12 +190,6 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
     sizes = np.array([pixels.shape[:2]], np.int32)
     boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
     batches.decode(places, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.make_scaling())
-
-
-def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
-    """Returns the largest reduction while decoding that leaves a crop no smaller than the output."""
-    most = max(min(side // out for side, out in zip(extent, size, strict=True)), 1)
-    return min(1 << most.bit_length() - 1, _MOST_RATIO)
 
 
 def make_masks(

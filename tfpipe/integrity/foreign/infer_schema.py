@@ -13,8 +13,8 @@ from tfpipe.format.json_reader import parse_json
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import Encoding, TensorType, read_tensor_proto
+from tfpipe.images.decode import read_image_header
 from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata
 from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys, check_formats
 from tfpipe.storage import file_io

@@ -19,8 +19,8 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType, holds_texts, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES
+from tfpipe.images.decode import read_image_header
 from tfpipe.images.errors import BadImage
-from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, Tally
 from tfpipe.storage import file_io
