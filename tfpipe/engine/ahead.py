@@ -55,7 +55,7 @@ def make_ahead(
     def submit(index: int, pauses: bool) -> Future[Any]:
         return decoders.submit(make, readers.submit(steps.read, index, pauses))
 
-    return _take_in_order(steps, submit, (decoders, readers), _count_ahead(maker, waiting))
+    return _take_in_order(steps, submit, (decoders, readers), waiting)
 
 
 def count_decoded(threads: int) -> int:
@@ -67,19 +67,18 @@ def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]], waiting: int 
     """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile."""
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     steps = _Steps(maker, positions)
-    count = _count_ahead(maker, waiting)
-    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,), count)
-
-
-def _count_ahead(maker: Maker, waiting: int | None) -> int:
-    """Counts the batches that are finished or in the making, beside the one that the trainer waits for."""
-    return maker.steps_ahead if waiting is None else maker.steps_asked + waiting
+    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,), waiting)
 
 
 def _take_in_order(
-    steps: _Steps, submit: Callable[[int, bool], Future[_Result]], pools: Sequence[ThreadPoolExecutor], count: int
+    steps: _Steps,
+    submit: Callable[[int, bool], Future[_Result]],
+    pools: Sequence[ThreadPoolExecutor],
+    waiting: int | None,
 ) -> Generator[_Result]:
     """Yields what is made of steps, in their order; ends the pools when it is closed."""
+    # The batches that are finished or in the making, beside the one that the trainer waits for.
+    count = steps.maker.steps_ahead if waiting is None else steps.maker.steps_asked + waiting
     started = deque[Future[_Result]]()
     try:
         for index in itertools.count():
@@ -194,14 +193,10 @@ class Passes:
             return close_at_exit(self._start(Position(0, 0)))
         return self._iterate_epoch()
 
-    def _begin_pass(self) -> None:
-        """Moves to the beginning of the next pass, if the last one was left within its epoch."""
-        if self._taken and self._position.step:
+    def _iterate_epoch(self) -> Generator[Any]:
+        if self._taken and self._position.step:  # the last pass was left within its epoch
             self._position = self._begin if self._taken == 1 else Position(self._position.epoch + 1, 0)
         self._begin, self._taken = self._position, 0
-
-    def _iterate_epoch(self) -> Generator[Any]:
-        self._begin_pass()
         batches, self._batches = self._batches, None  # after an error they begin anew
         if batches is None or self._next != self.position:
             if batches is not None:

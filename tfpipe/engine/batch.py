@@ -37,7 +37,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
-from tfpipe.engine.plan import AnyPlan, BatchPlan, draws_images
+from tfpipe.engine.plan import AnyPlan, BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
@@ -214,8 +214,8 @@ class BatchMaker(Maker):
         if isinstance(self._cache, CacheFile):
             self._cache.announce(numbers)
         if self._cache is not None:
-            numbers = self._cache.leave_out_present(numbers)
-            later = None if later is None else self._cache.leave_out_present(later)
+            numbers = numbers[~self._cache.find(numbers)]
+            later = None if later is None else later[~self._cache.find(later)]
         self.reader.announce(numbers, later)
 
     def for_rows(self, first: int, end: int) -> BatchMaker:
@@ -365,11 +365,9 @@ class BatchMaker(Maker):
             batch = self._describe_crops(images, filled)
         with self.clocks.measure("batch"), self.naming(stored.numbers):
             if source.label_key is not None:
-                classes = source.num_classes if config.one_hot else None
-                labels = values.number_classes(source.label_key, stored.columns[source.label_key], source.label_base)
-                if self._classes is not None:
-                    labels = values.rename_classes(labels, self._classes)
-                batch["label"] = values.form_labels(labels, classes, filled)
+                one_hot, column = source.num_classes if config.one_hot else None, stored.columns[source.label_key]
+                numbers = source.label_key, column, source.label_base, self._classes
+                batch["label"] = values.make_labels(*numbers, one_hot, filled)
             for feature in plan.features:
                 column, tensor = stored.columns[feature.name], feature.spec.tensor
                 if feature.name in plan.masks:
@@ -421,7 +419,7 @@ class BatchMaker(Maker):
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
-        if draws_images(self.plan):
+        if self.plan.config.training and self.plan.num_images is not None and chosen < most.largest:
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
             places = crops.choose_images(seeds, column.counts, chosen, most.largest)
         images = (column.firsts[:, None] + places).reshape(-1)

@@ -130,10 +130,6 @@ class _MemoryCache:
         found: NDArray[np.bool_] = self.present[self.slots[numbers]]
         return found
 
-    def leave_out_present(self, numbers: IntArray) -> IntArray:
-        """Returns the records that must still be read."""
-        return numbers[~self.find(numbers)]
-
 
 class BytesCache(_MemoryCache):
     """The payloads of records."""

@@ -93,10 +93,6 @@ class CacheFile:
         """Returns whether each record is there, bool [n]."""
         return self._find(self._locate(numbers))[1]
 
-    def leave_out_present(self, numbers: IntArray) -> IntArray:
-        """Returns the records that must still be read."""
-        return numbers[~self.find(numbers)]
-
     def announce(self, numbers: IntArray) -> None:
         """Asks the disk for records that are read soon, if the system has a call for that."""
         if hasattr(os, "posix_fadvise"):
@@ -135,7 +131,12 @@ class CacheFile:
             begins[rows] = ats + _NUMBER_FRAME + HEADER_BYTES
             ends[rows] = ats + _NUMBER_FRAME + sizes - FOOTER_BYTES
             if not whole[rows].all():
-                self._note_damage(numbers[present & ~whole])
+                damaged = numbers[present & ~whole].tolist()
+                if not self._has_warned:
+                    text = "Damaged records are read from the source, and written anew."
+                    logger.warning("Record %d in the cache %s is damaged. %s", damaged[0], self.path, text)
+                self._has_warned = True
+                self._damaged.update(damaged)
         return RecordBlock(memory.data, begins, ends, whole)
 
     def find_pixels(self, block: RecordBlock) -> IntArray:
@@ -203,13 +204,6 @@ class CacheFile:
         """Returns the entry of each record in the table, int64 [n, 3], and whether it is there, bool [n]."""
         entries: IntArray = self._table[numbers]
         return entries, (entries[:, 1] > 0) & (entries[:, 0] ^ entries[:, 1] == entries[:, 2])
-
-    def _note_damage(self, numbers: IntArray) -> None:
-        if not self._has_warned:
-            text = "Record %d in the cache %s is damaged. Damaged records are read from the source, and written anew."
-            logger.warning(text, numbers[0], self.path)
-        self._has_warned = True
-        self._damaged.update(numbers.tolist())
 
     # The thread
 

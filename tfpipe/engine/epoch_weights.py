@@ -10,7 +10,6 @@ drawn     1 or 2 or 3                              the rest of the sum, by a has
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfpipe.format.view import WEIGHT_UNITS, ViewSplit
 from tfpipe.system.fork_lock import ForkLock
@@ -36,7 +35,9 @@ class EpochWeights:
         assert chosen.weights is not None
         weights = chosen.weights.astype(np.int64)
         self._seed, self._weights = seed, weights
-        self._whole = _list_copies(weights // WEIGHT_UNITS)
+        counts = weights // WEIGHT_UNITS
+        rounds = [np.flatnonzero(counts > copy) | (copy << _RECORD_BITS) for copy in range(int(counts.max(initial=0)))]
+        self._whole = np.concatenate([np.empty(0, np.int64), *rounds])  # the first copies of all, the second ones, ...
         self._lock = ForkLock()
         self._tables: dict[int, IntArray] = {}
 
@@ -67,9 +68,3 @@ class EpochWeights:
         is_drawn = (ends + begin) // WEIGHT_UNITS > (ends - parts[candidates] + begin) // WEIGHT_UNITS
         drawn = np.sort(candidates[is_drawn])
         return drawn | ((self._weights[drawn] // WEIGHT_UNITS) << _RECORD_BITS)
-
-
-def _list_copies(counts: NDArray[np.int64]) -> IntArray:
-    """Lists the first copies of all records, then the second copies of those that have one, and so on."""
-    rounds = [np.flatnonzero(counts > copy) | (copy << _RECORD_BITS) for copy in range(int(counts.max(initial=0)))]
-    return np.concatenate([np.empty(0, np.int64), *rounds])

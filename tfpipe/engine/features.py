@@ -97,17 +97,6 @@ def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tu
     return tuple(name for name in names if name is not None)
 
 
-def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:
-    """Checks that the lists of classes of several datasets can stand in one batch."""
-    names = {feature.name: feature.spec.names for feature in parts[0]}
-    for feature in (feature for part in parts for feature in part):
-        if feature.spec.names != names.get(feature.name, feature.spec.names):
-            raise ConfigError(
-                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
-                "of `extra_features`."
-            )
-
-
 def _check_sizes(feature: BatchFeature) -> None:
     if feature.pad_to is None:
         return

@@ -102,13 +102,3 @@ def apportion(weights: Sequence[float], total: int) -> tuple[int, ...]:
             f"among {sum(weights):g} gives none. Raise it, or the batch size."
         )
     return tuple(shares)
-
-
-def check_same_images(numbers: Sequence[int | None]) -> None:
-    """Checks that all datasets of a mixture give as many images a record."""
-    if len(set(numbers)) > 1:
-        got = ", ".join(str(number or 1) for number in numbers)
-        raise ConfigError(
-            f"The datasets of a mixture must give the same number of images a record, got {got}. Set `images` to "
-            "first, or to a number that all have."
-        )

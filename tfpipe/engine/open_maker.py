@@ -17,9 +17,8 @@ from tfpipe.engine.batch import Batch, BatchMaker, Maker, Transform
 from tfpipe.engine.cache import share_cache_bytes
 from tfpipe.engine.cached_batch import CachingMaker, FileCachingMaker, join_rows
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import check_class_names
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
+from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.plan import BatchPlan, MixedPlan, check_plan, check_shares, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -53,8 +52,7 @@ def open_mixture(
     plans = _plan_shares(mixture, split, whole)
     for plan in plans:
         _check(plan, transform)
-    check_same_images([plan.num_images for plan in plans])
-    check_class_names([plan.features for plan in plans])
+    _check_alike(plans)
     owners = deal_rows([plan.batch_size for plan in plans])
     parts, part_rows, makers = [], [], []
     for number, plan in enumerate(plans):
@@ -113,6 +111,23 @@ def _check(plan: BatchPlan, transform: Transform | None) -> None:
     if transform is not None and plan.config.cache == "decoded":
         raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
     plan.source.check()
+
+
+def _check_alike(plans: Sequence[BatchPlan]) -> None:
+    """Checks that datasets of a mixture give as many images a record, and have the same names of further classes."""
+    if len({plan.num_images for plan in plans}) > 1:
+        got = ", ".join(str(plan.num_images or 1) for plan in plans)
+        raise ConfigError(
+            f"The datasets of a mixture must give the same number of images a record, got {got}. Set `images` to "
+            "first, or to a number that all have."
+        )
+    names = {feature.name: feature.spec.names for feature in plans[0].features}
+    for feature in (feature for plan in plans for feature in plan.features):
+        if feature.spec.names != names.get(feature.name, feature.spec.names):
+            raise ConfigError(
+                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
+                "of `extra_features`."
+            )
 
 
 class MixedMaker(Maker):

@@ -171,48 +171,36 @@ class BadRecord(FormatError):
 
 
 def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
-    """Finds some features of all records of a block."""
-    columns = _parse_together(block, kinds)
-    return _parse_one_by_one(block, kinds) if columns is None else columns
-
-
-def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
-    """Parses each record as `decode_example` does, with None for one that is damaged or not an Example."""
-    if block.whole.all():
-        examples, keys = _parse(block)
-        with suppress(UnicodeDecodeError):
-            return _make_records(block, examples, [key.decode() for key in keys])
-    return [None if payload is None else _try_to_decode(payload) for payload in block.list_payloads()]
-
-
-def _parse(block: RecordBlock) -> tuple[Examples, list[bytes]]:
-    """Parses all records in one call, and returns what it found, and the bytes of each key."""
+    """Finds some features of all records of a block: of all together, or one by one if a record has an unusual form."""
     examples = parse_examples(block.data, np.stack((block.begins, block.ends - block.begins), axis=1))
-    return examples, _cut(block.data, examples.keys)
-
-
-def _cut(data: memoryview, places: _Ints) -> list[bytes]:
-    """Cuts bytes objects out of a block, by a table of begins and sizes."""
-    return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
-
-
-def _parse_together(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column] | None:
-    """Makes columns out of the features of all records; None if a record has an unusual form."""
-    examples, keys = _parse(block)
     counts, features = examples.num_features, examples.features
     if (counts < 0).any():
-        return None
+        return _parse_one_by_one(block, kinds)
     record_of = np.repeat(np.arange(len(counts)), counts)
-    numbers = {key: number for number, key in enumerate(keys)}
+    numbers = {key: number for number, key in enumerate(_cut(block.data, examples.keys))}
     columns: dict[str, Column] = {}
     for name, kind in kinds.items():
         rows = np.flatnonzero(features[:, 0] == numbers.get(name.encode(), -1))
         records, found = record_of[rows], features[rows]
         fits = (found[:, 1] == _KINDS[kind]) | (found[:, 3] == 0)
         if not (fits.all() and (records[1:] > records[:-1]).all()):
-            return None  # values of another kind, or a key that comes twice
+            return _parse_one_by_one(block, kinds)  # values of another kind, or a key that comes twice
         columns[name] = _make_column(block, examples.values[_KINDS[kind]], len(counts), records, found)
     return columns
+
+
+def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
+    """Parses each record as `decode_example` does, with None for one that is damaged or not an Example."""
+    if block.whole.all():
+        examples = parse_examples(block.data, np.stack((block.begins, block.ends - block.begins), axis=1))
+        with suppress(UnicodeDecodeError):
+            return _make_records(block, examples, [key.decode() for key in _cut(block.data, examples.keys)])
+    return [None if payload is None else _try_to_decode(payload) for payload in block.list_payloads()]
+
+
+def _cut(data: memoryview, places: _Ints) -> list[bytes]:
+    """Cuts bytes objects out of a block, by a table of begins and sizes."""
+    return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
 
 
 _LONG_LIST = 64  # values; shorter ones are faster taken by their indices

@@ -175,12 +175,6 @@ def has_true_size(config: PipelineConfig, rows: int) -> bool:
     return config.as_supervised and not config.training and rows == config.batch_size
 
 
-def draws_images(plan: BatchPlan) -> bool:
-    """Returns whether the images of a record are drawn among more."""
-    counts, number = plan.source.per_record, plan.num_images
-    return plan.config.training and counts is not None and number is not None and number < counts.largest
-
-
 def check_start_step(start_step: int, config: PipelineConfig) -> None:
     """Refuses a start step of an evaluation."""
     if start_step and not config.training:

@@ -183,8 +183,10 @@ class RecordReader:
             return
         try:
             shards, begins, sizes = self._locate_many(self._find_stored(_sort_unique(numbers)))
+            opened = -1
             for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
-                file = self._open(self._shards[shard])
+                if shard != opened:
+                    file, opened = self._open(self._shards[shard]), shard
                 os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
         except (FormatError, DataError, OSError):
             return
@@ -268,12 +270,10 @@ class RecordReader:
         `memory` that is too small is replaced by new memory. Errors are those of `reader[index]` for the first record
         that is damaged or cannot be read.
         """
-        try:
+        with suppress(FormatError, DataError, OSError):  # met again below, after what is wrong with the records before
             block = self._try_to_read_block(numbers, memory)
             if block.whole.all():
                 return block
-        except (FormatError, DataError, OSError):
-            pass  # it is met again below, after what is wrong with the records before
         return join_block([self.read_payload(int(number)) for number in numbers], memory)
 
     def read_what_is_whole(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:

@@ -112,26 +112,24 @@ def _put(target: NDArray[Any], tensor: NDArray[Any], pad_to: tuple[int, ...]) ->
     target[tuple(slice(size) for size in cut.shape)] = cut
 
 
-def number_classes(name: str, column: Column, base: int) -> IntArray:
-    """Returns the class of each record, int64 [records], counted from 0, which is stored as `base`."""
+def make_labels(
+    name: str, column: Column, base: int, classes: IntArray | None, num_classes: int | None, filled: int
+) -> NDArray[Any]:
+    """Makes the labels of a batch, with rows of zeros: int64 [rows], or with `num_classes` one-hot float32 vectors.
+
+    They count from 0, which is stored as `base`. `classes` are the numbers that they have in a mixture of datasets.
+    """
     column.check_counts(1, name)
-    stored: IntArray = column.values
-    least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
-    return np.where(stored < least, _LEAST, stored - base) if base else stored
-
-
-def rename_classes(labels: IntArray, classes: IntArray) -> IntArray:
-    """Returns the numbers that labels, int64 [records], have in a mixture of datasets, which numbers their classes."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
-    if len(wrong):
-        row = int(wrong[0])
-        raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
-    renamed: IntArray = classes[labels]
-    return renamed
-
-
-def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArray[Any]:
-    """Makes the labels of a batch, with rows of zeros: int64 [rows], or with `num_classes` one-hot float32 vectors."""
+    labels: IntArray = column.values
+    if base:
+        least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
+        labels = np.where(labels < least, _LEAST, labels - base)
+    if classes is not None:
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
+        labels = classes[labels]
     if num_classes is None:
         return np.concatenate((labels, np.zeros(filled, np.int64)))
     vectors = np.zeros((len(labels) + filled, num_classes), np.float32)

@@ -89,7 +89,10 @@ class AugmentOptions:
     def __post_init__(self) -> None:
         # Files have integers and lists. As floats and tuples, equal options have one hash and one text.
         for name in ("scale", "ratio", "mean", "std"):
-            object.__setattr__(self, name, _to_floats(name, getattr(self, name)))
+            values: object = getattr(self, name)
+            if not isinstance(values, list | tuple) or not all(map(is_number, values)):
+                raise ConfigError(f"`{name}` must be a list of finite numbers, got {values!r}.")
+            object.__setattr__(self, name, tuple(map(float, values)))
         check_options(self)
         object.__setattr__(self, "crop_fraction", float(self.crop_fraction))
         if len(self.mean) != len(self.std):
@@ -104,9 +107,3 @@ def compute_scaling(mean: Sequence[float], std: Sequence[float]) -> tuple[list[f
 def as_pair(size: ImageSize) -> tuple[int, int]:
     """Returns height and width."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def _to_floats(name: str, values: object) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or not all(map(is_number, values)):
-        raise ConfigError(f"`{name}` must be a list of finite numbers, got {values!r}.")
-    return tuple(map(float, values))
