@@ -46,6 +46,7 @@ class CachingMaker(BatchMaker):
     def _open_cache(self) -> None:
         self._cache: DecodedCache = DecodedCache(choose_kept(self.plan, self.reader), self.plan)
         size, dtype = get_cached_form(self.plan)
+        self._image_names = self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
         self._is_final = not self.plan.config.training and self.plan.config.augment != "device"
         self._filling = replace(self.decoding, size=size, dtype=dtype)
         self._cropping = replace(self.decoding, raw_size=size)
@@ -133,10 +134,6 @@ class CachingMaker(BatchMaker):
         stored = StoredBatch(epoch, numbers, numbers, columns)
         return self.make_others(stored, images, filled)
 
-    @property
-    def _image_names(self) -> tuple[str | None, ...]:
-        return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
-
 
 _Part: TypeAlias = tuple[IntArray, StoredBatch, bool]
 """Rows of a batch, their records, and whether these came from the cache."""
@@ -147,6 +144,8 @@ class FileCachingMaker(BatchMaker):
 
     def _open_cache(self) -> None:
         plan, source = self.plan, self.plan.source
+        assert source.image_key is not None
+        self._image_key = source.image_key
         self._cache: CacheFile = open_cache_file(plan, self.manifest, self.split)
         # The file has all features, so that it serves a config with other `extra_features` too.
         self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
@@ -222,12 +221,6 @@ class FileCachingMaker(BatchMaker):
         names = list(self._kept_kinds)
         records = zip(*(columns[name].list_records() for name in names), strict=True)
         return [encode_example(dict(zip(names, values, strict=True))) for values in records]
-
-    @property
-    def _image_key(self) -> str:
-        key = self.plan.source.image_key
-        assert key is not None
-        return key
 
 
 def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, int]) -> Column:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
+from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
@@ -45,15 +45,12 @@ class StoredImages:
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> StoredImages:
         """Returns the facts that a manifest has about the images of one of its splits."""
-        if manifest.foreign is not None:
-            return cls._from_foreign(manifest.splits[split])
-        square, info = manifest.image.get("square"), manifest.splits[split]
-        size = (square, square) if isinstance(square, int) else None
-        return cls(frozenset(info.formats), size, info.seekable)
-
-    @classmethod
-    def _from_foreign(cls, info: SplitInfo) -> StoredImages:
-        """Returns the facts from the headers of all images, if each header could be read."""
+        info = manifest.splits[split]
+        if manifest.foreign is None:
+            square = manifest.image.get("square")
+            size = (square, square) if isinstance(square, int) else None
+            return cls(frozenset(info.formats), size, info.seekable)
+        # The facts from the headers of all images, if each header could be read.
         formats, sizes = frozenset(kind for kind, count in info.formats.items() if count), info.sizes
         if not formats or not formats <= {"JPEG", "PNG"}:
             return cls()
