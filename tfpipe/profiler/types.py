@@ -478,19 +478,17 @@ class Fix:
             f"{name} = {_option_to_text(value)}" for name, value in self.changes.items()
         )
 
-    def compute_rate(self, now: float, demand: Demand) -> float:
-        """Returns the images per second with this fix, where a demand gives `now` images per second."""
-        changed = (self.demand or demand).scale_other(demand)
-        efficiency = self.efficiency
+    def predict(self, profile: Profile, demand: Demand) -> Fix:
+        """Returns this fix with the rate and the idle share that it gives; an accelerator takes no more than it can.
+
+        `demand` is that of the profile's pipeline as it is.
+        """
+        changed, efficiency = (self.demand or demand).scale_other(demand), self.efficiency
         if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit and efficiency is None:
             efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
         if efficiency is None:
-            efficiency = now / demand.limit if demand.limit > 0 else 1.0
-        return min(efficiency * changed.limit, self.max_images_per_second)
-
-    def predict(self, profile: Profile, demand: Demand) -> Fix:
-        """Returns this fix with the rate and the idle share that it gives; an accelerator takes no more than it can."""
-        rate = min(self.compute_rate(profile.images_per_second, demand), profile.step.required_rate)
+            efficiency = profile.images_per_second / demand.limit if demand.limit > 0 else 1.0
+        rate = min(efficiency * changed.limit, self.max_images_per_second, profile.step.required_rate)
         return replace(self, predicted_images_per_second=rate, predicted_idle_fraction=profile.step.compute_idle(rate))
 
 

@@ -231,23 +231,19 @@ def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:
     closes = best >= required * (1 - NO_IDLE)
     enough = now + (required - now) / 2 if closes else now * (best / now) ** _LITTLE
 
-    def is_late(fix: Fix) -> bool:
-        is_option = fix.effort is Effort.OPTION and not closes  # a mere option that gives a fifth is not
-        return fix.predicted_images_per_second < (min(enough, _MUCH * now) if is_option else enough)
+    def rank(fix: Fix) -> tuple[bool, int, int, int]:
+        rate, effort = fix.predicted_images_per_second, fix.effort
+        is_option = effort is Effort.OPTION and not closes  # a mere option that gives a fifth is not late
+        is_late = rate < (min(enough, _MUCH * now) if is_option else enough)
+        # Gains are compared in steps of a tenth: less than that decides nothing, the effort does.
+        gain = round(math.log(rate / now, 1.1))
+        if effort is Effort.WASTE and rate >= _MUCH * now:
+            return is_late, effort, -gain, effort
+        # An option that gives hardly anything does not stand before new shards that give much.
+        worth = Effort.VISIBLE_OPTION if gain >= 1 else Effort.NEW_SHARDS
+        return is_late, max(effort, worth), -gain, effort
 
-    fixes = [fix for fix in fixes if fix.predicted_images_per_second >= least]
-    return sorted(fixes, key=lambda fix: (is_late(fix), _rank(fix.effort, fix.predicted_images_per_second / now)))
-
-
-def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
-    """Returns the key that sorts fixes, best first; `factor` is the predicted rate by the measured one."""
-    # Gains are compared in steps of a tenth: less than that decides nothing, the effort does.
-    gain = round(math.log(max(factor, 1e-9), 1.1))
-    if effort is Effort.WASTE and factor >= _MUCH:
-        return effort, -gain, effort
-    # An option that gives hardly anything does not stand before new shards that give much.
-    worth = Effort.VISIBLE_OPTION if gain >= 1 else Effort.NEW_SHARDS
-    return max(effort, worth), -gain, effort
+    return sorted((fix for fix in fixes if fix.predicted_images_per_second >= least), key=rank)
 
 
 def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tfpipe.profiler.diagnose.proposals import can_be_served
@@ -25,6 +25,8 @@ from tfpipe.profiler.types import (
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 5
+_LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # the fields that JSON does not have
+_TOO_LONG = ("record_s", "files")  # the fields of which JSON has only the name
 NO_FIXES = "No fix here would help."
 HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
@@ -149,49 +151,51 @@ def to_json(report: Report) -> dict[str, Any]:
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
         **_step_to_json(profile.step),
-        "required_images_per_second": _finite_or_none(profile.step.required_rate),
-        "cpu_limit_images_per_second": _finite_or_none(profile.cpu_limit),
-        "bottleneck": {
-            **asdict(report.bottleneck),
-            "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
-        },
-        "fixes": [_fix_to_json(fix) for fix in report.fixes],
+        "required_images_per_second": profile.step.required_rate,
+        "cpu_limit_images_per_second": profile.cpu_limit,
+        "bottleneck": report.bottleneck,
+        "fixes": report.fixes,
         "after_images_per_second": report.after_images_per_second,
         "price_per_day": report.price_per_day,
     }
     if isinstance(profile, LoaderProfile):
-        return document | _loader_to_json(profile)
-    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(profile).items()}
-    del facts["step"], facts["handover_us"]
-    what_if, storage_limit = facts.pop("option_costs"), profile.storage_limit
-    return {**document, **facts, "what_if": what_if, "storage_limit_images_per_second": storage_limit}
+        document |= {
+            "images_per_second": profile.images_per_second,
+            "first_batch_s": profile.first_batch_s,
+            "host": profile.host,
+            "loader": profile.kind,
+            "options": _list_plain(profile),
+            "free_images_per_second": profile.free_rate,
+            "batch": profile.batch,
+            "workers": profile.workers,
+            "main": profile.main,
+            "costs": compute_costs(profile),
+        }
+    elif isinstance(profile, PipelineProfile):
+        names = tuple(field.name for field in fields(profile) if field.name not in ("step", "option_costs"))
+        document |= {name: getattr(profile, name) for name in names}
+        document |= {"what_if": profile.option_costs, "storage_limit_images_per_second": profile.storage_limit}
+    return {name: _to_plain(value) for name, value in document.items() if name not in _LEFT_OUT}
 
 
-def _loader_to_json(profile: LoaderProfile) -> dict[str, Any]:
-    main, *workers = ({**asdict(use), "record_s": None, "files": None} for use in (profile.main, *profile.workers))
-    return {
-        "images_per_second": profile.images_per_second,
-        "first_batch_s": profile.first_batch_s,
-        "host": asdict(profile.host),
-        "loader": profile.kind,
-        "options": {name: value for name, value in profile.options.items() if _is_plain(value)},
-        "free_images_per_second": profile.free_rate,
-        "batch": asdict(profile.batch),
-        "workers": workers,
-        "main": main,
-        "costs": asdict(compute_costs(profile)),
-    }
+def _to_plain(value: Any) -> Any:
+    """Returns a value as JSON has it, without what a report keeps to itself; an infinite limit is None."""
+    if isinstance(value, Effort):
+        return value.name.lower()
+    if is_dataclass(value):
+        given = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _LEFT_OUT}
+        return {name: None if name in _TOO_LONG else _to_plain(each) for name, each in given.items()}
+    if isinstance(value, Mapping):
+        return {name: _to_plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(each) for each in value]
+    return None if value == float("inf") else value
 
 
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
-
-
-def _fix_to_json(fix: Fix) -> dict[str, Any]:
-    document = asdict(replace(fix, demand=None, changes=dict(fix.changes)))
-    for name in ("demand", "max_images_per_second", "efficiency"):
-        del document[name]
-    return {**document, "effort": fix.effort.name.lower()}
+def _list_plain(profile: LoaderProfile) -> dict[str, Any]:
+    """Returns the options of a loader that are numbers and texts."""
+    plain = (bool, int, float, str, type(None))
+    return {name: value for name, value in profile.options.items() if isinstance(value, plain)}
 
 
 def _step_to_json(step: StepTiming) -> dict[str, Any]:
@@ -237,7 +241,7 @@ def _summary_lines(report: Report) -> Iterator[str]:
 
 def _loader_lines(profile: LoaderProfile) -> Iterator[str]:
     batch = profile.batch
-    options = ", ".join(f"{name}={value!r}" for name, value in profile.options.items() if _is_plain(value))
+    options = ", ".join(f"{name}={value!r}" for name, value in _list_plain(profile).items())
     yield f"{profile.kind}{f': {options}' if options else ''}"
     shape = f", {batch.dtype} {list(batch.shape)}" if batch.dtype else ""
     yield f"{human_count(batch.images, 'image')} a batch{shape}, {human_bytes(batch.bytes)}."
@@ -366,7 +370,3 @@ def format_after(report: Report) -> str:
 
 def _format_rate(rate: float, idle: float | None) -> str:
     return f"{human_rate(rate)} images/s{'' if idle is None else f', {human_share(idle)} idle'}"
-
-
-def _finite_or_none(number: float) -> float | None:
-    return None if number == float("inf") else number
