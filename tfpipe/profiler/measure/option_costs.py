@@ -210,28 +210,9 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
     )
 
 
-def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
-    """Writes records to a file, compressed as those of a source, and returns the source of only this file."""
-    with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=source.compression)) as writer:
-        for payload in payloads:
-            writer.write(payload)
-    size = os.path.getsize(path)
-    return replace(
-        source,
-        files=(path,),
-        total_bytes=size,
-        record_bytes=size / len(payloads),
-        shard_records=None,
-        counted_records=len(payloads),
-        manifest=None,
-        split=None,
-        file_bytes=(),
-    )
-
-
-def list_sizes(file: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns the sizes of the records of a file without end, in batches: all that is done is to read them."""
-    stages = _build(file, replace(config, cache="none"))
+def list_sizes(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
+    """Returns the sizes of the records of a sample without end, in batches: all that is done is to read them."""
+    stages = _build(sample, replace(config, cache="none"))
     records = Stages(stages[: stages.names.index("parse")], stages.options).dataset()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -241,16 +222,17 @@ def list_sizes(file: Source, config: PipelineConfig) -> tf.data.Dataset:
     return records.map(measure).repeat().batch(RECORDS)  # of the records themselves a batch would be a copy
 
 
-def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns batches of the records of a file without end, read, decoded and augmented."""
-    stages = _build(file, config).until("batch")
+def make_batches(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
+    """Returns batches of the records of a sample without end, read, decoded and augmented."""
+    stages = _build(sample, config).until("batch")
     assert stages.options is not None
     # A map and a batch are then one operation, as in the pipeline.
     stages.options.experimental_optimization.apply_default_optimizations = True
     return stages.dataset() if config.training else stages.dataset().repeat()
 
 
-def _build(file: Source, config: PipelineConfig) -> Stages:
+def _build(sample: Source, config: PipelineConfig) -> Stages:
+    """Builds the textbook pipeline of a sample's file, which is listed often."""
     copies = 1 if config.cache != "none" else _FILES
     threads = host_limits.usable_cpus()
     config = replace(
@@ -268,10 +250,14 @@ def _build(file: Source, config: PipelineConfig) -> Stages:
         ),
     )
     listed = replace(
-        file,
-        files=file.files * copies,
-        total_bytes=file.total_bytes * copies,
-        counted_records=(file.counted_records or 0) * copies,
+        sample,
+        files=sample.files[:1] * copies,
+        total_bytes=sample.total_bytes // _SHARDS * copies,
+        counted_records=RECORDS * copies,
+        shard_records=None,
+        file_bytes=(),
+        manifest=None,
+        split=None,
     )
     return build_stages(listed, None, config)
 
@@ -345,15 +331,14 @@ def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> 
 
 def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
-    unpacked = replace(source, compression="")
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            files = {name: write_file(f"{folder}/{name}", unpacked, trial.payloads) for name, trial in trials.items()}
-            datasets = {name: make_batches(files[name], trial.config) for name, trial in trials.items()}
+            samples = {name: write_sample(f"{folder}/{name}", source, each.payloads) for name, each in trials.items()}
+            datasets = {name: make_batches(samples[name], trial.config) for name, trial in trials.items()}
             for name in (name for name in _OWN_RECORDS if name in trials):
-                datasets[f"reading {name}"] = list_sizes(files[name], trials[name].config)
+                datasets[f"reading {name}"] = list_sizes(samples[name], trials[name].config)
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-            if take := _open_engine(f"{folder}/engine", trials["now"]):
+            if take := _open_engine(samples["now"], trials["now"].config):
                 batches["engine"] = take
             costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
@@ -364,12 +349,11 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     return costs | ({"engine_share": costs_us["engine"] / costs_us["now"]} if "engine" in costs_us else {})
 
 
-def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
-    """Returns a function that takes a batch of the same records from the engine; None if the engine cannot make it."""
+def _open_engine(sample: Source, config: PipelineConfig) -> Callable[[], Any] | None:
+    """Returns a function that takes a batch of a sample from the engine; None if the engine cannot make it."""
     try:
-        sample = write_sample(folder, trial.source, trial.payloads)
         assert sample.manifest is not None
-        config = replace(trial.config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
+        config = replace(config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
         batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
         take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
         take()
