@@ -519,6 +519,19 @@ def test_an_own_stage_that_repeats_itself_is_cached() -> None:
         assert get_fixes(make_blurred(random), "cache_before_stage") == []
 
 
+def test_a_fix_that_leaves_no_time_which_was_measured_has_no_prediction() -> None:
+    """A cache behind the last stage leaves what nobody measured, and without a step nothing else bounds the rate."""
+    stages = (make_stage("decode", 400, parallelism=4), make_stage("blur", 3600, parallelism=4))
+    dataset = {"own_stages": ("blur",), "by_engine": False, "records": 1000}
+    profile = make_profile(stages=stages, dataset=dataset, host={"cpu_fraction": 1.0})
+    profile = replace(profile, dataset=replace(profile.dataset, declared={"blur": OwnStage(random=False)}))
+    (fix,) = get_fixes(profile, "cache_before_stage")
+    assert fix.predicted_images_per_second == profile.step.required_rate
+    without_steps = replace(profile, step=replace(profile.step, method="none"))
+    assert get_fixes(without_steps, "cache_before_stage") == []
+    assert get_fixes(without_steps, "move_to_device") != []
+
+
 def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
     fixes = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 100.0}))
     assert [fix.action for fix in fixes] == ["move_to_device", "set_option"]

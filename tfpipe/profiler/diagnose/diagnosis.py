@@ -200,7 +200,9 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
     if profile.config.service.workers:  # the stages run elsewhere
         return (*urgent, *(_add_workers(profile) if bottleneck.stage == "service" else ()))
     fixes = [fix.predict(profile, profile.demand) for fix in propose(profile, bottleneck)]
-    faster = _rank_all([fix for fix in fixes if fix.predicted_images_per_second >= now * (1 + MIN_GAIN)], now, required)
+    # Without a step nothing bounds a fix after which no processor time is left that was measured: it has no prediction.
+    known = [fix for fix in fixes if now * (1 + MIN_GAIN) <= fix.predicted_images_per_second < float("inf")]
+    faster = _rank_all(known, now, required)
     return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
 
 
