@@ -381,21 +381,15 @@ def test_equal_values_of_float_images(worker: Server, made: Path) -> None:
     assert np.shares_memory(given["image"], given["image"][1:])
 
 
-def enter(queue: FairQueue, *request: Any) -> Turn:
-    turn = queue.enter(*request)
-    assert turn is not None
-    return turn
-
-
 def list_granted(*turns: Turn) -> list[bool]:
     return [turn.granted.is_set() for turn in turns]
 
 
 def test_clients_take_turns_and_so_do_their_plans() -> None:
     queue = FairQueue(1, 0, 100)
-    first = enter(queue, "a", "1")
-    waiting = {name: enter(queue, *name.split()) for name in ("a 1", "a 2", "b 1", "c 1")}
-    waiting |= {"b 2": enter(queue, "b", "2"), "a 1 again": enter(queue, "a", "1")}
+    first = queue.enter("a", "1")
+    waiting = {name: queue.enter(*name.split()) for name in ("a 1", "a 2", "b 1", "c 1")}
+    waiting |= {"b 2": queue.enter("b", "2"), "a 1 again": queue.enter("a", "1")}
     order, working = [], first
     while waiting:
         queue.leave(working)
@@ -408,14 +402,14 @@ def test_clients_take_turns_and_so_do_their_plans() -> None:
 
 def test_new_plans_do_not_pass_by_one_that_waits() -> None:
     queue = FairQueue(1, 0, 1000)
-    working = enter(queue, "a", "good")
-    good = enter(queue, "a", "good")
-    bad = [enter(queue, "a", f"new {number}") for number in range(20)]
+    working = queue.enter("a", "good")
+    good = queue.enter("a", "good")
+    bad = [queue.enter("a", f"new {number}") for number in range(20)]
     queue.leave(working)
     while not good.granted.is_set():
         (working,) = (turn for turn in bad if turn.granted.is_set())
         bad.remove(working)
-        bad.append(enter(queue, "a", f"newer {len(bad)} {working.arrived}"))
+        bad.append(queue.enter("a", f"newer {len(bad)} {working.arrived}"))
         queue.leave(working)
     assert len(bad) == 20
     assert good.granted.is_set()
@@ -423,15 +417,15 @@ def test_new_plans_do_not_pass_by_one_that_waits() -> None:
 
 def test_a_plan_takes_half_of_the_slots_and_bytes_are_shared() -> None:
     queue = FairQueue(4, 0, 100)
-    turns = [enter(queue, "a", "1") for _ in range(4)]
+    turns = [queue.enter("a", "1") for _ in range(4)]
     assert list_granted(*turns) == [True, True, False, False]
-    others = [enter(queue, "a", "2"), enter(queue, "b", "1"), enter(queue, "c", "1")]
+    others = [queue.enter("a", "2"), queue.enter("b", "1"), queue.enter("c", "1")]
     assert list_granted(*others) == [True, True, False]
     queue.leave(turns[0])
     assert list_granted(turns[2], turns[3], others[2]) == [False, False, True]
     queue = FairQueue(8, 100, 100)
-    large = enter(queue, "a", "1", 150)
-    small, medium = enter(queue, "b", "1", 60), enter(queue, "c", "1", 50)
+    large = queue.enter("a", "1", 150)
+    small, medium = queue.enter("b", "1", 60), queue.enter("c", "1", 50)
     assert list_granted(large, small, medium) == [True, False, False]
     queue.leave(large)
     assert list_granted(small, medium) == [True, False]
@@ -441,12 +435,15 @@ def test_a_plan_takes_half_of_the_slots_and_bytes_are_shared() -> None:
 
 def test_clients_share_the_room_for_those_that_wait() -> None:
     queue = FairQueue(1, 0, 4)
-    working = enter(queue, "a", "1")
-    greedy = [enter(queue, "greedy", str(number)) for number in range(4)]
-    assert queue.enter("greedy", "5") is None
-    good = [enter(queue, "good", str(number)) for number in range(2)]
-    assert queue.enter("good", "3") is None  # half of the room
-    assert queue.enter("other", "1") is not None
+    working = queue.enter("a", "1")
+    greedy = [queue.enter("greedy", str(number)) for number in range(4)]
+    full = pytest.raises(flight.FlightUnavailableError, match="it has too many requests")
+    with full:
+        queue.enter("greedy", "5")
+    good = [queue.enter("good", str(number)) for number in range(2)]
+    with full:
+        queue.enter("good", "3")  # half of the room
+    queue.enter("other", "1")
     queue.leave(greedy[0])  # one that waits may leave
     queue.leave(working)
     assert list_granted(*greedy[1:], *good) == [True, False, False, False, False]

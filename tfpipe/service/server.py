@@ -54,13 +54,13 @@ class FairQueue:
         self.turns: list[Turn] = []
         self._served: dict[object, float] = {}
 
-    def enter(self, client: str, plan: str, num_bytes: int = 0) -> Turn | None:
-        """Adds a request; returns None if too many of the client wait."""
+    def enter(self, client: str, plan: str, num_bytes: int = 0) -> Turn:
+        """Adds a request, or refuses it if too many of the client wait."""
         turn = Turn((client, (client, plan)), num_bytes)
         with self._lock:
             waiting = [each.keys[0] for each in self.turns if not each.granted.is_set()]
             if waiting.count(client) >= self._most_waiting // len({client, *waiting}):
-                return None
+                raise flight.FlightUnavailableError("it has too many requests")
             self.turns.append(turn)
             self._grant()
         return turn
@@ -137,22 +137,19 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a ticket; an empty one with the release."""
-        return flight.GeneratorStream(SCHEMA, self._answer(context, ticket.ticket))
+        text = ticket.ticket
+        return flight.GeneratorStream(SCHEMA, self._answer(context, text) if text else send({"release": RELEASE}))
 
     def _answer(self, context: Any, text: bytes) -> Iterator[Any]:
         """Yields the messages of an answer. gRPC closes it when the client leaves."""
-        if not text:
-            yield from send({"release": RELEASE})
-            return
-        client, turn = context.peer().rpartition(":")[0], None
+        turn: Turn | None = None
         facts: dict[str, Any] = {}
         batch: Batch = {}
         try:
             try:
                 ticket = read_ticket(text)
+                client = context.peer().rpartition(":")[0]
                 turn = self._places.enter(client, json.dumps(ticket.plan), ticket.num_bytes)
-                if turn is None:
-                    raise flight.FlightUnavailableError("it has too many requests")
                 while not turn.granted.wait(_LOOK_EVERY_S):
                     self._look_after_senders()
                     if context.is_cancelled():
@@ -186,8 +183,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             count_bytes(len(ticket.rows), plan.config, plan)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         stored = maker.read(ticket.epoch, ticket.step)
-        place = self._decoding.enter(*turn.keys[1])
-        assert place is not None  # it has room for all that work
+        place = self._decoding.enter(*turn.keys[1])  # it has room for all that work
         try:
             place.granted.wait()
             return maker.decode(stored, self._threads)
