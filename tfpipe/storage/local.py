@@ -6,12 +6,13 @@ import hashlib
 import io
 import os
 import stat
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from typing import IO, Any, BinaryIO, cast
 from uuid import uuid4
 
 from tfpipe.errors import FormatError
+from tfpipe.system.aside import run_aside
 from tfpipe.system.file_lock import open_no_link
 
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -87,40 +88,30 @@ class _EarlySyncedFile(io.FileIO):
     """A file whose bytes go to the disk while more are written, so that no core is idle at the end of a large one."""
 
     _unsynced_bytes = 0
-    _thread: threading.Thread | None = None
-    _error: OSError | None = None
+    _early: Future[None] | None = None
 
     def write(self, data: Any, /) -> int:
         """Writes `data`, and has another thread bring what was written to the disk each time that it is much."""
         count = super().write(data)
         self._unsynced_bytes += count
-        if self._unsynced_bytes >= _SYNC_BYTES and (self._thread is None or not self._thread.is_alive()):
+        if self._unsynced_bytes >= _SYNC_BYTES and (self._early is None or self._early.done()):
+            if self._early is not None:
+                self._early.result()
             self._unsynced_bytes = 0
-            self._thread = threading.Thread(target=self._sync_early, daemon=True)
-            self._thread.start()
+            self._early = run_aside(lambda: os.fsync(self.fileno()), "tfpipe-sync")
         return count
 
     def sync(self) -> None:
         """Waits until all bytes are on the disk."""
-        self._wait()
-        if self._error is not None:
-            raise self._error
+        if self._early is not None:
+            self._early.result()
         os.fsync(self.fileno())
 
     def close(self) -> None:
         """Closes the file. Its thread ends before: another file may get the same descriptor."""
-        self._wait()
+        if self._early is not None:
+            wait((self._early,))
         super().close()
-
-    def _sync_early(self) -> None:
-        try:
-            os.fsync(self.fileno())
-        except OSError as error:
-            self._error = self._error or error
-
-    def _wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
 
 
 @contextlib.contextmanager

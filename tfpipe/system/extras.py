@@ -50,17 +50,12 @@ def _missing(user: str, package: str, requirement: str) -> MissingDependencyErro
     return MissingDependencyError(f"{user} needs {package}. Install it with: {name_install(requirement)}.")
 
 
-def get_version(package: str) -> str | None:
-    """Returns the version of an installed package; None if it is not installed."""
-    from importlib import metadata  # takes more time than the rest of `import tfpipe`
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def get_versions(packages: Iterable[str]) -> dict[str, str]:
     """Returns the version of each of the packages that is installed."""
-    versions = {package: get_version(package) for package in packages}
-    return {package: version for package, version in versions.items() if version is not None}
+    from importlib import metadata  # takes more time than the rest of `import tfpipe`
+
+    versions: dict[str, str] = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
