@@ -77,7 +77,7 @@ def test_a_stage_that_gives_nothing_is_in_no_prefix(elements: list[Any]) -> None
 LOCK = threading.Lock()
 
 
-WAIT_S = 0.25  # far longer than a busy machine keeps a thread waiting
+WAIT_S = 0.08  # far longer than a busy machine keeps a thread waiting
 
 
 def ask_behind_a_lock(label: Any) -> Any:
@@ -94,7 +94,7 @@ def ask(label: Any) -> Any:
 @pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
 def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements, function: Any, locked: bool, monkeypatch) -> None:
     monkeypatch.setattr(textbook, "TURNS", 3)
-    monkeypatch.setattr(textbook, "_COUNTED", 2)  # of these long calls
+    monkeypatch.setattr(textbook, "_COUNTED", 8)  # of these long calls; of fewer, one that ran ahead tips the scales
     played = textbook.play(elements)
     mapped = played.map(lambda x: tf.numpy_function(function, [x["label"]], tf.int64), num_parallel_calls=-1)
     call = BuiltStage("ask", played, mapped).get_map()
