@@ -29,8 +29,7 @@ _ANSWER_S = 60
 
 
 @command(
-    example="tfpipe serve --root /data --host 0.0.0.0",
-    json_help="Print one JSON object, when the workers are ready.",
+    example="tfpipe serve --root /data --host 0.0.0.0", json_help="Print one JSON object, when the workers are ready."
 )
 @config_options(ServiceConfig)
 def serve(as_json: bool, **options: Any) -> None:

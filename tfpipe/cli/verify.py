@@ -21,10 +21,7 @@ JSON_VERSION = 1
 _MAX_SHOWN = 50
 
 
-@command(
-    example="tfpipe verify flowers --quick",
-    json_help="Print one JSON object, with all damages.",
-)
+@command(example="tfpipe verify flowers --quick", json_help="Print one JSON object, with all damages.")
 @click.argument("target", metavar="DATASET")
 @config_options(VerifyConfig)
 def verify(target: str, as_json: bool, **options: Any) -> None:
@@ -82,10 +79,7 @@ def _format(target: str, report: VerifyReport) -> Iterator[str]:
         yield "--allow-duplicates accepts images that occur in two splits."
 
 
-@command(
-    example="tfpipe repair flowers clean-flowers",
-    json_help="Print one JSON object, with all lost records.",
-)
+@command(example="tfpipe repair flowers clean-flowers", json_help="Print one JSON object, with all lost records.")
 @click.argument("dataset")
 @click.argument("output")
 @click.option(

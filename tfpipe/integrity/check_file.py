@@ -140,11 +140,7 @@ class Tally:
 
 
 def _check_records(
-    reader: HashedReader,
-    report: FileReport,
-    content: ContentCheck | None,
-    places: Places | None,
-    progress: Tally,
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Tally
 ) -> _Records:
     fits_index = True
     for item, record in scan_content(reader, report, content, places, progress):
@@ -229,11 +225,7 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 
 
 def scan_content(
-    reader: HashedReader,
-    report: FileReport,
-    content: ContentCheck | None,
-    places: Places | None,
-    progress: Tally,
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Tally
 ) -> Iterator[tuple[Intact, Content | None]]:
     """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage."""
     for item in scan(reader, places):

@@ -16,11 +16,7 @@ _OF_A_FILE = re.compile(r"[^`]*\.(toml|json): ")  # such a message speaks of the
 
 
 def command(
-    *,
-    example: str,
-    name: str | None = None,
-    epilog: str | None = None,
-    json_help: str = "Print one JSON object.",
+    *, example: str, name: str | None = None, epilog: str | None = None, json_help: str = "Print one JSON object."
 ) -> Callable[[Callable[..., Any]], GroupedCommand]:
     """Makes a command of a function, which gets `as_json` too."""
     json_option = click.option("--json", "as_json", is_flag=True, help=json_help)
