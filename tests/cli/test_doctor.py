@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Ran, Tfpipe
-from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
+from tfpipe.cli.doctor_checks import TargetConfig, check_tpu_host, check_versions
 from tfpipe.cli.shared import inputs
 from tfpipe.cli.shared.checks import Check, fail_check
 from tfpipe.dataset import load
@@ -210,21 +210,6 @@ def test_the_host(chips, holders, target, status: str, found: str, advice: str) 
     variables = () if isinstance(target, str) else tuple(target.items())
     config = TargetConfig(tpu=named, tpu_variables=variables)
     assert check_tpu_host(chips, holders, config) == Check("tpu host", status, found, advice)
-
-
-@pytest.mark.parametrize(
-    ("installed", "status", "found"),
-    [
-        ({}, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it."),
-        ({"jax": "0.10.2", "jaxlib": "0.9.1"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got 0.9.1."),
-        ({"jax": "0.10.2"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got none."),
-        ({"jax": "0.10.2", "jaxlib": "0.10.1"}, "warning", "JAX 0.10.2 has no libtpu, without which it sees no TPU."),
-        ({"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.21"}, "ok", "JAX 0.10.2, jaxlib 0.10.2, libtpu 0.0.21."),
-    ],
-)
-def test_jax(installed: dict[str, str], status: str, found: str) -> None:
-    check = check_jax(installed)
-    assert (check.name, check.status, check.found) == ("jax", status, found)
 
 
 @pytest.mark.parametrize(

@@ -105,19 +105,6 @@ def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetC
     return Check(name, "ok", f"{count}, and no other process uses the TPU.")
 
 
-def check_jax(installed: Mapping[str, str]) -> Check:
-    """Checks that JAX, its library and the TPU's fit together."""
-    name, jax, jaxlib = "jax", installed.get("jax"), installed.get("jaxlib")
-    if jax is None:
-        return Check(name, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it.")
-    advice = "pip install -U 'jax[tpu]', in an environment without TensorFlow."
-    if jaxlib is None or jax.split(".")[:2] != jaxlib.split(".")[:2]:
-        return Check(name, "failure", f"JAX {jax} needs jaxlib of the same version, got {jaxlib or 'none'}.", advice)
-    if "libtpu" not in installed:
-        return Check(name, "warning", f"JAX {jax} has no libtpu, without which it sees no TPU.", advice)
-    return Check(name, "ok", f"JAX {jax}, jaxlib {jaxlib}, libtpu {installed['libtpu']}.")
-
-
 def _parse_version(text: str) -> tuple[int, ...]:
     """Parses `2.18.0rc1` to (2, 18)."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])

@@ -17,10 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.cli.doctor_checks import TargetConfig, check_jax, check_tpu_host, check_versions
+from tfpipe.cli.doctor_checks import TargetConfig, check_tpu_host, check_versions
 from tfpipe.cli.shared.checks import Check, fail_check
-from tfpipe.engine.cache import check_memory, estimate_cache_bytes
-from tfpipe.engine.cache_file import open_cache_file
+from tfpipe.engine.cache import estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, check_shares, plan_batches
@@ -58,7 +57,7 @@ def run_checks(
     """Checks the machine and a real batch, and yields each result as soon as it is there."""
     facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
     for name, check in CHECKS.items():
-        if name not in _TPU_CHECKS or target.tpu is not None:
+        if name != "tpu host" or target.tpu is not None:
             yield _run_check(name, check, facts)
 
 
@@ -237,23 +236,6 @@ def _count_image_bytes(plan: BatchPlan) -> int:
     return height * width * pixel_bytes * (plan.num_images or 1)
 
 
-def _check_cache(facts: _Facts) -> Check:
-    """Refuses a cache as the pipeline does."""
-    config, plan = facts.config, replace(facts.plan, config=facts.config)
-    if config.cache == "none":
-        return Check("cache", "ok", "No cache was asked for.")
-    if config.cache_dir is not None and isinstance(facts.data, Manifest) and facts.split is not None:
-        open_cache_file(plan, facts.data, facts.split)
-        return Check("cache", "ok", f"The cache fits into {config.cache_dir}.")
-    needed = estimate_cache_bytes(plan)
-    if needed is None:
-        found = "How much the cache takes is not known: its records were never counted."
-        advice = "Watch the memory in the first epoch, or write the data as a tfpipe dataset."
-        return Check("cache", "warning", found, advice)
-    check_memory(plan, needed, facts.by_engine)
-    return Check("cache", "ok", f"The cache takes {human_bytes(needed)} of memory.")
-
-
 def _check_xla(facts: _Facts) -> Check:
     if not facts.source.has_images:
         return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
@@ -311,15 +293,11 @@ def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(label, logits))
 
 
-_TPU_CHECKS = ("tpu host", "jax")
-
 CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "versions": lambda facts: check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), facts.target),
     "tpu host": _check_tpu_host,
-    "jax": lambda _: check_jax(extras.get_versions(("jax", "jaxlib", "libtpu"))),
     "batch": _check_batch,
     "memory": _check_memory,
-    "cache": _check_cache,
     "shapes": lambda facts: check_shapes(facts.first_batch[0], facts.target),
     "xla": _check_xla,
 }
