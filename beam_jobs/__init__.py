@@ -6,8 +6,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beam_jobs.records.read_records import ReadRecords
-    from beam_jobs.records.write_records import WriteRecords
+    from beam_jobs.read_records import ReadRecords
+    from beam_jobs.write_records import WriteRecords
 
 __all__ = ["ReadRecords", "WriteRecords"]
 
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     from tfpipe.system.extras import importing
 
     with importing(f"`beam_jobs.{name}`", "Apache Beam", "tfpipe[beam]"):
-        from beam_jobs.records.read_records import ReadRecords
-        from beam_jobs.records.write_records import WriteRecords
+        from beam_jobs.read_records import ReadRecords
+        from beam_jobs.write_records import WriteRecords
     return {"ReadRecords": ReadRecords, "WriteRecords": WriteRecords}[name]

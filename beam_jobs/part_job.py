@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from beam_jobs import job_stores
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
@@ -19,7 +20,6 @@ from beam_jobs.shards.job import GatheredShards, Job, finish, stop_if_bad, write
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.progress import LIST_EVERY_S, read_finished
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from beam_jobs.storage import job_stores
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.native import library

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 
 if TYPE_CHECKING:
     from tfpipe.system.process_pool import WorkerPool

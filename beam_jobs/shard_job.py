@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from beam_jobs import job_stores
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.faults import keeping, raise_all
-from beam_jobs.inputs.recognize import Input, recognize
+from beam_jobs.inputs.recognize import list_input
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import (
     Plan,
@@ -19,7 +20,6 @@ from beam_jobs.shards.copies import find_copies
 from beam_jobs.shards.job import GatheredShards, Job, finish, write_shards
 from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.progress import progress_folder
-from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.json_reader import MAX_PARTS
@@ -37,16 +37,14 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
     job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output, config.image_root or ""))
     check_dataset_output(config, config.inputs)
-    plan = plan_input(recognize(config), config.workers or usable_cpus(), observer)
+    plan = plan_listing(list_input(config, observer), config, config.workers or usable_cpus())
     if observer is not None and plan.listing.note:
         observer.note(plan.listing.note)
     return plan
 
 
-def plan_input(source: Input, readers: int = 0, observer: Observer | None = None) -> Plan:
-    """Returns the plan of a recognized input. `readers` processes look for copies; 0: this one does."""
-    config = source.config
-    listing = source.list(observer)
+def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Plan:
+    """Returns the plan of the images of an input. `readers` processes look for copies; 0: this one does."""
     if not _check_listing(listing, config):
         listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
@@ -154,9 +152,9 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
     """Returns the runner that Beam's arguments name; without any, this machine without Beam."""
     if not beam_args:
         return LocalRunner()
-    from beam_jobs.runners import choose
+    from beam_jobs import graph
 
-    return choose.make_runner(beam_args)
+    return graph.choose_runner(beam_args)
 
 
 def _write(job: Job, runner: Runner, beam_args: Sequence[str], observer: ShardObserver) -> None:

@@ -64,7 +64,7 @@ STEPS: dict[str, set[str]] = {
     "import beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.job": IMAGES,
     "import beam_jobs.shard_job": JOBS,  # whose plan is a table of Arrow's
     "import beam_jobs.graph, beam_jobs.shards.write_shard": {*JOBS, "apache_beam"},
-    "import beam_jobs.records.read_records, beam_jobs.records.write_records": {*JOBS, "apache_beam"},
+    "import beam_jobs.read_records, beam_jobs.write_records": {*JOBS, "apache_beam"},
 }
 
 

@@ -69,21 +69,13 @@ class _Files:
     several: dict[str, archive.ListedFile] = field(default_factory=dict)  # images by the name before their ending
 
 
-def is_pairs(config: ShardConfig, look: folder.Look = folder.list_begin) -> bool:
-    """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
-    source = config.input
-    if config.input_format == "tree":
-        return False
-    if config.input_format == "pairs":
-        if archive.is_archive(source) and not archive.is_tar(source):
-            raise ConfigError(f"`input_format` pairs needs a tar file or a folder of tar files, got {source}.")
-        return True
-    with file_io.explain_os_errors(f"read {source}"):
-        if archive.is_archive(source):
-            return archive.is_tar(source) and _looks_paired(source)
-        folder.check_folder(source)
-        first = _find_first_tar(source, look)
-        return first is not None and _looks_paired(first)
+def has_pairs(source: str, look: folder.Look) -> bool:
+    """Checks whether an input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
+    if archive.is_archive(source):
+        return archive.is_tar(source) and _looks_paired(source)
+    folder.check_folder(source)
+    first = _find_first_tar(source, look)
+    return first is not None and _looks_paired(first)
 
 
 def _find_first_tar(source: str, look: folder.Look) -> str | None:

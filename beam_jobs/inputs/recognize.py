@@ -1,64 +1,92 @@
 """Recognizes what an input is. It is looked at once; what it is decides how it is listed and read."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.coco import is_coco, list_coco
-from beam_jobs.inputs.annotations.voc import is_voc, list_voc
+from beam_jobs.inputs.annotations.coco import find_annotations, list_coco
+from beam_jobs.inputs.annotations.voc import LAYOUT, list_voc
+from beam_jobs.inputs.archive import is_archive, is_tar
 from beam_jobs.inputs.class_folders import explain_no_folders, list_class_folders
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.folder import list_begin
-from beam_jobs.inputs.pairs import is_pairs, list_pairs
-from beam_jobs.inputs.table import check_no_table, explain_no_labels, is_table_input, list_table
+from beam_jobs.inputs.pairs import has_pairs, list_pairs
+from beam_jobs.inputs.table import check_no_tensors, explain_no_labels, list_table
+from beam_jobs.inputs.table_files import is_parquet_folder, is_table
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 
-
-@dataclass(frozen=True)
-class Input:
-    """An input that was recognized."""
-
-    config: ShardConfig
-    list_all: Callable[[ShardConfig, Observer | None], Listing]
-    explain_no_classes: Callable[[ShardConfig], str | None] = lambda _: None  # None if they have boxes or captions
-
-    def list(self, observer: Observer | None = None) -> Listing:
-        """Returns the images with the splits, classes and values that folders, columns and annotations give them."""
-        with file_io.explain_os_errors(f"read {self.config.input}"):
-            return self.list_all(self.config, observer)
+_LISTERS = {
+    "datasets": list_datasets,
+    "coco": list_coco,
+    "voc": list_voc,
+    "pairs": list_pairs,
+    "tree": list_class_folders,
+    **dict.fromkeys(("table", "parquet"), list_table),
+}
 
 
-def recognize(config: ShardConfig) -> Input:
-    """Returns what the input is."""
+def list_input(config: ShardConfig, observer: Observer | None = None) -> Listing:
+    """Returns the images with the splits, classes and values that folders, columns and annotations give them."""
+    kind = find_kind(config)
+    _check_options(config, kind)
+    with file_io.explain_os_errors(f"read {config.input}"):
+        return _LISTERS[kind](config, observer)
+
+
+def find_kind(config: ShardConfig) -> str:
+    """Returns what the input is: a value of `input_format` but "auto", "table" or "datasets"."""
+    source, kind = config.input, config.input_format
     if config.datasets:
-        return Input(config, list_datasets)
+        return "datasets"
+    if config.annotations:
+        if is_table(source) or is_archive(source) or kind not in ("auto", "coco"):
+            raise ConfigError("`annotations` needs a folder of images as input, and `input_format` auto or coco.")
+        return "coco"
+    if is_table(source) and kind != "coco":
+        return "table"
+    if kind == "pairs" and is_archive(source) and not is_tar(source):
+        raise ConfigError(f"`input_format` pairs needs a tar file or a folder of tar files, got {source}.")
+    if kind != "auto":
+        return kind
     look = functools.cache(list_begin)  # in a store each look is a request
-    if is_coco(config, look):
-        _check_no_column(config, names_files=True)
-        return Input(config, list_coco)
-    if config.segmentation_masks:
+    with file_io.explain_os_errors(f"read {source}"):
+        if not is_archive(source):
+            if find_annotations(source, look(source)):
+                return "coco"
+            if is_parquet_folder(source, look, config.columns):
+                return "parquet"
+            if {*look(source)} >= LAYOUT:
+                return "voc"
+        return "pairs" if has_pairs(source, look) else "tree"
+
+
+def _check_options(config: ShardConfig, kind: str) -> None:
+    """Checks that no option is for another kind of input."""
+    if config.segmentation_masks and kind not in ("coco", "datasets"):
         raise ConfigError("`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form.")
-    if is_table_input(config, look):
-        return Input(config, list_table, explain_no_labels)
-    if is_voc(config, look):
-        _check_no_column(config, names_files=True)
-        return Input(config, list_voc)
-    if is_pairs(config, look):
-        check_no_table(config)
-        why = "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg"
-        return Input(config, list_pairs, lambda _: why)
-    _check_no_column(config)
-    return Input(config, list_class_folders, explain_no_folders)
-
-
-def _check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
-    """Checks that no option names a column, for an input without columns."""
-    check_no_table(config, names_files=names_files)
-    if config.group_by:
+    if kind in ("table", "parquet", "datasets"):
+        return
+    check_no_tensors(config)
+    named = [f"{name}_column" for name in config.columns.named]
+    for name in (*named, *(name for name in ("label_separator", "image_root") if getattr(config, name))):
+        raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
+    if config.allow_missing and kind not in ("coco", "voc"):
+        raise ConfigError(
+            f"`allow_missing` is for tables and annotations, which name the files of images, got {config.input}."
+        )
+    if config.group_by and kind != "pairs":
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
         )
+
+
+def explain_no_classes(config: ShardConfig) -> str | None:
+    """Returns why the images have no classes, as a part of a sentence; None if they have boxes, captions or targets."""
+    kind = find_kind(config)
+    if kind in ("table", "parquet"):
+        return explain_no_labels(config)
+    if kind == "pairs":
+        return "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg"
+    return explain_no_folders(config) if kind == "tree" else None

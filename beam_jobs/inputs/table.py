@@ -21,7 +21,6 @@ from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, TableColumn, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
-from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
@@ -46,16 +45,6 @@ _LIKELY_LABELS = frozenset(
     ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
 )
 _DAMAGED = "row of a damaged row group"
-
-
-def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images."""
-    if table_files.is_table(config.input):
-        return True
-    if config.input_format == "auto":
-        with file_io.explain_os_errors(f"read {config.input}"):
-            return table_files.is_parquet_folder(config.input, look, config.columns)
-    return config.input_format == "parquet"
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -310,18 +299,6 @@ def explain_no_labels(config: ShardConfig) -> str | None:
     likely = next((name for name in found if name.lower() in _LIKELY_LABELS), "COLUMN")
     listed = f" (found: {', '.join(found)})" if found else ""
     return f"no column `{column}`{listed}; use --label-column {shlex.quote(likely)}"
-
-
-def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
-    """Checks that no option is for tables, for another input."""
-    check_no_tensors(config)
-    named = [f"{name}_column" for name in config.columns.named]
-    for name in (*named, *(name for name in ("label_separator", "image_root") if getattr(config, name))):
-        raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
-    if config.allow_missing and not names_files:
-        raise ConfigError(
-            f"`allow_missing` is for tables and annotations, which name the files of images, got {config.input}."
-        )
 
 
 def check_no_tensors(config: ShardConfig) -> None:

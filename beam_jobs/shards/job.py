@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from beam_jobs import job_stores
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import Meter, write_shard
-from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import parse_shard_name

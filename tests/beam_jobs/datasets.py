@@ -8,7 +8,7 @@ from typing import Any
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.faults import raise_all
-from beam_jobs.inputs.recognize import recognize
+from beam_jobs.inputs.recognize import list_input
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import plan_shards
@@ -38,7 +38,7 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
 
 def list_source(source: Path | str, **options: Any) -> Listing:
     config = ShardConfig(str(source), "/out", **options)
-    listing = recognize(config).list()
+    listing = list_input(config)
     raise_all(config.input, listing.faults)
     return listing
 

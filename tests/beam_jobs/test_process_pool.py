@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from beam_jobs import job_stores
 from beam_jobs.process_pool import map_in_order, map_unordered
-from beam_jobs.storage import job_stores
 from tests.beam_jobs.commands import ROOT, list_processes, run_python, wait_for
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 from tests.beam_jobs.commands import Ran, run_python
 from tests.object_stores.google_xml import GoogleProxy
 from tests.object_stores.proxy import Proxy

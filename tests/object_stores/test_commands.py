@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset

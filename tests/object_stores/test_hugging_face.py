@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files
 from tests.beam_jobs.inputs.parquet_files import write_parquet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.azure_server import ACCOUNT, AzureServer

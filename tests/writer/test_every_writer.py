@@ -56,7 +56,7 @@ def make_records(shard: int) -> list[dict[str, int]]:
 
 
 def write_beam_records(inputs: Path, output: Path) -> None:
-    from beam_jobs.records.write_records import RecordsJob, write_record_shard
+    from beam_jobs.write_records import RecordsJob, write_record_shard
 
     job = RecordsJob(str(output), RecordForm(SCHEMA), "id", refuse_nan=False, num_shards=2)
     files = [f"train-{number:05d}-of-00002.tfrecord" for number in range(2)]

@@ -23,15 +23,13 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import make_listing, scale_boxes
 from beam_jobs.inputs.annotations.segmentation import Shape, pack_shapes
-from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
-from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits, list_begin
+from beam_jobs.inputs.folder import check_folder, find_split, find_splits, list_begin
 from beam_jobs.inputs.label_file import order_names
-from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.storage import file_io
@@ -184,19 +182,8 @@ class _File:
     categories: dict[int, str] = field(default_factory=dict)
 
 
-def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input has annotations in the form of COCO."""
-    if config.annotations:
-        if is_table(config.input) or is_archive(config.input) or config.input_format not in ("auto", "coco"):
-            raise ConfigError("`annotations` needs a folder of images as input, and `input_format` auto or coco.")
-        return True
-    if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
-        return config.input_format == "coco"
-    with file_io.explain_os_errors(f"read {config.input}"):
-        return bool(_find_annotations(config.input, look(config.input)))
-
-
-def _find_annotations(source: str, begin: Sequence[str]) -> list[str]:
+def find_annotations(source: str, begin: Sequence[str]) -> list[str]:
+    """Returns the annotation files in a folder, whose first entries are `begin`; none if it has another layout."""
     folder = file_io.join(source, _FOLDER)
     names = file_io.list_names(folder) if f"{_FOLDER}/" in begin else []
     found = [file_io.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)]
@@ -212,7 +199,7 @@ def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images that COCO's annotation files name."""
     source = config.input
     check_folder(source)
-    files = list(config.annotations) or _find_annotations(source, list_begin(source))
+    files = list(config.annotations) or find_annotations(source, list_begin(source))
     if not files:
         raise DataError(f"{source} must have {_FOLDER}/instances_*.json or captions_*.json, or name `annotations`.")
     reader = _Reader(observer, has_masks=config.segmentation_masks)

@@ -15,10 +15,8 @@ import numpy as np
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import make_listing, scale_boxes
-from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.folder import Look, check_folder, list_begin
+from beam_jobs.inputs.folder import check_folder
 from beam_jobs.inputs.label_file import order_names, read_lines
-from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
@@ -32,6 +30,9 @@ from tfpipe.system.budget import BESIDE
 from tfpipe.system.progress import Observer
 
 _ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
+LAYOUT = frozenset((f"{_ANNOTATIONS}/", f"{_IMAGES}/"))
+"""The folders by which the layout is recognized."""
+
 _FILES_AT_ONCE = 1000
 _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -49,14 +50,6 @@ class _Annotation:
     names: list[str] = field(default_factory=list)
     sides: list[list[float]] = field(default_factory=list)  # left, top, right and bottom in pixels counted from 1
     difficult: list[int] = field(default_factory=list)  # 0 or 1
-
-
-def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
-    """Checks whether the input is a folder in the layout of Pascal VOC."""
-    if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
-        return config.input_format == "voc"
-    with file_io.explain_os_errors(f"read {config.input}"):
-        return {f"{_ANNOTATIONS}/", f"{_IMAGES}/"} <= {*look(config.input)}
 
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:

@@ -10,7 +10,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import column_types, folder, pairs
-from beam_jobs.inputs.pairs import is_pairs
+from beam_jobs.inputs.recognize import find_kind
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_source, make_dataset, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
@@ -26,7 +26,7 @@ JPEG = make_jpeg(1)
 
 
 def looks_paired(source: Path, **options: Any) -> bool:
-    return is_pairs(ShardConfig(str(source), "/out", **options))
+    return find_kind(ShardConfig(str(source), "/out", **options)) == "pairs"
 
 
 def make_pair(key: str, caption: str, **values: object) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig, TableColumns
-from beam_jobs.inputs.table import is_table_input
+from beam_jobs.inputs.recognize import find_kind
 from beam_jobs.plan.image_ref import FileRef, ImageLocation
 from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -25,7 +25,7 @@ JPEGS = [make_jpeg(k) for k in range(5)]
 
 
 def is_recognized(source: Path, **options: Any) -> bool:
-    return is_table_input(ShardConfig(str(source), "/out", **options))
+    return find_kind(ShardConfig(str(source), "/out", **options)) == "parquet"
 
 
 def write_hub_folder(folder: Path) -> Path:
@@ -259,8 +259,10 @@ def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
     assert not is_recognized(hub, input_format="tree")
     write_files(hub, {"owl/1.jpg": JPEGS[0]})
     assert not is_recognized(hub)  # a class folder
-    assert not is_recognized(tmp_path / "none")
-    write_files(tmp_path / "tars", {"0.tar": b"", "0.parquet": (hub / "data/test-00000-of-00001.parquet").read_bytes()})
+    assert refuse(tmp_path / "none").endswith(f"; {tmp_path}/none does not exist.")
+    write_files(
+        tmp_path / "tars", {"0.tar": bytes(10240), "0.parquet": (hub / "data/test-00000-of-00001.parquet").read_bytes()}
+    )
     assert not is_recognized(tmp_path / "tars")
     write_files(tmp_path / "damaged", {"0.parquet": b"x"})
     assert not is_recognized(tmp_path / "damaged")

@@ -14,7 +14,7 @@ import pytest
 
 import tfpipe
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.table import is_table_input
+from beam_jobs.inputs.recognize import find_kind
 from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards import output_dir
 from beam_jobs.shards.output_dir import open_work_dir
@@ -237,9 +237,9 @@ def test_a_tensor_beside_an_image_that_does_not_fit_is_quarantined(tmp_path: Pat
 
 def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> None:
     write_latents(tmp_path / "in/embeddings.parquet", make_latents())
-    assert is_table_input(ShardConfig(str(tmp_path / "in"), "/out"))
+    assert find_kind(ShardConfig(str(tmp_path / "in"), "/out")) == "parquet"
     write_files(tmp_path / "in", {"a.jpg": make_jpeg(1)})
-    assert not is_table_input(ShardConfig(str(tmp_path / "in"), "/out"))
+    assert find_kind(ShardConfig(str(tmp_path / "in"), "/out")) != "parquet"
 
 
 def test_nan_can_be_refused_also_in_a_finished_shard(tmp_path: Path) -> None:

@@ -14,13 +14,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import Input
 from beam_jobs.plan import image_table, plan
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan, sort_by_hash
-from beam_jobs.shard_job import plan_input
+from beam_jobs.shard_job import plan_listing
 from tests.beam_jobs.plans import CASES, make_plan
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
@@ -45,7 +44,7 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
     listing = make_listing(refs, **(fields or {}))
-    return plan_input(Input(ShardConfig("/photos", "/out", **options), lambda *_: listing))
+    return plan_listing(listing, ShardConfig("/photos", "/out", **options))
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:

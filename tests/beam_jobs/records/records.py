@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import beam_jobs
-from beam_jobs.records.write_records import RecordsJob
+from beam_jobs.write_records import RecordsJob
 from tfpipe import fields
 from tfpipe.writer.record_form import RecordForm
 

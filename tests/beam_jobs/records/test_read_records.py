@@ -11,7 +11,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import beam_jobs
 import tfpipe
-from beam_jobs.records import read_records
+from beam_jobs import read_records
 from tests.beam_jobs.records.records import SCHEMA, make_record, run
 from tests.refusals import refusal
 from tfpipe import fields

@@ -13,8 +13,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import tfpipe
-from beam_jobs.records import write_records
-from beam_jobs.records.write_records import Element, RecordsJob, _place_record, find_file_options, write_record_shard
+from beam_jobs import write_records
+from beam_jobs.write_records import Element, RecordsJob, _place_record, find_file_options, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.images import write_files
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
@@ -70,7 +70,7 @@ def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch) -> None:
-    from beam_jobs.records.write_records import RecordsJob
+    from beam_jobs.write_records import RecordsJob
 
     def fail(*_: Any) -> str:
         raise DataError("The network is down.")
@@ -152,7 +152,7 @@ def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch)
     def lose(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
         return write_record_shard(job, file, sorted(elements)[:-1])
 
-    monkeypatch.setattr("beam_jobs.records.write_records.write_record_shard", lose)
+    monkeypatch.setattr("beam_jobs.write_records.write_record_shard", lose)
     assert refusal(DataError, write, tmp_path / "out", range(40)).startswith(
         f"All 40 records must reach a shard of {tmp_path}/out, and 37 did: Beam's runner lost or repeated the others. "
         "Run it again with another runner, or without worker processes."

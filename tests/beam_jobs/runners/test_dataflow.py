@@ -19,9 +19,9 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOption
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.graph import choose_runner as make_runner
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import GraphWritten, Runner, RunnerConfig
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import read_tree

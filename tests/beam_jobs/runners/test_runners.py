@@ -13,9 +13,9 @@ from apache_beam.options.pipeline_options import DirectOptions
 
 from beam_jobs import graph, shard_job
 from beam_jobs.config import ShardConfig
+from beam_jobs.graph import DirectRunner
 from beam_jobs.runners.base import LocalRunner, Runner, RunnerConfig, SubmittedJob
 from beam_jobs.runners.beam_errors import find_error, remove_graph_place, unwrap_errors
-from beam_jobs.runners.choose import DirectRunner
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
 from beam_jobs.shards.progress import LIST_EVERY_S

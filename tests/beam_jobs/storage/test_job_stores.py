@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar
 from tfpipe.storage import file_io

@@ -174,9 +174,9 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
     """Returns why the records have no classes, as a part of a sentence; None if they have some, or need none."""
     if config.datasets or has_classes or schema.class_lists or keys.BBOX_XMIN in schema:
         return None
-    from beam_jobs.inputs.recognize import recognize
+    from beam_jobs.inputs.recognize import explain_no_classes
 
-    return recognize(config).explain_no_classes(config)
+    return explain_no_classes(config)
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations import coco
-from beam_jobs.inputs.annotations.coco import is_coco
+from beam_jobs.inputs.recognize import find_kind
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import (
     join_datasets,
@@ -253,10 +253,10 @@ def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
 
 def test_the_layout_is_recognized(tmp_path: Path) -> None:
     folder = write_coco(tmp_path / "coco")
-    assert is_coco(ShardConfig(str(folder), "/out"))
-    assert not is_coco(ShardConfig(str(folder), "/out", input_format="tree"))
+    assert find_kind(ShardConfig(str(folder), "/out")) == "coco"
+    assert find_kind(ShardConfig(str(folder), "/out", input_format="tree")) != "coco"
     write_files(tmp_path / "classes", {"annotations/1.jpg": b"1", "b/2.jpg": b"2"})
-    assert not is_coco(ShardConfig(str(tmp_path / "classes"), "/out"))
+    assert find_kind(ShardConfig(str(tmp_path / "classes"), "/out")) != "coco"
 
 
 SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]

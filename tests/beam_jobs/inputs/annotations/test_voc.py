@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.voc import is_voc
+from beam_jobs.inputs.recognize import find_kind
 from tests.beam_jobs.datasets import list_source, make_dataset, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import DataError
@@ -159,9 +159,9 @@ def test_a_wrong_list_or_a_large_file_is_refused(voc: Path, tmp_path: Path) -> N
 
 
 def test_the_layout_is_recognized(voc: Path, tmp_path: Path) -> None:
-    assert is_voc(ShardConfig(str(voc), "/out"))
-    assert not is_voc(ShardConfig(str(voc), "/out", input_format="tree"))
-    assert not is_voc(ShardConfig(str(voc / "JPEGImages"), "/out"))
+    assert find_kind(ShardConfig(str(voc), "/out")) == "voc"
+    assert find_kind(ShardConfig(str(voc), "/out", input_format="tree")) != "voc"
+    assert find_kind(ShardConfig(str(voc / "JPEGImages"), "/out")) != "voc"
     assert refuse_source(voc / "JPEGImages", input_format="voc") == (
         f"{voc}/JPEGImages must have an .xml file for each image in Annotations, but there is none."
     )

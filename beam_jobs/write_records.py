@@ -24,9 +24,9 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, S3Options
 from numpy.typing import NDArray
 
+from beam_jobs import job_stores
 from beam_jobs.shards.finish_dataset import check_present
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.fields import Field

@@ -14,8 +14,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from beam_jobs.records.write_records import find_file_options
-from beam_jobs.storage import job_stores
+from beam_jobs import job_stores
+from beam_jobs.write_records import find_file_options
 from tfpipe.dataset.load import load_if_path, load_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
