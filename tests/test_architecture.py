@@ -23,7 +23,7 @@ FLOORS = {
     3: (
         *("tfpipe.distribution", "tfpipe.export", "tfpipe.profiler", "tfpipe.training", "tfpipe.views"),
         *("tfpipe.columns", "tfpipe.layers", "tfpipe.lookups", "beam_jobs", "beam_jobs.append_job"),
-        *("beam_jobs.graph", "beam_jobs.opaque_job", "beam_jobs.records"),
+        *("beam_jobs.graph", "beam_jobs.opaque_job", "beam_jobs.read_records", "beam_jobs.write_records"),
         *("beam_jobs.part_job", "beam_jobs.runners", "beam_jobs.shard_job"),
     ),
     2: (

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from beam_jobs.plan.image_table import ImageTable
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
 
@@ -42,6 +43,7 @@ class TableColumn:
     spec: FeatureSpec
     numbers: Mapping[str, int] = field(default_factory=dict)  # of each class by its name in the table
     is_nested: bool = False  # whether a cell that is a struct or a list becomes its JSON
+    missing: Any = None  # what stands for a cell without a value
 
     @classmethod
     def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "TableColumn":
@@ -52,6 +54,7 @@ class TableColumn:
 
     def convert(self, cell: Any) -> Any:
         """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
+        cell = self.missing if cell is None else cell
         if self.numbers:
             return [self.numbers[label] for label in cell]
         if self.is_nested and isinstance(cell, dict | list | tuple):
@@ -134,6 +137,15 @@ def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], row
         some = list(islice(rows, len(block)))
         for kind, column in zip(kinds, zip(*block, strict=True), strict=True):
             kind.add(column, some)
+
+
+def convert_extras(images: ImageTable, columns: Sequence[TableColumn | None]) -> ImageTable:
+    """Returns the images with the values of their further columns converted; a column that is None is left out."""
+    kept = [(index, column) for index, column in enumerate(columns) if column is not None]
+    if not kept or not len(images):
+        return images
+    rows = (tuple(column.convert(row[index]) for index, column in kept) for row in images.iterate_extras())
+    return images.replace_tuples("extra", rows)
 
 
 def _get_row(first: _First) -> tuple[int, int, int]:

@@ -136,7 +136,9 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     builder = _TreeBuilder(observer)
     if is_archive(source):
         builder.add_archive(list_archive(source, posixpath.basename(source)))
-        return _drop_other_files(drop_equal_paths(builder.finish(), source), posixpath.dirname(source))
+        tree = builder.finish()
+        tree = tree._replace(images=drop_equal_paths(tree.images, source))
+        return _drop_other_files(tree, posixpath.dirname(source))
     archives: list[ListedFile] = []
     with file_io.explain_os_errors(f"read {source}"):
         for files in _list_files(source):
@@ -146,7 +148,9 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     for tree in list_side_by_side(located, num_bytes, workers, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
-    return _drop_other_files(drop_equal_paths(tree, source) if archives else tree, source)
+    if archives:
+        tree = tree._replace(images=drop_equal_paths(tree.images, source))
+    return _drop_other_files(tree, source)
 
 
 def name_input(source: str) -> tuple[str, str]:
@@ -323,14 +327,11 @@ def _begins_like_image(root: str, image: ImageRef) -> bool | None:
     return True
 
 
-def drop_equal_paths(tree: Tree, source: str) -> Tree:
+def drop_equal_paths(images: ImageTable, source: str) -> ImageTable:
     """Keeps the last member of each name in one archive, as unpacking a tar file does."""
-    images = tree.images
     hashes = images.hash_texts("path", b"")
     order = np.argsort(hashes, kind="stable")
     equals_next = hashes[order][1:] == hashes[order][:-1]
-    if not equals_next.any():
-        return tree
     rows, after = order[:-1][equals_next], order[1:][equals_next]
     codes, files = images.get_codes("file")
     dropped: list[int] = []
@@ -342,4 +343,4 @@ def drop_equal_paths(tree: Tree, source: str) -> Tree:
             raise DataError(f"{source} holds {path} twice, in {one} and in {two}. Rename one of them.")
         if path == next_path:
             dropped.append(row)
-    return tree._replace(images=images.take(np.setdiff1d(np.arange(len(images)), dropped)))
+    return images.take(np.setdiff1d(np.arange(len(images)), dropped)) if dropped else images

@@ -9,18 +9,18 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import archive, folder
-from beam_jobs.inputs.column_types import CAPTION, CellKinds, TableColumn, read_kinds
-from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
+from beam_jobs.inputs.column_types import CAPTION, CellKinds, TableColumn, convert_extras, read_kinds
+from beam_jobs.inputs.label_file import name_classes
 from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -52,12 +52,9 @@ class _BadPairError(Exception):
     """The reason why a pair is left out, as it is counted."""
 
 
-class _Pairs(NamedTuple):
-    """The pairs of one tar file. Several can be joined."""
-
-    images: ImageTable  # whose `extra` has the order of `columns`, and may lack the last ones
-    columns: tuple[str, ...]
-    skipped: Counter[str]  # files and pairs, by reason
+_Pairs = tuple[ImageTable, tuple[str, ...], Counter[str]]
+"""The pairs of a tar file, whose `extra` has the order of the columns and may lack the last ones; these; and what was
+skipped, by reason."""
 
 
 @dataclass(slots=True)
@@ -136,25 +133,34 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
     splits = [""] if is_file else folder.find_splits(tars)
     results = folder.list_side_by_side(located, num_bytes, config.workers, list_one)
-    for split, pairs in zip(splits, results, strict=True):
-        images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
-        columns |= dict.fromkeys(pairs.columns)
+    for split, (images, of_tar, skipped_of_tar) in zip(splits, results, strict=True):
+        builder.extend(images.replace_texts("split", np.zeros(len(images), np.int64), [split]))
+        columns |= dict.fromkeys(of_tar)
         _check_count(columns)
-        columns_of_tars.append((len(images), pairs.columns))
-        builder.extend(images)
-        skipped += pairs.skipped
+        columns_of_tars.append((len(images), of_tar))
+        skipped += skipped_of_tar
     num_images = len(builder)
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
     # Where some pairs have a single image, those with nothing but named images are something else.
-    tree = _keep(folder.Tree(images, skipped), images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE)
-    tree = folder.drop_equal_paths(tree, source)
-    codes, labels = tree.images.get_codes("label")
-    tree = _keep(tree, np.array([label is not None for label in labels], bool)[codes], "pair without a class")
+    images = _keep(images, images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE, skipped)
+    images = folder.drop_equal_paths(images, source)
+    codes, texts = images.get_codes("label")
+    has_class = np.array([text is not None for text in texts], bool)[codes]
+    images = _keep(images, has_class, "pair without a class", skipped)
     if not num_images:
-        return Listing(*folder.name_input(source), tree.images, skipped=tree.skipped)
-    return _resolve(config, tree, typed)
+        return Listing(*folder.name_input(source), images, skipped=skipped)
+    images, label_names = name_classes(images, config)
+    return Listing(
+        *folder.name_input(source),
+        convert_extras(images, typed),
+        label_names=label_names,
+        extra=tuple(column.spec for column in typed if column is not None),
+        skipped=skipped,
+        unpack=folder.list_unpacked(images),
+        images_shape=infer_images_shape(images, source),
+    )
 
 
 def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
@@ -175,7 +181,27 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
 def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _Pairs:
     """Returns the pairs of a tar file, under the tar's name unless it is the whole input."""
     path, location = tar
-    builder = _PairsBuilder("" if is_input else archive.strip_archive_suffix(location) + "/", group_by)
+    prefix = "" if is_input else archive.strip_archive_suffix(location) + "/"
+    builder, columns, skipped = ImageTableBuilder(), dict[str, None](), Counter[str]()
+    for files in _iterate_pairs(path, location, skipped):
+        if files.image is not None and files.several:
+            skipped[_FURTHER] += len(files.several)
+        try:
+            image, values = _read_pair(files)
+        except _BadPairError as error:
+            skipped[str(error)] += 1
+            continue
+        columns |= dict.fromkeys(values)
+        _check_count(columns)
+        extra = cast(tuple[Value, ...], tuple(values.get(name) for name in columns))  # converted at the end
+        group = "" if group_by is None else str(values.get(group_by))
+        several = tuple((prefix + str(file[0]), *file[1:]) for file in image.images)
+        builder.append(image._replace(path=prefix + image.path, group=group, extra=extra, images=several))
+    return builder.finish(), tuple(columns), skipped
+
+
+def _iterate_pairs(path: str, location: str, skipped: Counter[str]) -> Iterator[_Files]:
+    """Yields the files of each pair of a tar file, and counts files that belong to none."""
     pairs: dict[str, _Files] = {}
     with file_io.explain_os_errors(f"read {path}"):
         for file in archive.list_archive(path, location, _is_wanted):
@@ -185,7 +211,7 @@ def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _
             if not is_beside and _is_beside(ending):
                 reason = _DOTTED
             if not is_beside and (reason or not _is_image(ending)):
-                builder.skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
+                skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
                 continue
             files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
             if is_beside:
@@ -195,45 +221,14 @@ def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _
             elif files.image is None or files.image.path == file.path:
                 files.image = file
             else:
-                builder.skipped["further image of a pair"] += 1
+                skipped["further image of a pair"] += 1
             if len(pairs) > _OPEN_PAIRS:
-                builder.add(pairs.pop(next(iter(pairs))))
-    for files in pairs.values():
-        builder.add(files)
-    return builder.finish()
+                yield pairs.pop(next(iter(pairs)))
+    yield from pairs.values()
 
 
 def _is_wanted(name: str, size: int) -> bool:
     return size <= BESIDE.bytes and _split_name(name)[1] in _BESIDE
-
-
-class _PairsBuilder:
-    """The builder of the pairs of one tar file, to which the files of pairs are added."""
-
-    def __init__(self, prefix: str, group_by: str | None) -> None:
-        self.skipped = Counter[str]()
-        self._prefix, self._group_by = prefix, group_by
-        self._images, self._columns = ImageTableBuilder(), dict[str, None]()
-
-    def add(self, files: _Files) -> None:
-        """Adds a pair, or counts the reason why it is left out."""
-        if files.image is not None and files.several:
-            self.skipped[_FURTHER] += len(files.several)
-        try:
-            image, values = _read_pair(files)
-        except _BadPairError as error:
-            self.skipped[str(error)] += 1
-            return
-        self._columns |= dict.fromkeys(values)
-        _check_count(self._columns)
-        extra = cast(tuple[Value, ...], tuple(values.get(name) for name in self._columns))  # converted at the end
-        group = "" if self._group_by is None else str(values.get(self._group_by))
-        several = tuple((self._prefix + str(file[0]), *file[1:]) for file in image.images)
-        self._images.append(image._replace(path=self._prefix + image.path, group=group, extra=extra, images=several))
-
-    def finish(self) -> _Pairs:
-        """Returns the pairs."""
-        return _Pairs(self._images.finish(), tuple(self._columns), self.skipped)
 
 
 def _check_count(columns: Mapping[str, None]) -> None:
@@ -254,8 +249,11 @@ def _type_columns(
     kinds = [CellKinds(from_text=False) for _ in names]
     read_kinds(kinds, images.iterate_extras(), rows)
     # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
+    # A missing caption is an empty text.
     typed = [
-        kind.infer(name, tars, is_text=True, mixes=True) if kind.firsts else None
+        replace(kind.infer(name, tars, is_text=True, mixes=True), missing="" if name == CAPTION else None)
+        if kind.firsts
+        else None
         for name, kind in zip(names, kinds, strict=True)
     ]
     check_names([column.spec for column in typed if column is not None])
@@ -272,37 +270,13 @@ def _order_values(
             yield tuple(row[index] if index < len(row) else None for index in indices)
 
 
-def _keep(tree: folder.Tree, chosen: NDArray[np.bool_], reason: str) -> folder.Tree:
+def _keep(images: ImageTable, chosen: NDArray[np.bool_], reason: str, skipped: Counter[str]) -> ImageTable:
     """Leaves out all other images, and counts them; none is chosen: all stay."""
     num_others = int((~chosen).sum())
     if num_others in (0, len(chosen)):
-        return tree
-    return folder.Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
-
-
-def _resolve(config: ShardConfig, tree: folder.Tree, columns: Sequence[TableColumn | None]) -> Listing:
-    """Returns the pairs with their classes and with the values of their columns."""
-    images, source = tree.images, config.input
-    labels, label_names, is_numeric = number_labels(images.count_values("label"), config)
-    labels, label_names = order_classes(config, labels, label_names, is_numeric=is_numeric)
-    kept = [(index, column) for index, column in enumerate(columns) if column is not None]
-    # A missing caption is an empty text.
-    values = (
-        tuple(
-            column.convert("" if row[index] is None and column.spec.name == CAPTION else row[index])
-            for index, column in kept
-        )
-        for row in images.iterate_extras()
-    )
-    return Listing(
-        *folder.name_input(source),
-        set_classes(images, labels).replace_tuples("extra", values) if kept else set_classes(images, labels),
-        label_names=label_names,
-        extra=tuple(column.spec for _, column in kept),
-        skipped=tree.skipped,
-        unpack=folder.list_unpacked(images),
-        images_shape=infer_images_shape(images, source),
-    )
+        return images
+    skipped[reason] += num_others
+    return images.take(np.flatnonzero(chosen))
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:

@@ -19,7 +19,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
-from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, TableColumn, read_kinds
+from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
@@ -166,16 +166,9 @@ class _Table:
         if is_embedded and config.image_root is not None:
             raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
         tensors, dtypes = self._infer_tensors()
-        images = label_file.set_classes(images, labels)
-        if typed and len(images):
-            rows = (
-                tuple(column.convert(cell) for column, cell in zip(typed, row, strict=True))
-                for row in images.iterate_extras()
-            )
-            images = images.replace_tuples("extra", rows)
         return replace(
             listing,
-            images=images,
+            images=convert_extras(label_file.set_classes(images, labels), typed),
             label_names=label_names,
             extra=tuple(column.spec for column in typed),
             row_files=tuple(table_files.get_location(self.root, file) for file in self.files) if is_embedded else (),
@@ -201,12 +194,8 @@ class _Table:
                     f"The files of {path} must name the same classes, but one names {_show(first)} and one "
                     f"{_show(second)}. Give the names with `labels`."
                 )
-            names = next(iter(self._class_names))
-            labels, label_names, is_numeric = (
-                label_file.name_numbers(f"The metadata of {path}", labels, names),
-                names,
-                False,
-            )
+            (label_names,), is_numeric = self._class_names, False
+            labels = label_file.name_numbers(f"The metadata of {path}", labels, label_names)
         return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
     def _infer_columns(

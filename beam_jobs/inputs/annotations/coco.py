@@ -8,6 +8,7 @@ import fnmatch
 import io
 import json
 import posixpath
+import re
 import unicodedata
 from array import array
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,16 +38,12 @@ from tfpipe.system.progress import Observer, Progress
 
 _READ_CHARS = 1 << 20
 _MAX_CHARS = 16 << 20
-_SPACE = " \t\r\n"
-_AFTER_VALUE = frozenset(_SPACE + ",:]}")
+_SPACE = re.compile(r"[ \t\r\n]+")
+_AFTER_VALUE = frozenset(" \t\r\n,:]}")
 
 
-class Element(NamedTuple):
-    """An object in an array."""
-
-    name: str  # of the array
-    number: int  # in the array, from 1
-    values: dict[str, Any]
+Element = tuple[str, int, dict[str, Any]]
+"""An object in an array: the array's name, the object's number in it from 1, and its values."""
 
 
 def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
@@ -54,25 +51,13 @@ def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             with io.TextIOWrapper(file, "utf-8-sig") as text:
-                yield from _iterate_members(_JsonReader(text), path, names)
+                for name, number, values in _JsonReader(text).iterate_members():
+                    if name in names and not isinstance(values, dict):
+                        raise DataError(f"{path}: {name!r} must hold objects, but number {number} is {values!r:.100}.")
+                    if name in names:
+                        yield name, number, values
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is not a valid JSON object in UTF-8 ({error}).") from error
-
-
-def _iterate_members(reader: "_JsonReader", path: str, names: Set[str]) -> Iterator[Element]:
-    for _ in reader.take_all("{", "}"):
-        name = reader.read_value()
-        reader.take(":")
-        if reader.peek() != "[":
-            reader.read_value()
-            continue
-        for number, _ in enumerate(reader.take_all("[", "]"), start=1):
-            values = reader.read_value()
-            if name not in names:
-                continue
-            if not isinstance(values, dict):
-                raise DataError(f"{path}: {name!r} must hold objects, but number {number} is {values!r:.100}.")
-            yield Element(name, number, values)
 
 
 class _JsonReader:
@@ -83,37 +68,46 @@ class _JsonReader:
         self._num_before = 0  # characters before the buffer
         self._decode = json.JSONDecoder().raw_decode
 
-    def peek(self) -> str:
+    def iterate_members(self) -> Iterator[tuple[Any, int, Any]]:
+        """Yields the members of the arrays in the outermost object: the array's name, their number, and the value."""
+        for _ in self._take_all("{", "}"):
+            name = self._read_value()
+            self._take(":")
+            if self._peek() != "[":
+                self._read_value()
+                continue
+            for number, _ in enumerate(self._take_all("[", "]"), start=1):
+                yield name, number, self._read_value()
+
+    def _peek(self) -> str:
         """Returns the next character that is not space; empty at the end."""
         while True:
-            while self._position < len(self._buffer):
-                if self._buffer[self._position] not in _SPACE:
-                    return self._buffer[self._position]
-                self._position += 1
-            if self._is_at_end:
-                return ""
+            rest = _SPACE.match(self._buffer, self._position)
+            self._position = rest.end() if rest else self._position
+            if self._position < len(self._buffer) or self._is_at_end:
+                return self._buffer[self._position : self._position + 1]
             self._fill()
 
-    def take(self, sign: str) -> None:
+    def _take(self, sign: str) -> None:
         """Passes over a sign, which must be the next one."""
-        found = self.peek()
+        found = self._peek()
         if found != sign:
             raise ValueError(f"{sign!r} must stand where {repr(found) if found else 'the end'} does")
         self._position += 1
 
-    def take_all(self, begin: str, end: str) -> Iterator[None]:
+    def _take_all(self, begin: str, end: str) -> Iterator[None]:
         """Yields in front of each member of an object or an array, which the caller then reads."""
-        self.take(begin)
-        if self.peek() != end:
+        self._take(begin)
+        if self._peek() != end:
             yield
-            while self.peek() == ",":
+            while self._peek() == ",":
                 self._position += 1
                 yield
-        self.take(end)
+        self._take(end)
 
-    def read_value(self) -> Any:
+    def _read_value(self) -> Any:
         """Returns the next value."""
-        self.peek()
+        self._peek()
         while True:
             try:
                 value, end = self._decode(self._buffer, self._position)
@@ -225,38 +219,37 @@ class _Reader:
         """Reads a file."""
         file = _File(path, _get_group_name(path))
         self.files.append(file)
-        for element in iterate_objects(path, _ARRAYS):
-            where = f"{path}, {element.name[:-1] if element.name != 'categories' else 'category'} {element.number}"
-            if element.name == "images":
-                self._add_image(file.images, element, where)
-            elif element.name == "categories":
-                self._add_category(file.categories, element, where)
+        for array_name, number, values in iterate_objects(path, _ARRAYS):
+            where = f"{path}, {array_name[:-1] if array_name != 'categories' else 'category'} {number}"
+            if array_name == "images":
+                self._add_image(file.images, values, where)
+            elif array_name == "categories":
+                self._add_category(file.categories, values, where)
             else:
-                self._add_annotation(file.images, element, where)
+                self._add_annotation(file.images, number, values, where)
 
-    def _add_image(self, images: dict[int, _Image], element: Element, where: str) -> None:
-        number, name = _read_int(element.values, "id", where), _read_name(element.values, where)
+    def _add_image(self, images: dict[int, _Image], values: dict[str, Any], where: str) -> None:
+        number, name = _read_int(values, "id", where), _read_name(values, where)
         image = images[number]
         if image.name:
             if image.name != name:
                 raise DataError(f"{where}: id {number} must be one image, but is {image.name} and {name}.")
             return
-        image.name, image.size = name, _read_size(element.values, where)
+        image.name, image.size = name, _read_size(values, where)
         self._num_images += 1
         if self._num_images > _MAX_IMAGES:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
         if self._num_images % _TELL_EVERY == 0:
             self._observer.progress(Progress(self._num_images))
 
-    def _add_category(self, categories: dict[int, str], element: Element, where: str) -> None:
-        number, name = _read_int(element.values, "id", where), element.values.get("name")
+    def _add_category(self, categories: dict[int, str], values: dict[str, Any], where: str) -> None:
+        number, name = _read_int(values, "id", where), values.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
             raise DataError(f"{where}: 'name' must be a text, got {name!r:.100}.")
         if categories.setdefault(number, name) != name:
             raise DataError(f"{where}: id {number} must be one class, but is {categories[number]!r} and {name!r}.")
 
-    def _add_annotation(self, images: dict[int, _Image], element: Element, where: str) -> None:
-        values = element.values
+    def _add_annotation(self, images: dict[int, _Image], number: int, values: dict[str, Any], where: str) -> None:
         image = images[_read_int(values, "image_id", where)]
         self._num_annotations += 1
         if self._num_annotations > _MAX_ANNOTATIONS:
@@ -269,7 +262,7 @@ class _Reader:
             self._has_captions = True
             return
         if self._has_masks:
-            self._add_shape(image, element, where)
+            self._add_shape(image, number, values, where)
         if values.get("iscrowd"):
             self._skipped[_CROWD_BOX if self._has_masks else _CROWD] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
@@ -278,8 +271,7 @@ class _Reader:
             category = _read_int(values, "category_id", where)
             image.boxes.extend((category, *_read_box(values["bbox"], where)))
 
-    def _add_shape(self, image: _Image, element: Element, where: str) -> None:
-        values = element.values
+    def _add_shape(self, image: _Image, number: int, values: dict[str, Any], where: str) -> None:
         if not values.get("segmentation"):
             self._skipped[_NO_SHAPE] += 1
             return
@@ -288,7 +280,7 @@ class _Reader:
             text = json.dumps(values["segmentation"], separators=(",", ":"))
         except RecursionError as error:
             raise DataError(f"{where}: 'segmentation' must be polygons or runs, but is nested too deep.") from error
-        image.shapes.append(Shape(element.number, category, bool(values.get("iscrowd")), text))
+        image.shapes.append(Shape(number, category, bool(values.get("iscrowd")), text))
 
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""

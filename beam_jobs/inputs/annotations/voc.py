@@ -7,8 +7,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -42,14 +41,11 @@ _FURTHER = "further file of an image"
 _UNDESCRIBED = "image without a file in Annotations"
 
 
-@dataclass
-class _Annotation:
-    """The content of an XML file."""
+_Object = tuple[str, list[float], int]
+"""An object: its class, its left, top, right and bottom in pixels counted from 1, and 1 if it is difficult, else 0."""
 
-    size: tuple[float, float] = (0.0, 0.0)  # width and height in pixels; zeros: unknown
-    names: list[str] = field(default_factory=list)
-    sides: list[list[float]] = field(default_factory=list)  # left, top, right and bottom in pixels counted from 1
-    difficult: list[int] = field(default_factory=list)  # 0 or 1
+_Annotation = tuple[tuple[float, float], list[_Object]]
+"""The content of an XML file: width and height in pixels, zeros if they are unknown, and the objects."""
 
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -58,9 +54,9 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     check_folder(source)
     skipped = Counter[str]()
     files = _find_images(source, skipped)
-    names = [name for name in file_io.list_names(file_io.join(source, _ANNOTATIONS)) if name.endswith(".xml")]
-    described = {name.removesuffix(".xml") for name in names if not name.startswith(".")}
-    skipped["hidden"] += len(names) - len(described)
+    xml_files = [name for name in file_io.list_names(file_io.join(source, _ANNOTATIONS)) if name.endswith(".xml")]
+    described = {name.removesuffix(".xml") for name in xml_files if not name.startswith(".")}
+    skipped["hidden"] += len(xml_files) - len(described)
     if not described:
         raise DataError(f"{source} must have an .xml file for each image in {_ANNOTATIONS}, but there is none.")
     splits = _read_splits(source)
@@ -75,13 +71,14 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     has_masks = len(masks) == len(keys)
     skipped[_LONE_MASK] = 0 if has_masks else len(masks)
     builder, class_names = ImageTableBuilder(observer), set[str]()
-    for key, annotation in zip(keys, _read_all(paths), strict=True):
-        ref = _make_ref(annotation, skipped)
+    for key, (size, objects) in zip(keys, _read_all(paths), strict=True):
+        boxes, names, difficult = _scale_objects(objects, size, skipped)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
-        frame = annotation.size if annotation.names else ()
-        builder.append(ref._replace(path=path, split=splits[key], mask=tuple(mask), frame=frame))
-        class_names.update(cast(tuple[str, ...], ref.box_labels))
+        mask: tuple[str | int, ...] = tuple(FileRef(f"{_MASKS}/{key}.png")) if has_masks else ()
+        frame = size if objects else ()
+        ref = ImageRef(path, split=splits[key], boxes=boxes, box_labels=names, extra=(difficult,))
+        builder.append(ref._replace(mask=mask, frame=frame))
+        class_names.update(names)
     numbers: dict[Any, int] = {name: number for number, name in enumerate(order_names(config, sorted(class_names)))}
     images = ImageTable.from_refs(
         ref._replace(box_labels=tuple(numbers[name] for name in ref.box_labels)) for ref in builder.finish()
@@ -159,20 +156,19 @@ def _parse(data: bytes) -> _Annotation:
     root = parser.close()
     if root.tag != "annotation":
         raise ValueError(f"its outermost element must be 'annotation', got {root.tag!r:.100}")
-    found, size = _Annotation(), root.find("size")
+    width = height = 0.0
+    objects, size = list[_Object](), root.find("size")
     if size is not None:
         width, height = (_read_number(size, side) if _read_text(size, side) else 0.0 for side in ("width", "height"))
         if min(width, height) < 0:
             raise ValueError("'size' must hold a width and a height from 0")
-        found.size = (width, height) if width and height else (0.0, 0.0)
     for number, element in enumerate(root.iterfind("object"), start=1):
         name = _read_text(element, "name")
         if not name or not name.isprintable():
             raise ValueError(f"object {number} must have a 'name', got {name!r:.100}")
-        found.names.append(name)
-        found.sides.append([_read_number(element, f"bndbox/{side}") for side in _SIDES])
-        found.difficult.append(int(_read_text(element, "difficult") == "1"))
-    return found
+        sides = [_read_number(element, f"bndbox/{side}") for side in _SIDES]
+        objects.append((name, sides, int(_read_text(element, "difficult") == "1")))
+    return (width, height) if width and height else (0.0, 0.0), objects
 
 
 def _read_text(element: ElementTree.Element, path: str) -> str:
@@ -190,14 +186,13 @@ def _read_number(element: ElementTree.Element, path: str) -> float:
     return number
 
 
-def _make_ref(annotation: _Annotation, skipped: Counter[str]) -> ImageRef:
-    """Returns an image without its path. The labels of its boxes are names."""
-    if not annotation.names:
-        return ImageRef("", extra=([],))
-    sides = np.array(annotation.sides)
+def _scale_objects(
+    objects: Sequence[_Object], size: tuple[float, float], skipped: Counter[str]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], list[int]]:
+    """Returns the boxes of the objects that have an area, as fractions, with their classes and which are difficult."""
+    sides = np.array([sides for _, sides, _ in objects]).reshape(-1, 4)
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
-    boxes, has_area = scale_boxes(sides, annotation.size, skipped)
+    boxes, has_area = scale_boxes(sides, size, skipped)
     kept = np.flatnonzero(has_area).tolist()
-    names: tuple[Any, ...] = tuple(annotation.names[k] for k in kept)
-    difficult = [annotation.difficult[k] for k in kept]
-    return ImageRef("", boxes=tuple(map(tuple, boxes[kept].tolist())), box_labels=names, extra=(difficult,))
+    names = tuple(objects[k][0] for k in kept)
+    return tuple(map(tuple, boxes[kept].tolist())), names, [objects[k][2] for k in kept]

@@ -259,7 +259,7 @@ def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
     assert not is_recognized(hub, input_format="tree")
     write_files(hub, {"owl/1.jpg": JPEGS[0]})
     assert not is_recognized(hub)  # a class folder
-    assert refuse(tmp_path / "none").endswith(f"; {tmp_path}/none does not exist.")
+    assert refuse_source(tmp_path / "none").endswith(f"; {tmp_path}/none does not exist.")
     write_files(
         tmp_path / "tars", {"0.tar": bytes(10240), "0.parquet": (hub / "data/test-00000-of-00001.parquet").read_bytes()}
     )

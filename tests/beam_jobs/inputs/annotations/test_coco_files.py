@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_jobs.inputs.annotations import coco
-from beam_jobs.inputs.annotations.coco import Element, iterate_objects
+from beam_jobs.inputs.annotations.coco import iterate_objects
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_source, refuse_source
 from tests.beam_jobs.images import write_files
@@ -178,7 +178,7 @@ def path(tmp_path_factory) -> Path:
 def test_elements_are_those_of_the_parser(path, first, second, other, indent, is_ascii):
     value = {"x": first, "other": other, "more": [1, "2", [3]], "y": second, "number": 1234567}
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=is_ascii), encoding="utf-8")
-    expected = [Element(name, number, values) for name in "xy" for number, values in enumerate(value[name], start=1)]
+    expected = [(name, number, values) for name in "xy" for number, values in enumerate(value[name], start=1)]
     assert list(iterate_objects(str(path), {"x", "y"})) == expected
 
 
@@ -186,12 +186,12 @@ def test_elements_are_those_of_the_parser(path, first, second, other, indent, is
 @pytest.mark.parametrize("spaces", range(8))
 def test_a_value_may_be_cut_anywhere(path: Path, value: str, spaces: int) -> None:
     path.write_text('{"a": ' + " " * spaces + value + ', "x": [{"b": ' + value + "}]}")
-    assert [element.values for element in iterate_objects(str(path), {"x"})] == [{"b": json.loads(value)}]
+    assert [values for _, _, values in iterate_objects(str(path), {"x"})] == [{"b": json.loads(value)}]
 
 
 def test_other_forms_of_the_same_file(path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf \n{ "x" : [ {} , {"a":1} ] }\n')
-    assert [element.values for element in iterate_objects(str(path), {"x"})] == [{}, {"a": 1}]
+    assert [values for _, _, values in iterate_objects(str(path), {"x"})] == [{}, {"a": 1}]
     path.write_bytes(b"{}")
     assert list(iterate_objects(str(path), {"x"})) == []
 
