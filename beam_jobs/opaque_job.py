@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -101,13 +102,8 @@ class _Job:
         return [np.memmap(self.sizes_path(number), np.int64, "r") for number in range(len(self.files))]
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """A shard to write."""
-
-    file: str
-    begin: int  # its first record in the order
-    end: int
+_Shard = tuple[str, int, int]
+"""A shard to write: its file, its first record in the order, and the one behind its last."""
 
 
 def run(config: ShardConfig, compression: Compression, describe: Callable[[str], Manifest]) -> OpaqueResult:
@@ -130,7 +126,10 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
         raise ConfigError(
             f"`opaque` writes to a disk of this machine, got {config.output}. Write to a local folder, and copy it."
         )
-    files = _find_files(config.input)
+    if file_io.is_url(config.input):
+        raise ConfigError(f"`opaque` reads files of this machine, got {config.input}. Copy them to a local disk.")
+    root, found = find_files(config.input)
+    files = [file_io.join(root, name) for name in found]
     split = file_names.check_split_name(config.split or "train")
     key = key_of(config.seed) if config.shuffle else None
     options = [__version__, compression, key, split, config.num_shards, config.shard_size_bytes]
@@ -151,8 +150,8 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
             raise
         _run_all(_write_shard, job, shards, workers)
         unindexed = _describe(config, job, describe)
-        num_bytes = sum(file_io.get_sizes([folder.result(shard.file) for shard in shards]))
-        names = tuple(shard.file for shard in shards)
+        names = tuple(file for file, _, _ in shards)
+        num_bytes = sum(file_io.get_sizes([folder.result(file) for file in names]))
         result = OpaqueResult(records, len(files), names, num_bytes, unindexed, 0)
         file_io.write_file(
             folder.result(file_names.OPAQUE), json.dumps({"job": digest, "result": asdict(result)}).encode()
@@ -172,13 +171,6 @@ def _find_finished(output: str, job: str) -> OpaqueResult | None:
         if saved["job"] == job and sum(sizes) == result.bytes:
             return result
     return None
-
-
-def _find_files(pattern: str) -> list[str]:
-    if file_io.is_url(pattern):
-        raise ConfigError(f"`opaque` reads files of this machine, got {pattern}. Copy them to a local disk.")
-    root, names = find_files(pattern)
-    return [file_io.join(root, name) for name in names]
 
 
 def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], workers: int) -> None:
@@ -205,14 +197,14 @@ def _list_records(job: _Job, number: int) -> None:
 
 def _measure(path: str, compression: Compression) -> tuple[int, NDArray[np.int64], int] | None:
     """Returns the form of a file, and its records' sizes there and in all unpacked; None for a single stream."""
-    sizes, unpacked = bytearray(), 0
+    sizes, unpacked = array("q"), 0
     with file_io.open_read(path) as file:
         for payload, size in _scan(file, compression):
             if size is None:
                 return None
-            sizes += size.to_bytes(8, "little")
+            sizes.append(size)
             unpacked += len(payload) + FRAME_BYTES
-    return (_MEMBERS if compression else _PLAIN), np.frombuffer(bytes(sizes), "<i8"), unpacked
+    return (_MEMBERS if compression else _PLAIN), np.array(sizes, np.int64), unpacked
 
 
 def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
@@ -230,14 +222,14 @@ def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int
 
 def _pack(path: str, compression: Compression, scratch: str) -> tuple[NDArray[np.int64], int]:
     """Writes each record of a single stream as a gzip member of its own, and returns their sizes there and unpacked."""
-    sizes, unpacked = bytearray(), 0
+    sizes, unpacked = array("q"), 0
     with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
         for payload in compressed.scan_compressed(file, compression):
             member = compressed.pack_member(frame_record(payload), _LEVEL)
             out.write(member)
-            sizes += len(member).to_bytes(8, "little")
+            sizes.append(len(member))
             unpacked += len(payload) + FRAME_BYTES
-    return np.frombuffer(bytes(sizes), "<i8"), unpacked
+    return np.array(sizes, np.int64), unpacked
 
 
 def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
@@ -256,23 +248,21 @@ def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
         )
     ending = ".gz" if job.packs else ""
     names = [file_names.shard_name(job.split, k, count) + ending for k in range(count)]
-    return [_Shard(name, records * k // count, records * (k + 1) // count) for k, name in enumerate(names)], records
+    return [(name, records * k // count, records * (k + 1) // count) for k, name in enumerate(names)], records
 
 
 def _write_shard(job: _Job, shard: _Shard) -> None:
     """Copies the records of a shard, unless an earlier run did."""
-    row, target = job.folder.path("rows", shard.file), job.folder.result(shard.file)
+    name, first, behind = shard
+    row, target = job.folder.path("rows", name), job.folder.result(name)
     if os.path.exists(row) and file_io.get_size(target) == int(file_io.read_whole(row)):
         return
     sizes = job.open_sizes()
     bases = np.cumsum([0, *(len(ends) - _HEAD - 1 for ends in sizes)])
     num_bytes = 0
-    with (
-        file_io.explain_os_errors(f"write {shard.file}"),
-        file_io.create(target, f"{target}.tmp") as out,
-    ):
-        for begin in range(shard.begin, shard.end, _AT_ONCE):
-            numbers = np.arange(begin, min(begin + _AT_ONCE, shard.end))
+    with file_io.explain_os_errors(f"write {name}"), file_io.create(target, f"{target}.tmp") as out:
+        for begin in range(first, behind, _AT_ONCE):
+            numbers = np.arange(begin, min(begin + _AT_ONCE, behind))
             if job.key is not None:
                 numbers = permute(job.key, int(bases[-1]), numbers)
             for block in _cut(_locate(numbers, bases, sizes)):

@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from beam_jobs.plan.image_table import ImageTable
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
+
+if TYPE_CHECKING:
+    from beam_jobs.plan.image_table import ImageTable
 
 CAPTION = "caption"
 """The column that is text wherever images have captions. A missing caption is an empty text."""
@@ -139,7 +141,7 @@ def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], row
             kind.add(column, some)
 
 
-def convert_extras(images: ImageTable, columns: Sequence[TableColumn | None]) -> ImageTable:
+def convert_extras(images: "ImageTable", columns: Sequence[TableColumn | None]) -> "ImageTable":
     """Returns the images with the values of their further columns converted; a column that is None is left out."""
     kept = [(index, column) for index, column in enumerate(columns) if column is not None]
     if not kept or not len(images):

@@ -4,11 +4,12 @@ Before a shuffled job each file is copied to HASH.rows, and beside it HASH.rows.
 and of columns, the first row of each group and the number of rows, and each cell's offset and size or -1.
 """
 
+import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,7 +27,6 @@ from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
 _SPANS = ".spans"
-_CELLS_AT_ONCE = 1 << 16  # are listed; 20 MB
 _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
 
 Found = tuple[int, memoryview | UnreadableError]
@@ -60,42 +60,6 @@ def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bo
     return cells
 
 
-def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[list[Cell]]]:
-    """Yields the cells of some row groups of a Parquet file after the other; none of a damaged file.
-
-    They are few enough for the memory, and many enough that the footer is seldom read again. A footer that names more
-    rows than the file has bytes is not believed.
-    """
-    import pyarrow.parquet
-
-    path = file_io.join(root, file)
-    with file_io.open_read(path) as opened:
-        try:
-            table = pyarrow.parquet.ParquetFile(opened)
-            columns = find_image_columns(table, given)
-        except (pyarrow.ArrowException, UnicodeDecodeError):
-            return
-    metadata = table.metadata
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    if columns is None or sum(group.num_rows for group in groups) > file_io.get_size(path):
-        return
-    listed: list[list[Cell]] = []
-    num_listed = 0
-    for number, group in enumerate(groups):
-        size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
-        cells: list[Cell] = []
-        for row in range(group.num_rows):
-            cells.append(Cell(file, number, row, size))
-            if columns.mask:
-                cells.append(cells[-1]._replace(size=mask_size, is_mask=True))
-        listed.append(cells)
-        num_listed += len(cells)
-        if num_listed >= _CELLS_AT_ONCE:
-            yield listed
-            listed, num_listed = [], 0
-    yield listed
-
-
 def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
     """Returns the mask of an image if it lies in a row of a Parquet file, else None."""
     mask = FileRef(*cast(Any, image.mask)) if image.mask else None
@@ -106,42 +70,52 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
     """Yields the bytes of each cell, in the order of their files and rows; `columns` are those that the user names."""
     order = sorted(range(len(cells)), key=lambda position: cells[position][:3])
     for file, positions in groupby(order, lambda position: cells[position].file):
-        missing = dict.fromkeys(positions)
+        missing, path = dict.fromkeys(positions), file_io.join(root, file)
         try:
-            for position, data in _read_file(root, file, columns, cells, list(missing), max_bytes):
-                del missing[position]
-                yield position, data
+            with file_io.open_read(path) as opened:
+                table, found = _open_table(opened, file, columns)
+                if any(cells[position].is_mask for position in missing) and not found.mask:
+                    raise UnreadableError(f"cannot be read: {file} has changed: it holds no masks")
+                for _, members in groupby(list(missing), lambda position: cells[position].row_group):
+                    for position, data in _read_members(table, found, cells, list(members), path, max_bytes):
+                        del missing[position]
+                        yield position, data
         except OSError as error:
             reason = UnreadableError(f"cannot be read: {_shorten(error)}")
             yield from ((position, reason) for position in missing)
+        except UnreadableError as error:
+            yield from ((position, error) for position in missing)
 
 
-def _read_file(
-    root: str, file: str, given: TableColumns, cells: Sequence[Cell], positions: list[int], max_bytes: int
-) -> Iterator[Found]:
+def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, ImageColumns]:
+    """Returns an open Parquet file as Arrow reads it, and its columns."""
     import pyarrow.parquet
 
-    path = file_io.join(root, file)
-    with file_io.open_read(path) as opened:
-        try:
-            table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            columns = find_image_columns(table, given)
-        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            raise OSError(f"{file} is damaged ({_shorten(error)})") from error
-        if columns is None:
-            raise OSError(f"{file} has changed: it holds no images")
-        if any(cells[position].is_mask for position in positions) and not columns.mask:
-            raise OSError(f"{file} has changed: it holds no masks")
-        for group, members in groupby(positions, lambda position: cells[position].row_group):
-            missing = dict.fromkeys(members)
-            try:
-                for position, image, tensors in _read_group(table, columns, group, cells, list(missing)):
-                    del missing[position]
-                    yield position, _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
-                reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
-            except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
-                reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
-            yield from ((position, reason) for position in missing)
+    try:
+        table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        columns = find_image_columns(table, given)
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise UnreadableError(f"cannot be read: {file} is damaged ({_shorten(error)})") from error
+    if columns is None:
+        raise UnreadableError(f"cannot be read: {file} has changed: it holds no images")
+    return table, columns
+
+
+def _read_members(
+    table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str, max_bytes: int
+) -> Iterator[Found]:
+    """Yields the bytes of cells that lie in one row group."""
+    import pyarrow
+
+    missing, (file, group, *_) = dict.fromkeys(positions), cells[positions[0]]
+    try:
+        for position, image, tensors in _read_group(table, columns, group, cells, positions):
+            del missing[position]
+            yield position, _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
+        reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
+        reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
+    yield from ((position, reason) for position in missing)
 
 
 def _read_group(
@@ -235,26 +209,42 @@ def _shorten(error: Exception) -> str:
 
 
 def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
-    """Copies the images and the masks of a Parquet file, so that each can be read alone."""
-    location, target = file
+    """Copies the images and the masks of a Parquet file, so that each can be read alone; none of a damaged file.
+
+    A footer that names more rows than the file has bytes is not believed.
+    """
+    (location, target), path = file, file_io.join(root, file[0])
     if file_io.exists(target + _SPANS):  # an earlier run copied it
         return
-    num_columns, begins = 1, [0]
-    spans: list[NDArray[np.int64]] = []
-    with file_io.create(target, makes_folders=True) as out:
-        for groups in _list_groups(root, location, columns):
-            cells = list(chain.from_iterable(groups))
-            of_cells = np.full((len(cells), 2), -1, np.int64)
-            for position, data in read_cells(root, columns, cells, max_bytes):
+    begins, spans, num_columns = [0], list[NDArray[np.int64]](), 1
+    with (
+        file_io.create(target, makes_folders=True) as out,
+        file_io.open_read(path) as opened,
+        contextlib.suppress(UnreadableError),
+    ):
+        table, found = _open_table(opened, location, columns)
+        num_columns = 2 if found.mask else 1
+        is_sound = table.metadata.num_rows <= file_io.get_size(path)
+        for number in range(table.num_row_groups) if is_sound else ():
+            cells = _list_group(table.metadata.row_group(number), number, location, found)
+            of_cells, positions = np.full((len(cells), 2), -1, np.int64), list(range(len(cells)))
+            for position, data in _read_members(table, found, cells, positions, path, max_bytes) if cells else ():
                 if not isinstance(data, UnreadableError):
                     of_cells[position] = out.tell(), len(data)
                     out.write(data)
-            num_columns = 2 if any(cell.is_mask for cell in cells[:2]) else num_columns
-            for group in groups:
-                begins.append(begins[-1] + len(group) // num_columns)
+            begins.append(begins[-1] + len(cells) // num_columns)
             spans.append(of_cells.ravel())
     header = [len(begins) - 1, num_columns, *begins]
     file_io.write_file(target + _SPANS, np.concatenate([header, *spans]).astype("<i8").tobytes(), makes_folders=True)
+
+
+def _list_group(group: Any, number: int, file: str, columns: ImageColumns) -> list[Cell]:
+    """Returns the cells of a row group, each mask behind its image."""
+    size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
+    images = [Cell(file, number, row, size) for row in range(group.num_rows)]
+    if not columns.mask:
+        return images
+    return [cell for image in images for cell in (image, image._replace(size=mask_size, is_mask=True))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.coco import find_annotations, list_coco
 from beam_jobs.inputs.annotations.voc import LAYOUT, list_voc
 from beam_jobs.inputs.archive import is_archive, is_tar
-from beam_jobs.inputs.class_folders import explain_no_folders, list_class_folders
 from beam_jobs.inputs.dataset import list_datasets
-from beam_jobs.inputs.folder import list_begin
+from beam_jobs.inputs.folder import list_begin, list_class_folders
 from beam_jobs.inputs.pairs import has_pairs, list_pairs
 from beam_jobs.inputs.table import check_no_tensors, explain_no_labels, list_table
-from beam_jobs.inputs.table_files import is_parquet_folder, is_table
+from beam_jobs.inputs.table_files import is_parquet_folder, is_table, is_text_table
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
+from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 
@@ -89,4 +89,24 @@ def explain_no_classes(config: ShardConfig) -> str | None:
         return explain_no_labels(config)
     if kind == "pairs":
         return "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg"
-    return explain_no_folders(config) if kind == "tree" else None
+    return _explain_no_folders(config) if kind == "tree" else None
+
+
+def _explain_no_folders(config: ShardConfig) -> str:
+    """Returns how to read a table that lies beside the images, such as Hugging Face's, or why they have no class."""
+    folders = (config.input, *(file_io.join(config.input, split) for split in SPLITS))
+    paths = [file_io.join(folder, f"metadata.{kind}") for folder in folders for kind in ("jsonl", "csv", "parquet")]
+    table = next(filter(file_io.exists, paths), None)
+    if table is not None:
+        return f"the images lie in no class folders; shard the table {table} with --image-column file_name"
+    if not file_io.is_url(config.input):  # a bucket may have millions of names
+        table = next(filter(is_text_table, file_io.list_names(config.input)), None)
+    if table is not None:
+        return (
+            f"the images lie in no class folders; if {file_io.join(config.input, table)} names them and their classes, "
+            "shard that table in place of the folder"
+        )
+    return (
+        "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
+        "dog/2.jpg"
+    )

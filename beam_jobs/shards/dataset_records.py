@@ -76,7 +76,7 @@ class DatasetRecords:
                     changes[keys.CLASS_TEXT] = header.label_names[label].encode("utf-8", "surrogateescape")
         if self.records.reformed:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
-            images = _reform_all(old_images, mask, header.form, source)
+            images = tuple(_reform(old_images, number, mask, header.form, source) for number in range(len(old_images)))
             if any(new.encoded != old.encoded for new, old in zip(images, old_images, strict=True)):
                 changes |= make_list_features(images) if several else make_image_features(images[0])
             if images and images[0].mask is not None and images[0].mask != mask:
@@ -146,31 +146,24 @@ def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
     )
 
 
-def _reform_all(
-    stored: Sequence[PreparedImage], mask: bytes | None, form: ImageForm, source: SourceDataset
-) -> tuple[PreparedImage, ...]:
-    """Returns all images of a record in another form. The error names one of several by its number, from 0."""
-    images = []
-    for number, image in enumerate(stored):
-        try:
-            images.append(_reform(image, mask, form, source))
-        except BadImage as error:
-            raise BadImage(f"image {number}: {error.reason}" if len(stored) > 1 else error.reason) from error
-    return tuple(images)
-
-
-def _reform(stored: PreparedImage, mask: bytes | None, form: ImageForm, source: SourceDataset) -> PreparedImage:
-    """Returns the image and its mask in another form.
+def _reform(
+    stored: Sequence[PreparedImage], number: int, mask: bytes | None, form: ImageForm, source: SourceDataset
+) -> PreparedImage:
+    """Returns an image of a record and its mask in another form. The error names one of several by its number, from 0.
 
     Height and width stay those of the original if both forms are square.
     """
-    if stored.format == "RAW":
-        image = prepare_image(_as_ppm(stored.encoded), form, mask=mask)
-        changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
-        image = replace(image, changed=tuple(changed))
-    else:
-        image = prepare_image(stored.encoded, form, mask=mask, plain=True)  # one from foreign records may lie turned
-    return replace(image, height=stored.height, width=stored.width) if source.square and form.square else image
+    old = stored[number]
+    try:
+        if old.format == "RAW":
+            image = prepare_image(_as_ppm(old.encoded), form, mask=mask)
+            changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
+            image = replace(image, changed=tuple(changed))
+        else:
+            image = prepare_image(old.encoded, form, mask=mask, plain=True)  # one from foreign records may lie turned
+    except BadImage as error:
+        raise BadImage(f"image {number}: {error.reason}" if len(stored) > 1 else error.reason) from error
+    return replace(image, height=old.height, width=old.width) if source.square and form.square else image
 
 
 def _as_ppm(pixels: bytes) -> bytes:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +39,12 @@ _MAX_BLOCK_IMAGES = 10_000
 _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds
 
 
-class _Fetched(NamedTuple):
-    """The bytes of a record's images, of the mask of a single one, None without a mask, and of the tensors."""
+_Fetched = tuple[Sequence[bytes], bytes | None, bytes]
+"""The bytes of a record's images, of the mask of a single one, None without a mask, and of the tensors."""
 
-    images: Sequence[bytes]
-    mask: bytes | None
-    tensors: bytes = b""
+
+_Planned = tuple[PlannedImage, Callable[[], NewRecord]]
+"""A planned image, and the function that makes its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ImageFiles:
     header: PlanHeader
     _copies: dict[str, parquet_images.CopiedRows] = field(default_factory=dict, repr=False, compare=False)
 
-    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
+    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[_Planned]:
         """Yields each image with the function that makes its record.
 
         Images on other machines are fetched ahead, and those in Parquet files are read many at a time.
@@ -63,7 +63,7 @@ class ImageFiles:
             read = self._read_blocks if in_rows else self._read_files
             yield from read(images)
 
-    def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
+    def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[_Planned]:
         for images in _cut_blocks(planned):
             block = _Block(self.header, parquet_images.list_cells(images, masks=True), self._copies)
             position = 0
@@ -79,14 +79,14 @@ class ImageFiles:
             return self._make_row(planned, data)
         data, tensors = parquet_tensors.unpack(data) if self.header.schema.tensors else (data, b"")
         if self.header.schema.has_several_images:
-            return self._make_record(planned, _Fetched(parquet_tensors.unpack(data), None, tensors))
+            return self._make_record(planned, (parquet_tensors.unpack(data), None, tensors))
         if parquet_images.get_row_mask(planned) is None:
-            return self._make_record(planned, _Fetched([data], self._fetch_mask(planned), tensors))
+            return self._make_record(planned, ([data], self._fetch_mask(planned), tensors))
         with rejecting("its mask: "):
             mask = block.take(position + 1)
-        return self._make_record(planned, _Fetched([data], mask, tensors))
+        return self._make_record(planned, ([data], mask, tensors))
 
-    def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
+    def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[_Planned]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
         pool, is_root_remote = ThreadPoolExecutor(_FETCHED_AHEAD), file_io.is_url(self.header.root)
         try:
@@ -108,9 +108,7 @@ class ImageFiles:
         """Reads an image file and makes its record."""
         return self._make_record(planned, self._fetch(planned))
 
-    def _make_later(
-        self, planned: PlannedImage, data: Future[_Fetched]
-    ) -> tuple[PlannedImage, Callable[[], NewRecord]]:
+    def _make_later(self, planned: PlannedImage, data: Future[_Fetched]) -> _Planned:
         return planned, lambda: self._make_record(planned, data.result())
 
     def _fetch(self, planned: PlannedImage) -> _Fetched:
@@ -120,7 +118,7 @@ class ImageFiles:
         for file in list_files(planned) if planned.images else (planned,):
             with rejecting(f"image {len(images)}: " if planned.images else ""):
                 images.append(read_image(self.header.root, file, self.header.unpacked))
-        return _Fetched(images, self._fetch_mask(planned))
+        return images, self._fetch_mask(planned), b""
 
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
         if keys.IMAGE_MASK not in self.header.schema:
@@ -138,27 +136,22 @@ class ImageFiles:
 
     def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> NewRecord:
         header, several = self.header, self.header.schema.has_several_images
-        names = [planned.path] if not several else _name_images(header.schema, planned, len(fetched.images))
+        encoded, mask, tensors = fetched
+        names = [planned.path] if not several else _name_images(header.schema, planned, len(encoded))
         images: list[PreparedImage] = []
-        for data, name in zip(fetched.images, names, strict=True):
+        for data, name in zip(encoded, names, strict=True):
             try:
-                image = prepare_image(
-                    data,
-                    header.form,
-                    filename=name,
-                    boxes=planned.boxes,
-                    frame=planned.frame,
-                    mask=fetched.mask,
-                )
+                boxes, frame = planned.boxes, planned.frame
+                image = prepare_image(data, header.form, filename=name, boxes=boxes, frame=frame, mask=mask)
             except BadImage as error:
                 place = f"image {len(images)}: " if several else ""
                 raise RejectedImage("bad", f"{place}{error.reason}", data) from error
             images.append(image)
-        digests = [hashlib.sha256(data) for data in fetched.images]
+        digests = [hashlib.sha256(data) for data in encoded]
         sha256 = [digest.hexdigest() for digest in digests]
         values = _make_features(header, planned, images, names, sha256)
-        if fetched.tensors:
-            values |= self._make_tensors(fetched.tensors)
+        if tensors:
+            values |= self._make_tensors(tensors)
         features = header.schema.check(values)
         digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
         return NewRecord(encode_example(features), features, tuple(images), digest.digest(), planned.path)

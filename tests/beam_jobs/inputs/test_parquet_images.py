@@ -170,8 +170,7 @@ def test_a_copy_is_used_again_and_knows_what_it_lacks(tmp_path: Path) -> None:
     assert (copy.read(cell._replace(row=0)), copy.read(cell)) == (JPEGS[0], None)
 
 
-def test_a_copy_is_made_of_some_row_groups_after_the_other(tmp_path: Path, groups: list[int], monkeypatch) -> None:
-    monkeypatch.setattr(parquet_images, "_CELLS_AT_ONCE", 3)
+def test_a_copy_is_made_of_one_row_group_after_the_other(tmp_path: Path, groups: list[int]) -> None:
     masks = [make_mask(k) for k in range(9)]
     write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)
     copy = copy_all(tmp_path)
