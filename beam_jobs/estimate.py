@@ -14,7 +14,7 @@ from itertools import cycle, pairwise
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.unpack import unpack_spans
+from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import list_files
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
@@ -130,7 +130,7 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
         started = time.monotonic()
         unpacked[archive] = file_io.join(folder, f"{len(unpacked)}.tar")
         with open(unpacked[archive], "wb") as out:
-            unpack_spans(plan.listing, archive, ranges[archive], out)
+            unpack(plan.listing, archive, out, ranges[archive])
         unpack_s += time.monotonic() - started
     return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
 

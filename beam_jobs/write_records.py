@@ -92,14 +92,6 @@ class RecordsJob:
             _remove_shards(work, set(files) if begun == self.identity else set())
             work.save_identity(self.identity)
 
-    def check_prepared(self, work: WorkDir) -> None:
-        """Checks that a worker sees the folder that this very job prepared."""
-        if work.read_identity() != self.identity:
-            raise DataError(
-                f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "
-                "the same name, and no other job may write to it."
-            )
-
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint."""
         by_file = {shard.info.file: shard for shard in shards}
@@ -148,7 +140,11 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
     """
     with explain_os_errors(f"write {file_io.join(job.output, file)}"):
         work = job.open()
-        job.check_prepared(work)
+        if work.read_identity() != job.identity:
+            raise DataError(
+                f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "
+                "the same name, and no other job may write to it."
+            )
         finished = _find_finished(job, work, file, elements)
         if finished is not None:
             return finished[0], True, finished[1]

@@ -123,9 +123,8 @@ def _find_image(schema: Any, names: Sequence[str], mask: str, given: str | None)
 def _find_leaf(table: Any, column: str, field: str) -> str:
     """Returns the name by which a column's values, or those of a field of its structs, are read."""
     leaves = [table.schema.column(k).path for k in range(len(table.schema.names))]
-    if not field:
-        return next((leaf for leaf in leaves if leaf == column or leaf.startswith(f"{column}.")), column)
-    return next((leaf for leaf in leaves if leaf.startswith(f"{column}.") and leaf.endswith(f".{field}")), column)
+    own = [leaf for leaf in leaves if leaf == column or leaf.startswith(f"{column}.")]
+    return next((leaf for leaf in own if not field or leaf.endswith(f".{field}")), column)
 
 
 def _find_mask(schema: Any, names: Sequence[str], given: TableColumns) -> str:
@@ -247,21 +246,27 @@ def _is_flat(kind: Any) -> bool:
     """Checks whether the values of a type are numbers or texts, or lists of such."""
     import pyarrow.types as types
 
-    if is_list(kind):
-        kind = kind.value_type
-    if types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = kind.value_type if is_list(kind) else kind
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     is_text = types.is_string(kind) or types.is_large_string(kind)
     return bool(is_number(kind) or types.is_null(kind) or is_text or _is_binary(kind))
 
 
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image."""
+    """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image.
+
+    For a list of images their number does.
+    """
+    import pyarrow.compute
+
     cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
     if columns.mask:
         cells["mask"] = [None] * batch.num_rows  # its row comes later
-    if columns.is_list:
-        cells["image"] = _count_images(batch, columns)
+    if columns.is_list and columns.path_leaf:
+        lengths = pyarrow.compute.list_value_length(batch.column(columns.image)).to_pylist()
+        cells["image"] = [length or 0 for length in lengths]
+    elif columns.is_list:  # only the bytes of the images would tell, which are not read here
+        cells["image"] = [UNKNOWN_NUMBER] * batch.num_rows
     elif columns.path_leaf:
         images = batch.column(columns.image).to_pylist()
         cells["image"] = [image and image.get("path") for image in images]
@@ -280,16 +285,6 @@ def list_cells(column: Any) -> list[Any]:
     """Returns the values of a column. Those that are neither numbers, texts nor lists of such become texts."""
     values: list[Any] = column.to_pylist()
     return values if _is_flat(column.type) else [None if value is None else to_text(value) for value in values]
-
-
-def _count_images(batch: Any, columns: ImageColumns) -> list[int]:
-    """Returns the number of images of each row. Without paths only their bytes would tell, which are not read here."""
-    import pyarrow.compute
-
-    if not columns.path_leaf:
-        return [UNKNOWN_NUMBER] * batch.num_rows
-    lengths: list[int | None] = pyarrow.compute.list_value_length(batch.column(columns.image)).to_pylist()
-    return [length or 0 for length in lengths]
 
 
 def _name_column(name: str, taken: Mapping[str, Any]) -> str:
@@ -369,7 +364,7 @@ def _measure(array: Any) -> int:
 
     if types.is_struct(array.type):
         return sum(map(_measure, array.flatten()))
-    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+    if is_list(array.type):
         values = array.flatten()
         return max(_measure(values), len(values) * _VALUE_BYTES)
     if types.is_dictionary(array.type) and not types.is_primitive(array.type.value_type):

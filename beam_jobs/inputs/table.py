@@ -3,6 +3,7 @@
 Every column that tfpipe has no use for becomes a feature of the same name. A CSV cell holds a list as JSON.
 """
 
+import contextlib
 import mimetypes
 import posixpath
 import re
@@ -56,9 +57,8 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
     images = table.read_images(observer)
     unsplit, unlabeled = table.find_empty(images, "split"), table.find_empty(images, "label")
     kinds = table.read_kinds(images)
-    box_names: tuple[str, ...] = ()
-    if table.has_boxes and not table.faults.found:
-        images, box_names = join_box_rows(images, kinds, table.columns, config)
+    joins = table.has_boxes and not table.faults.found
+    images, box_names = join_box_rows(images, kinds, table.columns, config) if joins else (images, ())
     images, missing = read_sizes(images, table.root)
     listing = Listing(
         table_files.make_name(config.input),
@@ -145,8 +145,7 @@ class _Table:
         """Returns the listing with classes and with the values of further columns."""
         images, config, path = listing.images, self.config, self.path
         faults = list(self.faults.explain(self.files))
-        labels, classes = dict[str | None, str | None](), None
-        label_names: tuple[str, ...] = ()
+        labels, label_names, classes = dict[str | None, str | None](), tuple[str, ...](), None
         with keeping(faults):
             labels, label_names = self._name_labels(images, unlabeled)
             if LABEL in self.columns:
@@ -324,8 +323,8 @@ def _check_header(row: table_files.Row, path: str, config: ShardConfig) -> tuple
 
 def _find_group(config: ShardConfig) -> str:
     """Returns the column `group_by` by its usual name, if another option names it too."""
-    names = [name for name, column in config.columns.named.items() if column == config.group_by]
-    return names[0] if names else config.group_by or ""
+    names = (name for name, column in config.columns.named.items() if column == config.group_by)
+    return next(names, config.group_by or "")
 
 
 def _locate(row: table_files.Row, number: int, source: table_files.TableFile, root: str) -> ImageRef:
@@ -422,10 +421,9 @@ def _parse_list(row: table_files.Row, name: str) -> list[Any]:
 
 def _parse_box_labels(value: Any) -> tuple[Any, ...]:
     """Returns the classes in a cell `box_label`: numbers, or names that get numbers once all are known."""
-    try:
+    labels = [value]
+    with contextlib.suppress(DataError):
         labels = _parse_list({"box_label": value}, "box_label")
-    except DataError:
-        labels = [value]
     if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
         raise DataError(f"'box_label' must be whole numbers or names, got {_show_cell(value)}.")
     return tuple(labels)

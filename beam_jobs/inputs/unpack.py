@@ -15,19 +15,16 @@ from tfpipe.storage import file_io
 _READ_BYTES = 1 << 20
 
 
-def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
-    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have."""
-    for _, data in _read(listing, location, None):
-        out.write(data)
+def unpack(listing: Listing, location: str, out: IO[bytes], spans: Collection[tuple[int, int]] | None = None) -> None:
+    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have.
 
-
-def unpack_spans(listing: Listing, location: str, spans: Collection[tuple[int, int]], out: IO[bytes]) -> None:
-    """Writes some offsets and sizes of the unpacked form, as a sparse file."""
-    last, _ = max(spans)
-    for offset, data in _read(listing, location, dict(spans)):
-        out.seek(offset)
+    With `spans` only these offsets and sizes are written, as a sparse file.
+    """
+    for offset, data in _read(listing, location, None if spans is None else dict(spans)):
+        if spans is not None:
+            out.seek(offset)
         out.write(data)
-        if offset == last:
+        if spans is not None and offset == max(spans)[0]:
             break
 
 

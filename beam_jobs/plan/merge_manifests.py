@@ -8,6 +8,7 @@ Records that another program wrote get the features that tfpipe writes for the i
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
@@ -104,8 +105,10 @@ def merge_manifests(
     datasets: Mapping[str, Manifest], changes: Mapping[str, Any], dropped: Sequence[str] = ()
 ) -> MergedDatasets:
     """Merges manifests, applies the changes of the image form, and leaves features out."""
-    _check_dropped(list(datasets.values()), dropped)
-    dropped = _add_sizes(list(datasets.values()), dropped)
+    _check_dropped(datasets.values(), dropped)
+    tensors = [spec for manifest in datasets.values() for spec in manifest.schema.tensors if spec.name in dropped]
+    sizes = [spec.tensor.sizes for spec in tensors if spec.tensor is not None and spec.tensor.sizes is not None]
+    dropped = tuple(dict.fromkeys((*dropped, *sizes)))  # the sizes of tensors go with them
     manifests = [_take_over(manifest, dropped) for manifest in datasets.values()]
     schema = _merge_schemas(manifests)
     label_names = _merge_labels(manifests)
@@ -122,17 +125,15 @@ def merge_manifests(
     noticed = sum_counts(manifest.noticed for manifest in manifests)
     if is_reformed:  # everything else is noticed again, in the images as they are then
         noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
+    sources = map(_make_source, datasets.values(), repeat(old_form), labels)
     inputs = InputDatasets(
-        sources={
-            key: _make_source(manifest, old_form, new_labels)
-            for (key, manifest), new_labels in zip(datasets.items(), labels, strict=True)
-        },
+        sources=dict(zip(datasets, sources, strict=True)),
         image=image,
         reformed=is_reformed,
         changed=sum_counts(manifest.changed for manifest in manifests),
         noticed=noticed,
         seekable=any(split.seekable_jpegs for manifest in manifests for split in manifest.splits.values()),
-        dropped=tuple(dropped),
+        dropped=dropped,
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
     class_counts = _sum_class_counts(manifests, labels, len(label_names))
@@ -152,7 +153,7 @@ def _make_source(manifest: Manifest, form: ImageForm, labels: tuple[int, ...]) -
     )
 
 
-def _check_dropped(manifests: Sequence[Manifest], dropped: Collection[str]) -> None:
+def _check_dropped(manifests: Collection[Manifest], dropped: Collection[str]) -> None:
     """Checks that each feature to leave out exists, and that a dataset can do without it."""
     optional = sorted({name for manifest in manifests for name in _list_optional(manifest)})
     listed = ", ".join(optional) or "none here"
@@ -172,13 +173,6 @@ def _list_optional(manifest: Manifest) -> list[str]:
         written -= {IMAGE_ENCODED, CLASS_LABEL} - {foreign.image_key, foreign.label_key}
     needed = {*manifest.image_keys, manifest.label_key, *written}
     return [name for name in manifest.schema.names if name not in needed]
-
-
-def _add_sizes(manifests: Sequence[Manifest], dropped: Collection[str]) -> tuple[str, ...]:
-    """Returns the features to leave out together with those that hold the sizes of their tensors."""
-    tensors = [spec for manifest in manifests for spec in manifest.schema.tensors if spec.name in dropped]
-    sizes = [spec.tensor.sizes for spec in tensors if spec.tensor is not None and spec.tensor.sizes is not None]
-    return tuple(dict.fromkeys((*dropped, *sizes)))
 
 
 def _take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
@@ -237,17 +231,14 @@ def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
         for has, lacks in ((first, other), (other, first)):
             for name in has.schema.names:
                 if name not in lacks.schema:
+                    advice = " Leave it out with `drop_features`." if name in _list_optional(has) else ""
                     raise DataError(
                         f"Every dataset must have the same features, but {lacks.directory} has no {name!r}, which "
-                        f"{has.directory} has.{_advise_dropping(has, name)}"
+                        f"{has.directory} has.{advice}"
                     )
         for spec in other.schema.features:
             specs[spec.name] = _merge_specs(specs[spec.name], spec, first.directory, other.directory)
     return Schema(tuple(specs.values()))
-
-
-def _advise_dropping(manifest: Manifest, name: str) -> str:
-    return " Leave it out with `drop_features`." if name in _list_optional(manifest) else ""
 
 
 def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, second_directory: str) -> FeatureSpec:

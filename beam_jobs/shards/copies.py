@@ -53,10 +53,11 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
     chosen = np.flatnonzero(candidates)
-    if listing.datasets is not None:
-        identities = sorted(_map_batches(_identify_batch, listing, chosen.tolist(), readers, listing.datasets))
+    if listing.datasets is None:
+        found = _hash_files(listing, chosen, readers)
     else:
-        identities = sorted(_hash_files(listing, chosen, readers))
+        found = _map_batches(_identify_batch, listing, chosen.tolist(), readers, listing.datasets)
+    identities = sorted(found)
     rows = np.array([index for index, _, _ in identities], np.int64)
     digests = np.frombuffer(b"".join(sha256 for _, sha256, _ in identities), np.uint8).reshape(-1, DIGEST_BYTES)
     groups = equal_rows(np.concatenate([known, digests]))
@@ -70,8 +71,8 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
 
     copies, left_out = np.zeros(len(images), bool), Counter[tuple[str | None, int]]()
     for group in groups:
-        found = sorted((k - len(known) for k in group if k >= len(known)), key=rank)
-        for k in found[1:] if len(found) == len(group) else found:
+        ranked = sorted((k - len(known) for k in group if k >= len(known)), key=rank)
+        for k in ranked[1:] if len(ranked) == len(group) else ranked:
             copies[rows[k]] = True
             left_out[of_split[k], identities[k][2]] += 1
     return copies, left_out
