@@ -224,9 +224,10 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
     ):
         table, found = _open_table(opened, location, columns)
         num_columns = 2 if found.mask else 1
-        is_sound = table.metadata.num_rows <= file_io.get_size(path)
-        for number in range(table.num_row_groups) if is_sound else ():
-            cells = _list_group(table.metadata.row_group(number), number, location, found)
+        groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+        is_sound = sum(group.num_rows for group in groups) <= file_io.get_size(path)
+        for number, group in enumerate(groups if is_sound else ()):
+            cells = _list_group(group, number, location, found)
             of_cells, positions = np.full((len(cells), 2), -1, np.int64), list(range(len(cells)))
             for position, data in _read_members(table, found, cells, positions, path, max_bytes) if cells else ():
                 if not isinstance(data, UnreadableError):
