@@ -214,9 +214,20 @@ def test_what_a_function_must_return(small_dataset: Path, functions: dict[str, A
     assert refusal(ConfigError, NumpyBatches(small_dataset, "train", CONFIG, **functions).read, 0).startswith(message)
 
 
+READERS: tuple[Any, ...] = (NumpyBatches, JaxBatches, KerasBatches, GrainBatches, TorchBatches)
+
+
+@pytest.mark.parametrize("name", ["transform", "batch_transform"])
+def test_what_is_no_function_is_refused(small_dataset: Path, name: str) -> None:
+    for open_reader in READERS:
+        assert refusal(ConfigError, open_reader, small_dataset, "train", CONFIG, **{name: 3}) == (
+            f"`{name}` must be a function, got 3."
+        )
+
+
 def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
     config = PipelineConfig(batch_size=4, image_dtype="float32")
-    for open_reader in (NumpyBatches, JaxBatches, KerasBatches, GrainBatches, TorchBatches):
+    for open_reader in READERS:
         assert refusal(ConfigError, open_reader, small_dataset, "train", config, transform=draw) == (
             "`transform` returns images of its own dtype, so `image_dtype` float32 cannot be had. Leave it out."
         )

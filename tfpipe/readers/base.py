@@ -44,6 +44,7 @@ BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 def seed_transform(transform: ImageTransform | None) -> Transform | None:
     """Returns the transform as the engine calls it: with the record's seed, whatever the thread, host or resume."""
+    check_function("transform", transform)
     return None if transform is None else partial(_call_seeded, transform)
 
 
@@ -227,7 +228,6 @@ def open_data(data: Data, split: str, config: PipelineConfig, host: Host, transf
                 f"`{name}` {value!r} is for the TensorFlow pipeline only: here records are read one by one, in exact "
                 "order. Leave it out."
             )
-    check_function("transform", transform)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     opened: Manifest | Mixture = load_if_path(data, Manifest, Mixture)

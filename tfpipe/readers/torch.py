@@ -28,7 +28,7 @@ from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.base import Batches, BatchTransform, Data, Finish, Resumable, locate, open_data
-from tfpipe.system.arguments import check_has
+from tfpipe.system.arguments import check_function, check_has
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -94,6 +94,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
     ) -> None:
         super().__init__()
         config = choose_config(config, changes)
+        check_function("transform", transform)
         self._transform = None if transform is None else partial(_call_seeded, transform)
         self._batch_transform = batch_transform
         self._data: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
