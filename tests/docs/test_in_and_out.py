@@ -33,7 +33,7 @@ TESTS = {
         "test_every_kind.py::test_an_export_comes_back",
     ],
     "Parquet files of Hugging Face's `datasets`, one, a folder or a pattern": [
-        "beam_jobs/inputs/test_parquet_rows.py::test_a_folder_of_the_hub_gives_splits_classes_and_texts",
+        "beam_jobs/inputs/test_parquet_rows.py::test_records_hold_the_bytes_the_class_and_the_text",
         "beam_jobs/inputs/test_parquet_rows.py::test_one_file_or_a_pattern_is_an_input_too",
         "beam_jobs/inputs/test_parquet_rows.py::test_records_hold_the_bytes_the_class_and_the_text",
         "beam_jobs/inputs/test_parquet_rows.py::test_masks_of_parquet_files_are_stored_with_their_images",
@@ -66,7 +66,9 @@ TESTS = {
         "beam_jobs/inputs/annotations/test_voc.py::test_the_layout_of_voc_gives_boxes_classes_and_splits",
         "beam_jobs/inputs/annotations/test_voc.py::test_masks_are_stored_if_all_images_have_one",
     ],
-    "TFRecords of another program": ["integrity/foreign/test_index.py::test_counts_places_labels_and_forms"],
+    "TFRecords of another program": [
+        "integrity/foreign/test_index.py::test_counts_places_labels_and_forms_and_records_at_random"
+    ],
     "TFRecords, as a dataset of tfpipe": ["beam_jobs/test_foreign.py::test_features_of_every_kind"],
     "TFRecords that are compressed": [
         "integrity/foreign/test_index_pipeline.py::test_compressed_files_are_read_in_throughput_order"

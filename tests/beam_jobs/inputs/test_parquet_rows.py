@@ -60,6 +60,15 @@ def test_a_folder_of_the_hub_gives_splits_classes_and_texts(tmp_path: Path) -> N
     assert sizes[1] == sizes[2] >= (len(JPEGS[0]) + len(JPEGS[1])) // 2  # the mean of a row group with its headers
 
 
+def test_records_hold_the_bytes_the_class_and_the_text(tmp_path: Path) -> None:
+    manifest = make_dataset(write_hub_folder(tmp_path / "birds"), tmp_path / "out")
+    records = sorted(read_records(tmp_path / "out"), key=lambda record: record["n"][0])
+    assert [record["image/encoded"][0] for record in records] == JPEGS[:3]
+    assert [record["image/class/text"] for record in records] == [[b"owl"], [b"cat"], [b"owl"]]
+    assert [record["text"] for record in records] == [[b"text 0"], [b"text 1"], [b"text 2"]]
+    assert {name: split.records for name, split in manifest.splits.items()} == {"train": 3, "test": 1}
+
+
 def test_one_file_or_a_pattern_is_an_input_too(tmp_path: Path) -> None:
     folder = write_hub_folder(tmp_path / "birds") / "data"
     one = list_source(folder / "train-00000-of-00001.parquet")
