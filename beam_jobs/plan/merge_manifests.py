@@ -35,14 +35,6 @@ class SourceDataset:
     foreign: Foreign | None = None  # whose `root` is not used
     columns: tuple[tuple[str, str], ...] = ()  # the address of the dataset with its layer, and the name
 
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
-        """Builds the dataset from the JSON values of `dataclasses.asdict`."""
-        foreign = fields["foreign"] and Foreign(**fields["foreign"])
-        foreign = foreign and replace(foreign, more_images=tuple(foreign.more_images))
-        columns = tuple((address, name) for address, name in fields["columns"])
-        return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign, "columns": columns})
-
 
 @dataclass(frozen=True, slots=True)
 class InputDatasets:
@@ -55,12 +47,6 @@ class InputDatasets:
     noticed: dict[str, int]  # properties that are still valid, summed
     seekable: bool = False  # whether a manifest counts seekable JPEGs, so that each is looked at
     dropped: tuple[str, ...] = ()  # features
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
-        """Builds the datasets from the JSON values of `dataclasses.asdict`."""
-        sources = {name: SourceDataset.from_json(source) for name, source in fields["sources"].items()}
-        return cls(**{**fields, "sources": sources, "dropped": tuple(fields["dropped"])})
 
     def locate(self, file: str) -> tuple[SourceDataset, str]:
         """Returns the dataset of a record's location, and the name of the shard in it."""

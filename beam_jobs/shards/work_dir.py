@@ -32,6 +32,7 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.json_reader import read
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
@@ -105,7 +106,7 @@ class PlanHeader:
             fields["inputs"] = tuple(fields["inputs"])
             fields["columns"] = TableColumns(**fields["columns"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
-            fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
+            fields["records"] = fields["records"] and read(fields["records"], InputDatasets)
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error

@@ -47,7 +47,7 @@ def link_copies(manifest: Manifest, copies: int, output: Path) -> None:
         name = file_names.shard_name("train", len(shards), len(info.shards) * copies)
         for get_name in (str, file_names.index_name, file_names.facts_name):
             os.link(source / get_name(shard.file), output / get_name(name))
-        shards.append(replace(shard, file=name))
+        shards.append(shard._replace(file=name))
     counts = {"formats": {name: count * copies for name, count in info.formats.items()}}
     whole = replace(info, shards=tuple(shards), class_counts=tuple(n * copies for n in info.class_counts), **counts)
     (output / file_names.MANIFEST).write_text(manifest_json.dumps(replace(manifest, splits={"train": whole})))

@@ -100,7 +100,7 @@ def test_seekable_jpegs_are_counted_where_there_are_some():
         ({"seekable": True, "seekable_jpegs": 7}, "seekable_jpegs must be a whole number of at least 0 and at most 6"),
         ({"seekable": True, "seekable_jpegs": 5}, "seekable must be true if all 6 JPEGs are seekable, else false; 5 "),
         ({"seekable": False, "seekable_jpegs": 6}, "seekable must be true if all 6 JPEGs are seekable, else false; 6"),
-        ({"seekable_jpegs": 6}, "seekable is missing."),
+        ({"seekable_jpegs": 6}, "seekable must be true if all 6 JPEGs are seekable, else false; 6 are, got None"),
     ],
     ids=str,
 )
@@ -142,7 +142,7 @@ SHARD = "splits.train.shards[1]"
         ("image", {"a": [1]}, "m.json: image.a must be text, a number, true, false or null, got [1]."),
         ("image", {"a": 10**30}, "m.json: image.a must be text, a number, true, false or null"),
         ("duplicates", [], "m.json: duplicates must be an object, got []."),
-        ("schema", {"features": [{}]}, "m.json: schema.features[0].shape is missing."),
+        ("schema", {"features": [{}]}, "m.json: schema.features[0].name is missing."),
         ("splits", [], "m.json: splits must be an object, got []."),
         ("splits", {"../x": {}}, "m.json: splits.['../x']: A split's name must be letters"),
         ("splits.train.formats", {"JPEG": 6}, "m.json: splits.train.formats must be counts that sum to the 7 records"),

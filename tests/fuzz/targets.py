@@ -20,7 +20,8 @@ from tfpipe.format.catalog import Entry, decode_catalog
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.json_reader import parse_json, read
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Gap
@@ -138,25 +139,21 @@ def _schema(data: bytes) -> None:
 
 
 def _form(data: bytes) -> None:
-    root = parse_json(_text(data), "f.json")
-    assert 1 <= ImageForm.recorded({key: node.scalar() for key, node in root.items()}).quality <= 100
+    root = read(parse_json(_text(data), "f.json"), dict[str, object])
+    assert 1 <= ImageForm.recorded(root).quality <= 100
 
 
 def _json(data: bytes) -> None:
     waiting = [parse_json(_text(data), "j.json")]
     while waiting:
         node = waiting.pop()
-        for read in (node.text, node.count, node.number, node.scalar, node.counts):
+        for kind in (str, int, float, object, dict[str, int], list[str], Schema, Manifest):
             try:
-                value = read()
+                value = read(node, kind, "j.json")
                 assert not isinstance(value, float) or math.isfinite(value)
             except FormatError as error:
                 assert len(str(error)) < 4000
-        for below in (Node.elements, Node.items):
-            try:
-                waiting += [one[1] if isinstance(one, tuple) else one for one in below(node)]
-            except FormatError:
-                continue
+        waiting += node if isinstance(node, list) else node.values() if isinstance(node, dict) else ()
 
 
 def _tfds(data: bytes) -> None:

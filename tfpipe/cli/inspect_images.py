@@ -35,7 +35,7 @@ def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> 
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
     several = [info.images_per_record for name, info in manifest.splits.items() if name in splits]
-    columns = min(max((counts.largest for counts in several if counts is not None), default=0), MAX_IMAGES_SHOWN)
+    columns = min(max((counts.max for counts in several if counts is not None), default=0), MAX_IMAGES_SHOWN)
     if columns and count * columns > MAX_TILES:
         most = MAX_TILES // columns
         raise ConfigError(f"--show must be from 1 to {most} records of up to {columns} images, got {count}.")

@@ -419,9 +419,9 @@ class BatchMaker(Maker):
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
-        if self.plan.config.training and self.plan.num_images is not None and chosen < most.largest:
+        if self.plan.config.training and self.plan.num_images is not None and chosen < most.max:
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
-            places = crops.choose_images(seeds, column.counts, chosen, most.largest)
+            places = crops.choose_images(seeds, column.counts, chosen, most.max)
         images = (column.firsts[:, None] + places).reshape(-1)
         return column.choose(images, np.full(len(column.counts), chosen)), places
 

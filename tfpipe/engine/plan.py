@@ -87,7 +87,7 @@ class BatchPlan:
         counts, chosen = self.source.per_record, self.config.images
         if counts is None or chosen == "first":
             return None
-        return counts.smallest if chosen == "all" else chosen
+        return counts.min if chosen == "all" else chosen
 
     @property
     def decoded_size(self) -> tuple[int, int]:
@@ -233,13 +233,13 @@ def _check_images(plan: BatchPlan) -> None:
         if isinstance(chosen, int):
             raise ConfigError(f"`images` {chosen} needs records with several images, and {name} has none such.")
         return
-    advice = f"Use first, or a number up to {min(counts.smallest, MAX_IMAGES)}."
-    if chosen == "all" and counts.smallest != counts.largest:
+    advice = f"Use first, or a number up to {min(counts.min, MAX_IMAGES)}."
+    if chosen == "all" and counts.min != counts.max:
         raise ConfigError(
-            f"`images` all needs the same number of images in every record, and {name} has {counts.smallest} to "
-            f"{counts.largest}. {advice}"
+            f"`images` all needs the same number of images in every record, and {name} has {counts.min} to "
+            f"{counts.max}. {advice}"
         )
-    if (plan.num_images or 0) > min(counts.smallest, MAX_IMAGES):
+    if (plan.num_images or 0) > min(counts.min, MAX_IMAGES):
         raise ConfigError(
             f"`images` {chosen} must give at most {MAX_IMAGES} images, and no more than each record of {name} has, "
             f"got {plan.num_images}. {advice}"

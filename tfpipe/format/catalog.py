@@ -6,18 +6,18 @@ line of JSON comes first, then the hidden records, compressed.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import CATALOG, COLUMNS_DIR, LAYERS_DIR, is_column_name
-from tfpipe.format.json_reader import Node
+from tfpipe.format.json_reader import Rule, join, matching, read, refuse, wrong
 from tfpipe.format.view import (
     VIEW_SUFFIX,
     VIEWS_DIR,
@@ -35,7 +35,7 @@ Kind = Literal["append", "delete", "column", "view"]
 MAX_CATALOG_BYTES = 1 << 32
 
 _MAGIC = "tfpipe catalog 1"
-_JOB = re.compile(r"[0-9a-f]{64}")
+_JOB = matching(r"[0-9a-f]{64}", "a SHA-256 in hexadecimal digits")
 _JOB_DIGITS = 12  # in the name of a file or folder
 _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
 
@@ -45,7 +45,7 @@ class Entry:
     """One change of a dataset."""
 
     kind: Kind
-    job: str  # the SHA-256 of all that was asked for, by which a repetition is recognized
+    job: Annotated[str, _JOB]  # the SHA-256 of all that was asked for, by which a repetition is recognized
     number: int = 0  # of the layer made, from 2; of that whose records a column is for, from 1; 0 for a view
     name: str = ""  # of a column or view
     below: Mapping[str, str] = field(default_factory=dict)  # the `stored_fingerprint` of each split below
@@ -102,14 +102,8 @@ class Catalog:
                 packed = [zlib.compress(one.astype(kind).tobytes()) for one, kind in zip(arrays, _DTYPES, strict=True)]
                 hidden[split] = {"records": records.records, "packed_bytes": [len(block) for block in packed]}
                 blocks += packed
-            facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
-            facts |= {name: dict(getattr(entry, name)) for name in _BY_SPLIT}
-            lines.append(facts | {"hidden": hidden})
+            lines.append(asdict(replace(entry, hidden={})) | {"hidden": hidden})
         return encode_headed(_MAGIC, {"entries": lines}, blocks)
-
-
-_FACTS = ("kind", "job", "number", "name")
-_BY_SPLIT = ("below", "made", "records")
 
 
 def get_path(kind: Kind, name: str, job: str) -> str:
@@ -118,57 +112,51 @@ def get_path(kind: Kind, name: str, job: str) -> str:
     return f"{folder}/{name}-{job[:_JOB_DIGITS]}{VIEW_SUFFIX if kind == 'view' else ''}"
 
 
+@dataclass
+class _HiddenHeader:
+    records: int
+    packed_bytes: Annotated[list[int], Rule("a list of 3 sizes", lambda sizes: len(sizes) == 3)]
+
+
+@dataclass
+class _Header:
+    entries: list[dict[str, Any]]
+
+
 def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
     """Reads what `Catalog.encode` wrote; an entry must fit `count` of the splits before hidden records take memory."""
-    node, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
-    entries, at, layers = list[Entry](), 0, 1
-    for one in node.field("entries").elements():
-        entry = _decode_entry(one)
-        is_layer = entry.kind in ("append", "delete")
+    document, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
+    entries, start, layers = list[Entry](), 0, 1
+    for i, header in enumerate(read(document, _Header, where).entries):
+        at = f"entries[{i}]"
+        entry = read(header | {"hidden": {}}, Entry, where, at)
+        if not {"column": is_column_name, "view": is_view_name}.get(entry.kind, "".__eq__)(entry.name):
+            must = f"the name of a {entry.kind}" if entry.kind in ("column", "view") else "empty for a layer"
+            raise wrong(where, f"{at}.name", must, entry.name)
         lowest, highest = {"column": (1, layers), "view": (0, 0)}.get(entry.kind, (layers + 1, layers + 1))
-        one.field("number").count(lowest, highest)
-        layers += is_layer
+        if not lowest <= entry.number <= highest:
+            must = f"a whole number of at least {lowest} and at most {highest}"
+            raise wrong(where, f"{at}.number", must, entry.number)
+        layers += entry.kind in ("append", "delete")
         hidden = dict[str, Hidden]()
         if entry.kind == "delete":
-            hidden, at = _decode_hidden(one.field("hidden"), body, at, where, count(Catalog(tuple(entries))))
+            most = count(Catalog(tuple(entries)))
+            for name, split in read(header.get("hidden"), dict[str, _HiddenHeader], where, f"{at}.hidden").items():
+                check_records(split.records, where, name, most, "Copy it again from the dataset.")
+                ends = list(accumulate(split.packed_bytes, initial=start))
+                try:
+                    hidden[name] = _decode_hidden(split.records, [body[a:b] for a, b in pairwise(ends)])
+                except (ValueError, zlib.error) as error:
+                    raise refuse(where, join(f"{at}.hidden", name), f"it is damaged: {error}.") from None
+                start = ends[-1]
         entries.append(replace(entry, hidden=hidden))
     return Catalog(tuple(entries))
 
 
-def _decode_entry(node: Node) -> Entry:
-    kind: Kind = node.field("kind").choice(get_args(Kind))
-    name, job = node.field("name").text(), node.field("job").text()
-    fits = {"column": is_column_name, "view": is_view_name}.get(kind, "".__eq__)
-    if not fits(name):
-        raise node.field("name").error(f"the name of a {kind}" if kind in ("column", "view") else "empty for a layer")
-    if not _JOB.fullmatch(job):
-        raise node.field("job").error("a SHA-256 in hexadecimal digits")
-    return Entry(
-        kind,
-        job,
-        node.field("number").count(),
-        name,
-        node.field("below").mapping(Node.text),
-        node.field("made").mapping(Node.text),
-        node.field("records").counts(),
+def _decode_hidden(records: int, blocks: Sequence[bytes]) -> Hidden:
+    """Returns hidden records. Raises ValueError or zlib.error if their blocks are damaged."""
+    numbers, labels, sizes = (
+        np.frombuffer(inflate(block, records * np.dtype(kind).itemsize), kind)
+        for block, kind in zip(blocks, _DTYPES, strict=True)
     )
-
-
-def _decode_hidden(
-    node: Node, body: bytes, at: int, where: str, most: Mapping[str, int]
-) -> tuple[dict[str, Hidden], int]:
-    """Returns the hidden records of an entry, whose blocks begin at a byte, and where those of the next one begin."""
-    splits = {}
-    for name, split in node.items():
-        records = check_records(split, "records", where, name, most, "Copy it again from the dataset.")
-        arrays = []
-        for size, kind in zip(split.field("packed_bytes").elements(), _DTYPES, strict=False):
-            block, at = body[at : at + size.count()], at + size.count()
-            try:
-                arrays.append(np.frombuffer(inflate(block, records * np.dtype(kind).itemsize), kind))
-            except (ValueError, zlib.error) as error:
-                raise split.refuse(f"it is damaged: {error}.") from None
-        if len(arrays) != len(_DTYPES):
-            raise split.field("packed_bytes").error(f"a list of {len(_DTYPES)} sizes")
-        splits[name] = Hidden(np.cumsum(arrays[0]), arrays[1].astype(np.int32), arrays[2].astype(np.int64))
-    return splits, at
+    return Hidden(np.cumsum(numbers), labels.astype(np.int32), sizes.astype(np.int64))

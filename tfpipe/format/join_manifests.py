@@ -94,7 +94,7 @@ def _join_splits(name: str, parts: Sequence[Manifest], folders: Sequence[str], n
     found = [(part.splits[name], folder) for part, folder in zip(parts, folders, strict=True) if name in part.splits]
     infos = [info for info, _ in found]
     shards = [
-        replace(shard, file=f"{folder}/{shard.file}" if folder else shard.file)
+        shard._replace(file=f"{folder}/{shard.file}" if folder else shard.file)
         for info, folder in found
         for shard in info.shards
     ]

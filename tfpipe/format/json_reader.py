@@ -5,14 +5,13 @@ import math
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tfpipe.errors import FormatError
 from tfpipe.system.budget import DOCUMENT, OverBudget
-
-Value = TypeVar("Value")
-Word = TypeVar("Word", bound=str)
 
 MAX_COUNT = 2**63 - 1
 MAX_PARTS = DOCUMENT.items
@@ -25,145 +24,122 @@ _MAX_PATH = 200  # the most characters of a path that a message shows
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-class Node:
-    """A JSON value and its path. Each method raises `FormatError` if the value does not have the kind it reads.
+class Rule(NamedTuple):
+    """A rule for the values of a field, which stands in its type: `Annotated[int, whole(1, 9)]`."""
 
-    The path is put together for a message only: a manifest may have a million values.
+    must: str  # what a value must be, for a message
+    holds: Callable[[Any], bool]
+
+
+def whole(low: int, high: int = MAX_COUNT) -> Rule:
+    """Returns the rule for a whole number within bounds. `true` does not count as a number."""
+    above = f" and at most {high}" if high < MAX_COUNT or low < 0 else ""
+    return Rule(f"a whole number of at least {low}{above}", lambda value: type(value) is int and low <= value <= high)
+
+
+def matching(pattern: str, must: str) -> Rule:
+    """Returns the rule for text that a pattern describes."""
+    compiled = re.compile(pattern)
+    return Rule(must, lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None)
+
+
+def at_most(length: int, what: str) -> Rule:
+    """Returns the rule for a list of at most some values."""
+    return Rule(f"a list of at most {length} {what}", lambda values: len(values) <= length)
+
+
+def is_number(value: object) -> bool:
+    """Returns whether a value is a finite number."""
+    return (type(value) is int and abs(value) <= MAX_COUNT) or (type(value) is float and math.isfinite(value))
+
+
+_RULES: dict[Any, tuple[Rule, ...]] = {
+    str: (
+        Rule("text", lambda value: isinstance(value, str)),
+        Rule(f"text of at most {MAX_TEXT:,} characters", lambda value: len(value) <= MAX_TEXT),
+    ),
+    int: (whole(0),),
+    float: (Rule("a number of at least 0", lambda value: is_number(value) and value >= 0),),
+    bool: (Rule("true or false", lambda value: isinstance(value, bool)),),
+    object: (
+        Rule(
+            "text, a number, true, false or null",
+            lambda value: value is None or isinstance(value, str | bool) or is_number(value),
+        ),
+    ),
+    Any: (),
+}
+"""The rules of types without any of their own: an `int` is a count, and an `object` a single value."""
+
+
+def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
+    """Returns a JSON value as a type: a dataclass, a list, an object, or a single value that keeps the type's rules.
+
+    Unknown fields are ignored, and so are those that a dataclass does not compare: they are not part of a document.
+    Only the fields that it names in `optional` may be missing. Raises `FormatError` with the path of what is not
+    valid in the document `where`.
     """
-
-    __slots__ = ("_at", "value", "where")
-
-    def __init__(self, value: object, at: "str | tuple[Node, str | int]" = "", where: str = "") -> None:
-        self.value, self.where = value, where  # `where` is the name of the document
-        self._at = at  # its path, or the value that holds it and its key there
-
-    @property
-    def path(self) -> str:
-        """The path, such as `splits.train.shards[3]`; empty for the whole document."""
-        keys, node = list[str | int](), self
-        while not isinstance(at := node._at, str):
-            node, key = at
-            keys.append(key)
-        path = at
-        for key in reversed(keys):
-            if isinstance(key, int):
-                path += f"[{key}]"
-            else:
-                name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
-                path = f"{path}.{name}" if path else name
-        return path
-
-    def error(self, must: str) -> FormatError:
-        """Returns an error whose sentence is "<place> must be <must>, got <value>."."""
-        path = _shorten(self.path) or "the document"
-        return FormatError(f"{self._prefix()}{path} must be {must}, got {_show(self.value)}.")
-
-    def refuse(self, reason: object) -> FormatError:
-        """Returns an error for a value that another check refused. `reason` is a whole sentence."""
-        return FormatError(f"{self._prefix()}{_shorten(self.path)}: {reason}")
-
-    def field(self, key: str) -> "Node":
-        """Returns the value of a key that must exist."""
-        fields = self.value
-        if not isinstance(fields, dict):
-            raise self.error("an object")
-        if key not in fields:
-            raise FormatError(f"{self._prefix()}{_shorten(Node(None, (self, key)).path)} is missing.")
-        return Node(fields[key], (self, key), self.where)
-
-    def get(self, key: str) -> "Node | None":
-        """Returns the value of a key that need not exist; None without it."""
-        return dict(self.items()).get(key)
-
-    def get_or(self, key: str, default: object) -> "Node":
-        """Returns the value of a key, or a default without it."""
-        found = self.get(key)
-        return Node(default, (self, key), self.where) if found is None else found
-
-    def items(self) -> Iterator[tuple[str, "Node"]]:
-        """Yields every key with its value."""
-        if not isinstance(self.value, dict):
-            raise self.error("an object")
-        for key, value in self.value.items():
-            if len(key) > MAX_TEXT:
-                raise self.error(f"an object whose keys have at most {MAX_TEXT:,} characters")
-            yield key, Node(value, (self, key), self.where)
-
-    def values(self) -> list[object]:
-        """Returns the values of a list without nodes of their own."""
-        if not isinstance(self.value, list):
-            raise self.error("a list")
-        return self.value
-
-    def element(self, i: int) -> "Node":
-        """Returns a value of a list."""
-        return Node(self.values()[i], (self, i), self.where)
-
-    def elements(self) -> list["Node"]:
-        """Returns the values of a list."""
-        return [Node(value, (self, i), self.where) for i, value in enumerate(self.values())]
-
-    def text(self) -> str:
-        """Returns a string that is short enough to be shown and to be a name."""
-        if not isinstance(self.value, str):
-            raise self.error("text")
-        if len(self.value) > MAX_TEXT:
-            raise self.error(f"text of at most {MAX_TEXT:,} characters")
-        return self.value
-
-    def count(self, minimum: int = 0, maximum: int = MAX_COUNT) -> int:
-        """Returns a whole number within bounds. `true` does not count as a number."""
-        value = self.value
-        if type(value) is not int or not minimum <= value <= maximum:
-            above = f" and at most {maximum}" if maximum < MAX_COUNT or minimum < 0 else ""
-            raise self.error(f"a whole number of at least {minimum}{above}")
+    origin, args = get_origin(kind), get_args(kind)
+    if kind in _RULES:
+        return _follow(_RULES[kind], value, where, path)
+    if origin is Annotated:
+        return _follow(args[1:], value if args[0] in _RULES else read(value, args[0], where, path), where, path)
+    if origin in (Union, UnionType):
+        return None if value is None else read(value, args[0], where, path)
+    if origin is Literal:
+        if not any(value == word for word in args):
+            raise wrong(where, path, f"one of {', '.join(map(repr if '' in args else str, args))}", value)
         return value
-
-    def number(self) -> float:
-        """Returns a finite number of at least 0."""
-        value = self.value
-        if type(value) is int and 0 <= value <= MAX_COUNT:
-            return float(value)
-        if type(value) is not float or not math.isfinite(value) or value < 0:
-            raise self.error("a number of at least 0")
-        return value
-
-    def scalar(self) -> str | int | float | bool | None:
-        """Returns text, a finite number, true, false or null."""
-        value = self.value
-        if type(value) is int and abs(value) <= MAX_COUNT:
-            return value
-        if type(value) is float and math.isfinite(value):
-            return value
-        if value is None or isinstance(value, str | bool):
-            return value
-        raise self.error("text, a number, true, false or null")
-
-    def counts(self) -> dict[str, int]:
-        """Returns an object whose values are whole numbers of at least 0."""
-        return self.mapping(Node.count)
-
-    def choice(self, words: Sequence[Word]) -> Word:
-        """Returns one of some words."""
-        for word in words:
-            if word == self.value:
-                return word
-        raise self.error(f"one of {', '.join(map(repr if '' in words else str, words))}")
-
-    def mapping(self, read: "Callable[[Node], Value]", key: str = "") -> dict[str, Value]:
-        """Reads each value of an object: this one, or that under a key, which need not exist."""
-        node = self.get(key) if key else self
-        return {} if node is None else {name: read(value) for name, value in node.items()}
-
-    def tuple(self, read: "Callable[[Node], Value]") -> tuple[Value, ...]:
-        """Reads each value of a list."""
-        return tuple(map(read, self.elements()))
-
-    def _prefix(self) -> str:
-        return f"{self.where}: " if self.where else ""
+    if origin in (list, tuple):
+        if not isinstance(value, list):
+            raise wrong(where, path, "a list", value)
+        if hasattr(args[0], "_fields") and (rows := _read_rows(value, args[0])) is not None:
+            return origin(rows)
+        return origin([read(one, args[0], where, f"{path}[{i}]") for i, one in enumerate(value)])
+    if not isinstance(value, dict):
+        raise wrong(where, path, "an object", value)
+    if any(len(key) > MAX_TEXT for key in value):
+        raise wrong(where, path, f"an object whose keys have at most {MAX_TEXT:,} characters", value)
+    if origin in (dict, Mapping):
+        return {key: read(one, args[1], where, join(path, key)) for key, one in value.items()}
+    types, required = _list_fields(kind)
+    if missing := [name for name in required if name not in value]:
+        raise FormatError(f"{where and f'{where}: '}{_shorten(join(path, missing[0]))} is missing.")
+    fields = {name: read(value[name], below, where, join(path, name)) for name, below in types.items() if name in value}
+    try:
+        return kind(**fields)
+    except ValueError as error:  # of the type's own checks
+        raise refuse(where, path, error) from None
 
 
-def parse_json(text: str, where: str) -> Node:
+def _read_rows(values: list[Any], kind: Any) -> list[Any] | None:
+    """Reads objects as named tuples, field by field, because there may be 100,000; None if anything may be wrong."""
+    types, _ = _list_fields(kind)
+    try:
+        columns = [[value[name] for value in values] for name in types]
+    except (LookupError, TypeError):
+        return None
+    rules = [_RULES.get(below) or get_args(below)[1:] for below in types.values()]
+    right = (all(map(rule.holds, column)) for column, every in zip(columns, rules, strict=True) for rule in every)
+    return list(map(kind, *columns)) if all(right) else None
+
+
+def _follow(rules: tuple[Rule, ...], value: Any, where: str, path: str) -> Any:
+    for rule in rules:
+        if not rule.holds(value):
+            raise wrong(where, path, rule.must, value)
+    return value
+
+
+@cache
+def _list_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
+    """Lists the fields of a type that a document has, and those of them that it must have."""
+    beside = {name for name, field in getattr(kind, "__dataclass_fields__", {}).items() if not field.compare}
+    types = {name: below for name, below in get_type_hints(kind, include_extras=True).items() if name not in beside}
+    return types, [name for name in types if name not in getattr(kind, "optional", ())]
+
+
+def parse_json(text: str, where: str) -> Any:
     """Parses one JSON document.
 
     Refused are `NaN` and `Infinity`, a key twice in one object (readers would differ on which value counts), numbers
@@ -174,7 +150,7 @@ def parse_json(text: str, where: str) -> Node:
     except OverBudget:
         raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.") from None
 
-    def refuse(constant: str) -> NoReturn:
+    def refuse_constant(constant: str) -> NoReturn:
         raise FormatError(f"{where}: {constant} is not a number that JSON allows.")
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -185,7 +161,7 @@ def parse_json(text: str, where: str) -> Node:
         return fields
 
     try:
-        return Node(json.loads(text, parse_constant=refuse, object_pairs_hook=unique), "", where)
+        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise FormatError(f"{where} is not JSON: {error}.") from None
     except RecursionError:
@@ -196,8 +172,24 @@ def parse_json(text: str, where: str) -> Node:
         raise FormatError(f"{where} holds a number with too many digits.") from None
 
 
+def wrong(where: str, path: str, must: str, got: object) -> FormatError:
+    """Returns an error whose sentence is "<path> must be <must>, got <value>."."""
+    return FormatError(f"{where and f'{where}: '}{_shorten(path) or 'the document'} must be {must}, got {_show(got)}.")
+
+
+def refuse(where: str, path: str, reason: object) -> FormatError:
+    """Returns an error for a value that another check refused. `reason` is a whole sentence."""
+    return FormatError(f"{where and f'{where}: '}{_shorten(path)}: {reason}")
+
+
+def join(path: str, key: str) -> str:
+    """Returns the path of the value of a key."""
+    name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
+    return f"{path}.{name}" if path else name
+
+
 def _shorten(path: str) -> str:
-    """Cuts the middle out of a long path. One in deeply nested JSON would fill pages."""
+    """Cuts the middle out of a long path."""
     return path if len(path) <= _MAX_PATH else f"{path[: _MAX_PATH // 2]}…{path[-_MAX_PATH // 2 :]}"
 
 

@@ -5,13 +5,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
 from tfpipe.format import file_names
+from tfpipe.format.json_reader import MAX_COUNT, matching, whole
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.view import ViewSplit
@@ -25,15 +26,17 @@ the data, and not for fields that such a reader may ignore."""
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 """The compression of a whole file, by TensorFlow's names; "" for none."""
 
+SHA256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
+"""The rule for a checksum."""
 
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
+
+class ShardInfo(NamedTuple):
     """One file of records."""
 
     file: str  # without a folder, but for `layers/2-1f0c9a77be52/` and foreign ones
     records: int
     bytes: int
-    sha256: str  # 64 lower-case hexadecimal digits
+    sha256: Annotated[str, SHA256]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,8 @@ class ImagesPerRecord:
     """The numbers of images in the records of a split whose records have several."""
 
     total: int  # of all images
-    smallest: int  # of a record
-    largest: int
+    min: Annotated[int, whole(1)]  # of a record
+    max: Annotated[int, whole(1)]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class SplitInfo:
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # records with each class of a list
     unpacked_bytes: int = 0  # of all records, framing included, if each is a gzip member of its own; else 0
     chosen: ViewSplit | None = field(default=None, compare=False, repr=False)  # by a view
+    optional = ("seekable_jpegs", "tensors", "masks", "images_per_record", "label_counts", "unpacked_bytes")
 
     def __repr__(self) -> str:
         facts = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))
@@ -136,9 +140,9 @@ class SplitInfo:
 class Duplicates:
     """The images whose source files are equal byte for byte."""
 
-    within: Mapping[str, int] = field(default_factory=dict)  # those that occur earlier in the same split
-    across: int = 0  # those that occur in another split: a model is tested on what it was trained on
-    dropped: int = 0  # those left out because they occur elsewhere
+    within: Mapping[str, int]  # those that occur earlier in the same split
+    across: int  # those that occur in another split: a model is tested on what it was trained on
+    dropped: int  # those left out because they occur elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +152,10 @@ class Foreign:
     root: str  # what shards' names are relative to: `.` for the manifest's directory, else an absolute path
     image_key: str | None  # None without images; a list has several of a record
     label_key: str | None  # None without labels that can be used; that of floats has no classes
-    label_base: int  # what is stored for class 0: 0 or 1
+    label_base: Annotated[int, whole(0, 1)]  # what is stored for class 0: 0 or 1
     compression: Compression  # of every file
     more_images: tuple[str, ...] = ()  # further features with an image of the record
+    optional = ("more_images",)
 
     @property
     def image_keys(self) -> tuple[str, ...]:
@@ -210,12 +215,12 @@ class Manifest:
     splits: Mapping[str, SplitInfo]
     label_names: tuple[str, ...] = ()
     schema: Schema
-    seed: int = 0
+    seed: Annotated[int, whole(-MAX_COUNT - 1)] = 0
     changed: Mapping[str, int] = field(default_factory=dict)
     noticed: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     quarantined: int = 0
-    duplicates: Duplicates = Duplicates()
+    duplicates: Duplicates = Duplicates({}, 0, 0)
     image: Mapping[str, object] = field(default_factory=dict)
     fingerprint: str = ""
     tool_version: str
@@ -228,6 +233,7 @@ class Manifest:
     withheld: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, compare=False, repr=False)
     parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     version: str = field(default="", compare=False, repr=False)
+    optional = ("foreign", "stands_on")
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {human_count(split.records, 'record')}" for name, split in self.splits.items())

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature, FeatureLike
-from tfpipe.format.json_reader import Node
-from tfpipe.format.tensors.tensor_type import DTYPES, ENCODINGS, TensorType, get_numpy_dtype
+from tfpipe.format.json_reader import read
+from tfpipe.format.tensors.tensor_type import SIZE, TensorType, get_numpy_dtype
 
 IMAGE_ENCODED = "image/encoded"
 IMAGE_FORMAT = "image/format"
@@ -65,21 +65,20 @@ _ARRAY_KINDS: dict[DType, str] = {"bytes": "", "int64": "iub", "float": "fiu"}
 _EMPTY: dict[DType, FeatureLike] = {"bytes": [], "int64": np.empty(0, np.int64), "float": np.empty(0, np.float32)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FeatureSpec:
     """A feature that every record has."""
 
     name: str  # the key in the Example. Readers that nest features nest them at `/`
     dtype: DType  # `float` is float32 on disk
-    shape: tuple[int, ...] | None  # `()` for one value, `(n,)` for n, None for any number, also 0
+    shape: tuple[Annotated[int, SIZE], ...] | None  # `()` for one value, `(n,)` for n, None for any number, also 0
     doc: str = ""  # the meaning of the values, for people
     kind: Kind = "values"  # "text" is UTF-8, "mask" a PNG with the class of each pixel
     tensor: TensorType | None = None  # of the kind "tensor"
     names: tuple[str, ...] = ()  # of the classes that the values are; empty for the class of an image
-    _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    optional = ("kind", "tensor", "names")  # others stay byte for byte
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_numbers", {name: number for number, name in enumerate(self.names)})
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ConfigError(f"A feature's name must be printable text, got {self.name!r}.")
         if (fault := self._find_fault()) is not None:
@@ -118,6 +117,10 @@ class FeatureSpec:
             twice = Counter(self.names).most_common(1)[0][0]
             return f"the names of classes must be different, got {twice!r} twice."
         return None
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
 
     @classmethod
     def make_tensor(cls, name: str, tensor: TensorType, doc: str = "", dtype: DType = "bytes") -> "FeatureSpec":
@@ -266,19 +269,22 @@ class Schema:
     """The features of every record of a dataset."""
 
     features: tuple[FeatureSpec, ...]
-    _by_name: dict[str, FeatureSpec] = field(init=False, repr=False, compare=False)
-    _scalars: dict[str, frozenset[type]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        by_name = {spec.name: spec for spec in self.features}
-        if len(by_name) != len(self.features):
+        if len(self._by_name) != len(self.features):
             twice = Counter(spec.name for spec in self.features).most_common(1)[0][0]
             raise ConfigError(f"A schema must name each feature once, got {twice!r} twice.")
-        object.__setattr__(self, "_by_name", by_name)
-        object.__setattr__(self, "_scalars", {spec.name: _find_scalars(spec) for spec in self.features})
         for spec in self.features:
             if spec.tensor is not None and spec.tensor.sizes is not None:
-                _check_sizes(spec, by_name.get(spec.tensor.sizes))
+                _check_sizes(spec, self._by_name.get(spec.tensor.sizes))
+
+    @cached_property
+    def _by_name(self) -> dict[str, FeatureSpec]:
+        return {spec.name: spec for spec in self.features}
+
+    @cached_property
+    def _scalars(self) -> dict[str, frozenset[type]]:
+        return {spec.name: _find_scalars(spec) for spec in self.features}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -358,14 +364,9 @@ class Schema:
 
     @classmethod
     def from_json(cls, obj: object) -> "Schema":
-        """Inverts `to_json`, from a JSON value or its `Node`. Raises `FormatError` for any other value."""
-        node = obj if isinstance(obj, Node) else Node(obj, "schema")
-        features = node.field("features")
-        specs = tuple(_spec_from_json(spec) for spec in features.elements())
-        try:
-            return cls(specs)
-        except ConfigError as error:
-            raise features.refuse(error) from None
+        """Inverts `to_json`. Raises `FormatError` for any other value."""
+        schema: Schema = read(obj, cls, "", "schema")
+        return schema
 
 
 def find_tensors(schema: Schema, features: Mapping[str, Any]) -> Iterator[tuple[FeatureSpec, NDArray[Any]]]:
@@ -416,48 +417,15 @@ def _describe_bytes(error: UnicodeDecodeError) -> str:
 
 
 def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "name": spec.name,
-        "dtype": spec.dtype,
-        "shape": None if spec.shape is None else list(spec.shape),
-        "doc": spec.doc,
-    }
+    shape = None if spec.shape is None else list(spec.shape)
+    fields: dict[str, object] = {"name": spec.name, "dtype": spec.dtype, "shape": shape, "doc": spec.doc}
     if spec.kind != "values":  # others stay byte for byte
         fields["kind"] = spec.kind
     if spec.tensor is not None:
+        sizes = {} if spec.tensor.sizes is None else {"sizes": spec.tensor.sizes}
         tensor = {"dtype": spec.tensor.dtype, "shape": list(spec.tensor.shape), "encoding": spec.tensor.encoding}
-        fields["tensor"] = tensor | ({"sizes": spec.tensor.sizes} if spec.tensor.sizes is not None else {})
-    if spec.names:
-        fields["names"] = list(spec.names)
-    return fields
-
-
-def _read_kind(node: Node) -> tuple[Kind, TensorType | None]:
-    """Reads the kind of a feature, and the type of its tensor. Features of plain values do not have these fields."""
-    kind: Kind = node.get_or("kind", "values").choice(get_args(Kind))
-    if kind != "tensor":
-        return kind, None
-    tensor = node.field("tensor")
-    dtype, encoding = tensor.field("dtype").choice(DTYPES), tensor.field("encoding").choice(ENCODINGS)
-    shape = tensor.field("shape").tuple(lambda size: None if size.value is None else size.count(1, _MAX_DIMENSION))
-    sizes = tensor.get("sizes")
-    try:
-        return kind, TensorType(dtype, shape, encoding, None if sizes is None else sizes.text())
-    except ConfigError as error:
-        raise tensor.refuse(error) from None
-
-
-def _spec_from_json(node: Node) -> FeatureSpec:
-    shape = node.field("shape")
-    dimensions = None if shape.value is None else shape.tuple(lambda size: size.count(1, _MAX_DIMENSION))
-    dtype: DType = node.field("dtype").choice(get_args(DType))
-    name, doc = node.field("name").text(), node.field("doc").text()
-    kind, tensor = _read_kind(node)
-    names = node.get_or("names", []).tuple(Node.text)
-    try:
-        return FeatureSpec(name, dtype, dimensions, doc, kind, tensor, names)
-    except ConfigError as error:
-        raise node.refuse(error) from None
+        fields["tensor"] = tensor | sizes
+    return fields | ({"names": list(spec.names)} if spec.names else {})
 
 
 def make_tensor_specs(name: str, tensor: TensorType, doc: str = "") -> list[FeatureSpec]:

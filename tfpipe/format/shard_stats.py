@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.format.json_reader import Node
+from tfpipe.format.json_reader import read
 from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
 from tfpipe.format.schema import Schema, find_tensors
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
@@ -155,7 +155,7 @@ class ShardStats:
             stats.heights = SideStats(sizes.min_height, sizes.max_height, round(sizes.mean_height * images))
             stats.widths = SideStats(sizes.min_width, sizes.max_width, round(sizes.mean_width * images))
         if several is not None:
-            stats.per_record = SideStats(several.smallest, several.largest, several.total)
+            stats.per_record = SideStats(several.min, several.max, several.total)
         stats.seekable_jpegs, stats.tensors, stats.masks = info.seekable_jpegs, dict(info.tensors), dict(info.masks)
         stats.label_counts = {name: Counter(dict(enumerate(counts))) for name, counts in info.label_counts.items()}
         return stats
@@ -167,8 +167,8 @@ class ShardStats:
             "seekable_jpegs": self.seekable_jpegs,
             **{name: dict(getattr(self, name)) for name in _COUNTS},
             **{name: asdict(getattr(self, name)) for name in _SIDES},
-            "tensors": {name: stats.to_json() for name, stats in self.tensors.items()},
-            "masks": {name: stats.to_json() for name, stats in self.masks.items()},
+            "tensors": {name: asdict(stats) for name, stats in self.tensors.items()},
+            "masks": {name: asdict(stats) for name, stats in self.masks.items()},
             "label_counts": {name: dict(counts) for name, counts in self.label_counts.items()},
         }
 
@@ -181,8 +181,8 @@ class ShardStats:
         return cls(
             **same,
             labels=_from_json(fields["labels"]),
-            tensors=Node(fields["tensors"]).mapping(TensorStats.from_json),
-            masks=Node(fields["masks"]).mapping(MaskStats.from_json),
+            tensors=read(fields["tensors"], dict[str, TensorStats]),
+            masks=read(fields["masks"], dict[str, MaskStats]),
             label_counts={name: _from_json(counts) for name, counts in fields["label_counts"].items()},
         )
 

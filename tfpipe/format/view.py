@@ -7,14 +7,14 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.json_reader import join, parse_json, read, refuse, wrong
 
 VIEWS_DIR = "views"
 VIEW_SUFFIX = ".view"
@@ -142,29 +142,47 @@ class View:
         for name, split in self.splits.items():
             chosen, weights = split.pack()
             blocks += [chosen, weights]
-            splits[name] = {
-                "records": split.records,
-                "stored_records": split.stored_records,
-                "bytes": split.bytes,
-                "class_counts": list(split.class_counts),
-                "fingerprint": split.fingerprint,
-                "chosen_bytes": len(chosen),
-                "weight_bytes": len(weights),
-            }
-        header = {"name": self.name, "made_from": dict(self.made_from), "splits": splits}
-        return encode_headed(_MAGIC, header, blocks)
+            facts = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
+            splits[name] = _SplitHeader(*facts, len(chosen), len(weights))
+        return encode_headed(_MAGIC, asdict(_Header(self.name, dict(self.made_from), splits)), blocks)
+
+
+@dataclass
+class _SplitHeader:
+    records: int
+    stored_records: int
+    bytes: int
+    class_counts: tuple[int, ...]
+    fingerprint: str
+    chosen_bytes: int
+    weight_bytes: int
+
+
+@dataclass
+class _Header:
+    name: str
+    made_from: Mapping[str, object]
+    splits: Mapping[str, _SplitHeader]
 
 
 def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
     """Reads what `View.encode` wrote; `records` are the most of each split, checked before a bitmap takes memory."""
-    header, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
+    document, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
+    header = read(document, _Header, where)
     splits, at = {}, 0
-    for name, node in header.field("splits").items():
-        sizes = node.field("chosen_bytes").count(), node.field("weight_bytes").count()
-        check_records(node, "stored_records", where, name, records, "Make it again by `tfpipe view`.")
-        splits[name] = _decode_split(node, body[at : at + sizes[0]], body[at + sizes[0] : at + sum(sizes)])
-        at += sum(sizes)
-    return View(header.field("name").text(), splits, header.field("made_from").mapping(Node.scalar))
+    for name, split in header.splits.items():
+        check_records(split.stored_records, where, name, records, "Make it again by `tfpipe view`.")
+        path, end = join("splits", name), at + split.chosen_bytes
+        if split.records > split.stored_records:
+            must = f"a whole number of at least 0 and at most {split.stored_records}"
+            raise wrong(where, f"{path}.records", must, split.records)
+        facts = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
+        try:
+            splits[name] = _unpack(body[at:end], body[end : end + split.weight_bytes], *facts)
+        except (ValueError, zlib.error) as error:
+            raise refuse(where, path, f"it is damaged: {error}.") from None
+        at = end + split.weight_bytes
+    return View(header.name, splits, header.made_from)
 
 
 def is_view_name(name: str) -> bool:
@@ -184,26 +202,13 @@ def check_view_name(name: str) -> str:
     return name
 
 
-def check_records(node: Node, field: str, where: str, split: str, records: Mapping[str, int], advice: str) -> int:
-    """Returns a number of records in a header that is at most that of the shards of a split."""
-    count, most = node.field(field).count(), records.get(split, 0)
-    if count > most:
+def check_records(count: int, where: str, split: str, records: Mapping[str, int], advice: str) -> None:
+    """Refuses a number of records in a header that is more than the shards of a split have."""
+    if count > (most := records.get(split, 0)):
         raise FormatError(
             f"{where} was made for other shards: it names {count:,} records of {split!r}, and there are {most:,}. "
             f"{advice}"
         )
-    return count
-
-
-def _decode_split(node: Node, chosen: bytes, weights: bytes) -> ViewSplit:
-    stored_records = node.field("stored_records").count()
-    records = node.field("records").count(0, stored_records)
-    num_bytes, class_counts = node.field("bytes").count(), node.field("class_counts").tuple(Node.count)
-    facts = stored_records, num_bytes, class_counts, node.field("fingerprint").text()
-    try:
-        return _unpack(chosen, weights, records, *facts)
-    except (ValueError, zlib.error) as error:
-        raise node.refuse(f"it is damaged: {error}.") from None
 
 
 def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *facts: Any) -> ViewSplit:
@@ -222,26 +227,25 @@ def encode_headed(magic: str, header: Mapping[str, object], blocks: Iterable[byt
     return _dump(line | {"sha256": _hash(line, body)}) + b"\n" + body
 
 
-def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Node, bytes]:
+def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Any, bytes]:
     """Returns the header of a file, and the bytes behind it."""
     text, newline, _ = data[:_MAX_HEADER_BYTES].partition(b"\n")
     body = data[len(text) + 1 :]
     try:
-        node = parse_json(text.decode(), where)
+        line = parse_json(text.decode(), where)
     except UnicodeDecodeError:
         newline = b""
     if not newline:
         raise FormatError(f"{where} is not a {magic.split()[1]} of tfpipe, or is damaged.")
-    if node.field("format").text() != magic:
-        raise node.field("format").error(f"{magic!r}")
-    line = json.loads(text)
+    if (found := read(line, dict[str, Any], where).get("format")) != magic:
+        raise wrong(where, "format", repr(magic), found)
     try:
         is_whole = line.pop("sha256", None) == _hash(line, body)
     except UnicodeEncodeError:  # half a surrogate pair is valid JSON, but not a text that was written
         is_whole = False
     if not is_whole:
         raise FormatError(f"{where} is damaged: its bytes have another checksum. {advice}")
-    return node, body
+    return line, body
 
 
 def inflate(data: bytes, size: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfpipe._version import __version__
@@ -32,7 +32,7 @@ class WrittenShard:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields of a row as JSON values."""
-        return {"info": asdict(self.info), **self.stats.to_json(), "left_out": self.left_out}
+        return {"info": self.info._asdict(), **self.stats.to_json(), "left_out": self.left_out}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
@@ -46,7 +46,7 @@ def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, Writ
     full = [shard for shard in shards if shard.info.records]
     names = [shard_name(split, number, len(full)) for number in range(len(full))]
     return [
-        (shard.info.file, replace(shard, info=replace(shard.info, file=name)))
+        (shard.info.file, replace(shard, info=shard.info._replace(file=name)))
         for shard, name in zip(full, names, strict=True)
     ]
 

@@ -2,14 +2,15 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from tests.refusals import refusal
 from tfpipe.errors import FormatError
-from tfpipe.format.json_reader import Node
-from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.json_reader import read
+from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 
 ODD = (math.nan, -math.nan, math.inf, -math.inf)
@@ -52,14 +53,22 @@ def test_shards_are_merged() -> None:
 
 def test_json_comes_back_and_is_checked() -> None:
     stats = make_stats("int64", np.array([-(2**63), 2**63 - 1]))
-    document = json.loads(json.dumps(stats.to_json()))
-    assert TensorStats.from_json(Node(document)) == stats
+    document = json.loads(json.dumps(asdict(stats)))
+    assert read(document, TensorStats) == stats
     for change, message in (
         ({"nan": -1}, "nan must be a whole number of at least 0, got -1."),
         ({"low": "1"}, "low must be a number or null, got '1'."),
         ({"min_sizes": [1] * 9}, "min_sizes must be a list of at most 8 sizes, got"),
-        ({"min_sizes": []}, "max_sizes must be a list of 0 sizes, as `min_sizes` is, got"),
-        ({"nan": 3}, "nan must be a whole number of at least 0 and at most 2, got 3."),
-        ({"low": None}, "high must be a number if `low` is one, else null, got"),
+        ({"min_sizes": []}, ": `low` and `high`, and `min_sizes` and `max_sizes`, must belong together, got -9223"),
+        ({"nan": 3}, ": `nan` and `nan_records` must be at most 2 and 1, got 3 and 0."),
+        ({"low": None}, ": `low` and `high`, and `min_sizes` and `max_sizes`, must belong together, got None and 9223"),
     ):
-        assert refusal(FormatError, TensorStats.from_json, Node(document | change)).startswith(message)
+        assert refusal(FormatError, read, document | change, TensorStats).startswith(message)
+    masks = asdict(MaskStats(2, [5, 6], [1, 2], 0))
+    assert read(masks, MaskStats) == MaskStats(2, [5, 6], [1, 2], 0)
+    for change, message in (
+        ({"pixels": [1] * 257}, "pixels must be a list of at most 256 counts, got [1, 1"),
+        ({"images": [1]}, ": `images` must be 2 counts, as `pixels` are, each at most 2, got [1]."),
+        ({"images": [1, 3]}, ": `images` must be 2 counts, as `pixels` are, each at most 2, got [1, 3]."),
+    ):
+        assert refusal(FormatError, read, masks | change, MaskStats).startswith(message)

@@ -358,7 +358,11 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path, tensor: str, second:
         (None, ConfigError, "`tensors` raw=uint8[rows,3]: There is no JSON text in FILE, in which names of sizes "),
         (b"\xff", ConfigError, "`tensors` raw=uint8[rows,3]: There is no JSON text in FILE, in which names of sizes "),
         (b"[", FormatError, "FILE is not JSON: "),
-        (b'{"cols": 3}', FormatError, "FILE: rows is missing."),
+        (
+            b'{"cols": 3}',
+            FormatError,
+            "FILE: rows must be a whole number of at least 1 and at most",
+        ),
         (b'{"rows": "2"}', FormatError, "FILE: rows must be a whole number of at least 1"),
         (b'{"rows": 9}', DataError, "FOLDER/train.tfrecord, record 0 at byte 0: Feature 'raw' must be uint8 [9, 3], "),
     ],
@@ -378,7 +382,7 @@ def test_several_features_need_an_image_each(tmp_path: Path) -> None:
     assert refusal(DataError, run, folder, image_key=("a", "b")) == (
         "Each of the 2 records must have one image under 'b'; it is 1 to 2 values."
     )
-    assert run(folder, image_key="b").manifest.splits["train"].images_per_record.smallest == 1
+    assert run(folder, image_key="b").manifest.splits["train"].images_per_record.min == 1
 
 
 def test_episodes_are_named(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def join_copies(manifest: Manifest, copies: int, output: Path) -> None:
             for _ in range(copies):
                 out.write((source / shard.file).read_bytes())
         (output / file_names.index_name(shard.file)).write_bytes(encode_index(index[:, 1].tolist() * copies))
-        longer.append(replace(shard, records=shard.records * copies, bytes=shard.bytes * copies))
+        longer.append(shard._replace(records=shard.records * copies, bytes=shard.bytes * copies))
     _write_manifest(manifest, tuple(longer), copies, output)
 
 
@@ -129,7 +129,7 @@ def _copy(manifest: Manifest, copies: int, output: Path) -> None:
         name = file_names.shard_name("train", len(copied), len(info.shards) * copies)
         os.link(source / shard.file, output / name)
         os.link(source / file_names.index_name(shard.file), output / file_names.index_name(name))
-        copied.append(replace(shard, file=name))
+        copied.append(shard._replace(file=name))
     _write_manifest(manifest, tuple(copied), copies, output)
 
 

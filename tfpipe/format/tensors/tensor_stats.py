@@ -1,14 +1,14 @@
 """The numbers about the tensors and the masks of a feature."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.format.json_reader import MAX_COUNT, Node
+from tfpipe.format.json_reader import MAX_COUNT, Rule, at_most, is_number
 from tfpipe.format.tensors.tensor_type import MAX_AXES, TensorType
 
 _LARGEST = {"float16": 0x7BFF, "bfloat16": 0x7F7F}  # the bits of the largest finite number
@@ -16,15 +16,27 @@ _LARGEST = {"float16": 0x7BFF, "bfloat16": 0x7F7F}  # the bits of the largest fi
 COUNTED_CLASSES = 256
 """The classes, from 0, whose pixels are counted one by one."""
 
+_CLASSES = at_most(COUNTED_CLASSES, "counts")
+_SIZES = at_most(MAX_AXES, "sizes")
+_NUMBER = Rule("a number or null", is_number)
+
 
 @dataclass(slots=True)
 class MaskStats:
     """The numbers about masks, those of a shard or of a split."""
 
     records: int = 0
-    pixels: list[int] = field(default_factory=list)  # of each class from 0 to 255, up to the last that occurs
-    images: list[int] = field(default_factory=list)  # masks in which each of these occurs
+    # Of each class from 0 to 255, up to the last that occurs.
+    pixels: Annotated[list[int], _CLASSES] = field(default_factory=list)
+    images: Annotated[list[int], _CLASSES] = field(default_factory=list)  # masks in which each of these occurs
     higher: int = 0  # pixels whose class is 256 or more
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.pixels) or max(self.images, default=0) > self.records:
+            raise ValueError(
+                f"`images` must be {len(self.pixels)} counts, as `pixels` are, each at most {self.records}, got "
+                f"{self.images}."
+            )
 
     def add(self, classes: NDArray[np.integer[Any]]) -> None:
         """Adds a mask: uint8 or uint16 [height, width]."""
@@ -39,22 +51,6 @@ class MaskStats:
         self.images = _add(self.images, other.images)
         self.higher += other.higher
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the numbers as JSON values."""
-        return {"records": self.records, "pixels": self.pixels, "images": self.images, "higher": self.higher}
-
-    @classmethod
-    def from_json(cls, node: Node) -> "MaskStats":
-        """Inverts `to_json`. Raises `FormatError` for any other value."""
-        records = node.field("records").count()
-        pixels = list(node.field("pixels").tuple(Node.count))
-        if len(pixels) > COUNTED_CLASSES:
-            raise node.field("pixels").error(f"a list of at most {COUNTED_CLASSES} counts")
-        images = list(node.field("images").tuple(lambda count: count.count(0, records)))
-        if len(images) != len(pixels):
-            raise node.field("images").error(f"a list of {len(pixels)} counts, as `pixels` is")
-        return cls(records, pixels, images, node.field("higher").count())
-
 
 @dataclass(slots=True)
 class TensorStats:
@@ -65,10 +61,18 @@ class TensorStats:
     nan: int = 0
     nan_records: int = 0  # tensors with a NaN
     infinite: int = 0
-    low: float | None = None  # of the finite values; false and true count as 0 and 1
-    high: float | None = None
-    min_sizes: tuple[int, ...] = ()  # of each axis whose size is unknown
-    max_sizes: tuple[int, ...] = ()
+    low: Annotated[float, _NUMBER] | None = None  # of the finite values; false and true count as 0 and 1
+    high: Annotated[float, _NUMBER] | None = None
+    min_sizes: Annotated[tuple[int, ...], _SIZES] = ()  # of each axis whose size is unknown
+    max_sizes: Annotated[tuple[int, ...], _SIZES] = ()
+
+    def __post_init__(self) -> None:
+        if self.nan > self.values or self.nan_records > self.records:
+            most = f"{self.values} and {self.records}"
+            raise ValueError(f"`nan` and `nan_records` must be at most {most}, got {self.nan} and {self.nan_records}.")
+        if (self.low is None) != (self.high is None) or len(self.min_sizes) != len(self.max_sizes):
+            got = f"{self.low} and {self.high}, {list(self.min_sizes)} and {list(self.max_sizes)}"
+            raise ValueError(f"`low` and `high`, and `min_sizes` and `max_sizes`, must belong together, got {got}.")
 
     def add(self, kind: TensorType, bits: NDArray[Any]) -> int:
         """Adds a tensor as `TensorType.read_bits` returns it, 64 KB in 5 to 15 us; returns its number of NaN."""
@@ -116,38 +120,6 @@ class TensorStats:
     def forget_sizes(self, axes: int) -> None:
         """Leaves out the sizes of all but the first axes, because the others are known."""
         self.min_sizes, self.max_sizes = self.min_sizes[:axes], self.max_sizes[:axes]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the numbers as JSON values."""
-        return asdict(self) | {"min_sizes": list(self.min_sizes), "max_sizes": list(self.max_sizes)}
-
-    @classmethod
-    def from_json(cls, node: Node) -> "TensorStats":
-        """Inverts `to_json`. Raises `FormatError` for any other value."""
-        counts = {name: node.field(name).count() for name in ("records", "values", "nan", "nan_records", "infinite")}
-        for name, whole in (("nan", counts["values"]), ("nan_records", counts["records"])):
-            node.field(name).count(0, whole)
-        low, high = (_read_number(node.field(name)) for name in ("low", "high"))
-        if (low is None) != (high is None):
-            raise node.field("high").error("a number if `low` is one, else null")
-        min_sizes, max_sizes = (_read_sizes(node.field(name)) for name in ("min_sizes", "max_sizes"))
-        if len(min_sizes) != len(max_sizes):
-            raise node.field("max_sizes").error(f"a list of {len(min_sizes)} sizes, as `min_sizes` is")
-        return cls(**counts, low=low, high=high, min_sizes=min_sizes, max_sizes=max_sizes)
-
-
-def _read_number(node: Node) -> float | None:
-    value = node.scalar()
-    if isinstance(value, str | bool):
-        raise node.error("a number or null")
-    return value
-
-
-def _read_sizes(node: Node) -> tuple[int, ...]:
-    sizes = node.tuple(Node.count)
-    if len(sizes) > MAX_AXES:
-        raise node.error(f"a list of at most {MAX_AXES} sizes")
-    return sizes
 
 
 def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:

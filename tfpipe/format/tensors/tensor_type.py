@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.json_reader import whole
 from tfpipe.format.protobuf_wire import LENGTH, VARINT, fields, read_varint
 from tfpipe.system.budget import FIELDS
 from tfpipe.system.extras import importing
@@ -28,6 +29,9 @@ A list holds float32 or int64 values, or bytes with the values of each step of t
 
 MAX_AXES = 8
 _MAX_SIZE = 2**31 - 1
+SIZE = whole(1, _MAX_SIZE)
+"""The rule for the size of an axis."""
+
 _MAX_EMPTY_SIZE = 2**16  # of an axis beside one of size 0, whose size no values prove
 _TEXT = re.compile(r"\s*(\w+)\s*\[([\d?,\s]*)\]\s*", re.ASCII)
 DTYPES: tuple[TensorDType, ...] = get_args(TensorDType)
@@ -55,9 +59,11 @@ class TensorType:
     """The type of the tensors of a feature."""
 
     dtype: TensorDType
-    shape: tuple[int | None, ...]  # None for an axis whose size differs between records; such axes come first
+    # None for an axis whose size differs between records; such axes come first.
+    shape: tuple[Annotated[int, SIZE] | None, ...]
     encoding: Encoding = "raw"  # "raw": the values in row order, little endian, as one piece of bytes
     sizes: str | None = None  # the feature with the sizes of two unknown axes or more; bytes tell a single one
+    optional = ("sizes",)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

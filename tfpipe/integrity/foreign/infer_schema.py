@@ -3,16 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
-from tfpipe.format.json_reader import parse_json
+from tfpipe.format.json_reader import parse_json, read
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import Encoding, TensorType, read_tensor_proto
+from tfpipe.format.tensors.tensor_type import SIZE, Encoding, TensorType, read_tensor_proto
 from tfpipe.images.decode import read_image_header
 from tfpipe.images.errors import BadImage
 from tfpipe.integrity.foreign.metadata_files import Metadata
@@ -28,7 +28,6 @@ _LABEL_KEYS = (CLASS_LABEL, "label", "class", "labels", "class_id", "target", "c
 _IMAGE_KEYS = (IMAGE_ENCODED, "image", "image_raw", "img", "jpeg", "jpg", "png")
 _TENSOR = re.compile(r"(?P<name>.+)=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _MAX_BYTES = 2**26
-_MAX_SIZE = 2**31 - 1
 _MAX_SHOWN = 12
 _MAX_CLASSES = 1_000_000
 
@@ -146,7 +145,8 @@ def _find_size(text: str, sizes_file: str) -> int | None:
             f"There is no JSON text in {sizes_file}, in which names of sizes are looked up. Name the file with "
             "`sizes`, or the feature that holds the shape."
         ) from None
-    return sizes.field(text).count(1, _MAX_SIZE)
+    size: int = read(read(sizes, dict[str, Any], sizes_file).get(text), Annotated[int, SIZE], sizes_file, text)
+    return size
 
 
 def _name_features(features: Mapping[str, Feature]) -> str:

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.json_reader import at_most, join, parse_json, read
 from tfpipe.storage import file_io
 
 _MAX_BYTES = 2**26
-_MAX_SHARDS = 1_000_000
+_LENGTHS = Annotated[list[Any], at_most(1_000_000, "shards")]
 _MAX_NAME_BYTES = 255  # of a file on every common file system
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _LABEL_FILE = "labels.txt"  # written by TF-Slim's converters, a line like `0:daisy` for each class
@@ -32,11 +33,11 @@ class Metadata:
 def read_metadata(root: str) -> Metadata:
     """Reads the metadata files of a directory."""
     metadata = Metadata()
-    for name, read in ((file_names.TFDS_INFO, _read_info), (file_names.TFDS_FEATURES, _read_features)):
+    for name, use in ((file_names.TFDS_INFO, _read_info), (file_names.TFDS_FEATURES, _read_features)):
         path = file_io.join(root, name)
         if (text := _text(path, metadata)) is not None:
             try:
-                read(parse_json(text, path), metadata)
+                use(parse_json(text, path), path, metadata)
             except (FormatError, ConfigError) as error:
                 metadata.notes.append(f"Not used: {error}")
     for feature in list(metadata.classes):
@@ -48,19 +49,20 @@ def read_metadata(root: str) -> Metadata:
     return metadata
 
 
-def _read_info(root: Node, metadata: Metadata) -> None:
+def _read_info(document: Any, where: str, metadata: Metadata) -> None:
     """Reads `dataset_info.json`: the splits, and the number of records of each of their files."""
-    metadata.name = root.get_or("name", "").text()
-    for split in root.get_or("splits", []).elements():
-        name, lengths = split.field("name").text(), split.get_or("shardLengths", []).elements()
-        if len(lengths) > _MAX_SHARDS:
-            raise split.error("a split with fewer shards")
-        template = split.get_or("filepathTemplate", _TEMPLATE).text()
+    info = read(document, dict[str, Any], where)
+    metadata.name = read(info.get("name", ""), str, where, "name")
+    for i, split in enumerate(read(info.get("splits", []), list[dict[str, Any]], where, "splits")):
+        at = f"splits[{i}]"
+        name = file_names.check_split_name(read(split.get("name"), str, where, f"{at}.name"))
+        template = read(split.get("filepathTemplate", _TEMPLATE), str, where, f"{at}.filepathTemplate")
+        lengths = read(split.get("shardLengths", []), _LENGTHS, where, f"{at}.shardLengths")
         for index, length in enumerate(lengths):
             file = _file_name(template, metadata.name, name, index, len(lengths))
-            metadata.file_splits[file] = file_names.check_split_name(name)
-            if isinstance(length.value, str) and re.fullmatch(r"[0-9]{1,18}", length.value):
-                metadata.file_records[file] = int(length.value)
+            metadata.file_splits[file] = name
+            if isinstance(length, str) and re.fullmatch(r"[0-9]{1,18}", length):
+                metadata.file_records[file] = int(length)
 
 
 def _file_name(template: str, dataset: str, split: str, index: int, count: int) -> str:
@@ -75,10 +77,10 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), template)
 
 
-def _read_features(root: Node, metadata: Metadata) -> None:
+def _read_features(document: Any, where: str, metadata: Metadata) -> None:
     """Reads `features.json`, which tells the features that are images and those that are classes."""
-    for path, node in _leaves(root, ""):
-        kind = node.get_or("pythonClassName", "").text().rpartition(".")[2]
+    for path, feature in _leaves(document, where, ""):
+        kind = read(feature.get("pythonClassName", ""), str, where, path).rpartition(".")[2]
         if kind == "Image":
             metadata.images.append(path)
         elif kind == "Dataset":
@@ -87,19 +89,21 @@ def _read_features(root: Node, metadata: Metadata) -> None:
                 f"--tensor gives those of vectors a shape, as in '{path}/action=float32[?,7]'."
             )
         elif kind == "ClassLabel":
-            text = str(node.get_or("classLabel", {}).get_or("numClasses", "").value)
+            text = str(read(feature.get("classLabel", {}), dict[str, Any], where, path).get("numClasses", ""))
             count = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
             # More than a million names are left out: a hint may not take memory without bounds.
             metadata.classes[path] = tuple(map(str, range(count))) if count <= 1_000_000 else ()
 
 
-def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    group = node.get("featuresDict")
-    if group is None:
-        yield path, node
+def _leaves(value: Any, where: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    feature = read(value, dict[str, Any], where, path)
+    if "featuresDict" not in feature:
+        yield path, feature
         return
-    for name, below in group.field("features").items():
-        yield from _leaves(below, f"{path}/{name}" if path else name)
+    at = join(path, "featuresDict")
+    group = read(feature["featuresDict"], dict[str, Any], where, at)
+    for name, below in read(group.get("features"), dict[str, Any], where, join(at, "features")).items():
+        yield from _leaves(below, where, f"{path}/{name}" if path else name)
 
 
 def _label_file(path: str, metadata: Metadata) -> tuple[str, ...]:
