@@ -277,7 +277,7 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
     (folder / index_name(SHARD)).write_bytes(encode_index([len(frame) for frame in frames]))
     manifest = load(folder)
     train = manifest.splits["train"]
-    shards = (replace(train.shards[0], bytes=sum(map(len, frames))), *train.shards[1:])
+    shards = (train.shards[0]._replace(bytes=sum(map(len, frames))), *train.shards[1:])
     splits = {**manifest.splits, "train": replace(train, shards=shards)}
     (folder / "manifest.json").write_text(manifest_json.dumps(replace(manifest, splits=splits)))
 

@@ -149,7 +149,7 @@ def test_the_mixing_score_is_that_of_the_default_order(small_dataset, shard_reco
 
     manifest = load_manifest(str(small_dataset))
     split = manifest.splits["train"]
-    split = replace(split, shards=tuple(replace(split.shards[0], records=records) for records in shard_records))
+    split = replace(split, shards=tuple(split.shards[0]._replace(records=records) for records in shard_records))
     found = compute_mixing(replace(manifest, splits={"train": split}), split)
     values = None if found is None else tuple(found.values())
     assert values == (None if score is None else (pytest.approx(score, abs=0.005), batch_size, block_records))
