@@ -14,7 +14,7 @@ from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
-from tests.beam_jobs.records.records import write as write_records
+from tests.beam_jobs.records import write as write_records
 from tests.object_stores.conftest import Cloud
 from tests.refusals import refusal
 from tfpipe import ConfigError, data_source, load_manifest

@@ -17,7 +17,7 @@ from beam_jobs import write_records
 from beam_jobs.write_records import Element, RecordsJob, _place_record, find_file_options, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.images import write_files
-from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
+from tests.beam_jobs.records import SCHEMA, make_job, make_record, make_writer, write
 from tests.refusals import refusal
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 import beam_jobs
 import tfpipe
 from beam_jobs import read_records
-from tests.beam_jobs.records.records import SCHEMA, make_record, run
+from tests.beam_jobs.records import SCHEMA, make_record, run
 from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.engine.record_reader import RecordReader
