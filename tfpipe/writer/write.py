@@ -30,7 +30,6 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.process_pool import WorkerPool
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
@@ -40,14 +39,6 @@ from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_m
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
-
-_WORKERS = WorkerPool(
-    preload=["tfpipe.writer.write"],
-    death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
-    'is written is kept. A script that starts workers must do so below `if __name__ == "__main__":`, because each of '
-    "them loads it.",
-    runs_script=True,
-)
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us
 _BATCHES_AHEAD = 2  # of each thread
@@ -251,7 +242,16 @@ def _write_from_function(
         return [_write_shard(job, split, num_shards, records, number)[1] for number in range(num_shards)]
     check_at_top("A function of a shard", records)
     shared = job, split, num_shards, records
-    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=shared))
+    from tfpipe.system.process_pool import WorkerPool  # loads `multiprocessing`, which few users of this module need
+
+    pool = WorkerPool(
+        preload=["tfpipe.writer.write"],
+        death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: "
+        'what is written is kept. A script that starts workers must do so below `if __name__ == "__main__":`, '
+        "because each of them loads it.",
+        runs_script=True,
+    )
+    results = dict(pool.map_unordered(_write_shard, range(num_shards), workers, shared=shared))
     return [results[number] for number in range(num_shards)]
 
 
