@@ -1,6 +1,7 @@
 """Recognizes what an input is. It is looked at once; what it is decides how it is listed and read."""
 
 import functools
+import os
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.coco import find_annotations, list_coco
@@ -94,19 +95,16 @@ def explain_no_classes(config: ShardConfig) -> str | None:
 
 def _explain_no_folders(config: ShardConfig) -> str:
     """Returns how to read a table that lies beside the images, such as Hugging Face's, or why they have no class."""
-    folders = (config.input, *(file_io.join(config.input, split) for split in SPLITS))
-    paths = [file_io.join(folder, f"metadata.{kind}") for folder in folders for kind in ("jsonl", "csv", "parquet")]
-    table = next(filter(file_io.exists, paths), None)
+    why, folder, is_remote = "the images lie in no class folders", config.input, file_io.is_url(config.input)
+    # A store is asked as little as possible, and its folder may have millions of names.
+    folders = [folder] if is_remote else [folder, *(file_io.join(folder, split) for split in SPLITS)]
+    paths = (file_io.join(each, f"metadata.{kind}") for each in folders for kind in ("jsonl", "csv", "parquet"))
+    if (table := next(filter(file_io.exists, paths), None)) is not None:
+        return f"{why}; shard the table {table} with --image-column file_name"
+    if not is_remote and os.path.isdir(folder):
+        with os.scandir(folder) as entries:
+            table = min((entry.name for entry in entries if is_text_table(entry.name)), default=None)
     if table is not None:
-        return f"the images lie in no class folders; shard the table {table} with --image-column file_name"
-    if not file_io.is_url(config.input):  # a bucket may have millions of names
-        table = next(filter(is_text_table, file_io.list_names(config.input)), None)
-    if table is not None:
-        return (
-            f"the images lie in no class folders; if {file_io.join(config.input, table)} names them and their classes, "
-            "shard that table in place of the folder"
-        )
-    return (
-        "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
-        "dog/2.jpg"
-    )
+        table = file_io.join(folder, table)
+        return f"{why}; if {table} names them and their classes, shard that table in place of the folder"
+    return f"{why}; put those of each class into a folder of its name, such as cat/1.jpg and dog/2.jpg"

@@ -23,6 +23,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.units import human_count
 
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
+_FOLDERS_LOOKED_AT = 100  # for files that are not where a table says
 _LISTS_AT_ONCE = 50_000  # lists of images, or masks, whose folders are listed anew for each so many
 
 
@@ -43,13 +44,13 @@ class Missing:
         raise DataError(
             f"{config.input} names {human_count(num_images, 'image')}, and {self.count:,} of their files "
             f"{'does' if self.count == 1 else 'do'} not exist{', such as' if self.count > len(self.paths) else ':'} "
-            f"{', '.join(self.paths)}. {_find_fault(self.paths[0])}Correct the paths, or leave these images out with "
+            f"{', '.join(self.paths)}. {_find_fault(*self.paths)}Correct the paths, or leave these images out with "
             "`allow_missing`."
         )
 
 
-def _find_fault(path: str) -> str:
-    """Returns a sentence about what a missing file's path has in place of the path of a file that exists."""
+def _find_fault(path: str, *others: str) -> str:
+    """Returns a sentence about what missing files' paths have in place of the paths of files that exist."""
     if file_io.is_url(path):
         return ""
     if os.path.exists(path.replace("\\", "/")):
@@ -59,12 +60,17 @@ def _find_fault(path: str) -> str:
         return f"They exist with letters such as é in Unicode's form {form}. "
     folder, name = os.path.split(path)
     with contextlib.suppress(OSError):
-        for inner in ("", *sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())):
-            for file in os.listdir(os.path.join(folder, inner)):
-                if name in (file, os.path.splitext(file)[0]):
-                    ending = f" with the ending {file.removeprefix(name)}" if file != name else ""
-                    where = f" in {os.path.join(folder, inner)}, which `image_root` can name" if inner else ""
-                    return f"They exist{ending}{where}. "
+        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        for where in (folder, *(os.path.join(folder, each) for each in inner[:_FOLDERS_LOOKED_AT])):
+            file = next((file for file in os.listdir(where) if name in (file, os.path.splitext(file)[0])), None)
+            if file is None:
+                continue
+            ending = file.removeprefix(name)
+            said = "They exist" + f" with the ending {ending}" * bool(ending)
+            if where == folder:
+                return f"{said}. "
+            if all(os.path.exists(os.path.join(where, os.path.basename(other) + ending)) for other in others):
+                return f"{said} in {where}, which `image_root` can name. "
     return ""
 
 

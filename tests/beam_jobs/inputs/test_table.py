@@ -824,3 +824,6 @@ def test_the_fault_of_missing_files_is_named(tmp_path: Path, name: str, advice: 
         f"{path} names 1 image, and 1 of their files does not exist: {tmp_path}/{name}. "
         f"{advice.format(folder=tmp_path)}Correct the paths, or leave these images out with `allow_missing`."
     )
+    if "image_root" in advice:  # which names one folder for all images, so there is no such advice if they lie in two
+        write_files(tmp_path, {"b/2.jpg": b"", "t.csv": f"image\n{name}\n{name.replace('1', '2')}\n".encode()})
+        assert "They exist" not in refusal(DataError, plan_shards, ShardConfig(str(path), str(tmp_path / "out")))
