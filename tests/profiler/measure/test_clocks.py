@@ -19,7 +19,6 @@ from tfpipe.profiler.measure.clocks import (
     judge,
     measure_costs_us,
     read_queue_s,
-    read_threads,
     run_function,
 )
 
@@ -63,14 +62,12 @@ def test_the_storage_rate_needs_enough_local_bytes(tmp_path: Path) -> None:
     assert clocks.measure_storage_rate(["gs://bucket/file"]) is None
 
 
-def test_thread_seconds_leave_out_threads_that_ended(tmp_path: Path) -> None:
-    for thread, text in (("1", "2000000000 500000000 7"), ("2", "1000000000 0 9")):
+def test_waits_for_a_core_leave_out_threads_that_ended(tmp_path: Path) -> None:
+    for thread, text in (("1", "2000000000 300000000 7"), ("2", "1000000000 200000000 9")):
         (tmp_path / "task" / thread).mkdir(parents=True)
         (tmp_path / "task" / thread / "schedstat").write_text(text)
     (tmp_path / "task" / "3").mkdir()  # it has just ended
-    assert read_threads(str(tmp_path)) == {"1": (2.0, 0.5), "2": (1.0, 0.0)}
-    assert read_queue_s(str(tmp_path)) == 0.5
-    assert (read_threads(str(tmp_path / "none")), read_queue_s(str(tmp_path / "none"))) == ({}, 0)
+    assert (read_queue_s(str(tmp_path)), read_queue_s(str(tmp_path / "none"))) == (0.5, 0)
 
 
 def test_the_median_turn_of_each_way_counts(monkeypatch) -> None:

@@ -93,7 +93,6 @@ def ask(label: Any) -> Any:
 
 @pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
 def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements, function: Any, locked: bool, monkeypatch) -> None:
-    monkeypatch.setattr(textbook, "TURNS", 3)
     monkeypatch.setattr(textbook, "_COUNTED", 8)  # of these long calls; of fewer, one that ran ahead tips the scales
     played = textbook.play(elements)
     mapped = played.map(lambda x: tf.numpy_function(function, [x["label"]], tf.int64), num_parallel_calls=-1)

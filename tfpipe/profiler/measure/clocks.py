@@ -61,19 +61,10 @@ class HostTime:
         return min(process, 1.0), min(max(others, 0.0), 1.0)
 
 
-def read_threads(process: str = "/proc/self") -> dict[str, tuple[float, float]]:
-    """Returns the seconds that each thread ran and waited for a core, by its number; empty if nobody counts them."""
-    seconds = {}
-    for thread in _list_threads(process):
-        if fields := read_now(f"{process}/task/{thread}/schedstat").split():
-            seconds[thread] = (int(fields[0]) / 1e9, int(fields[1]) / 1e9)
-    # A kernel without these counters has the files missing, or all zeros.
-    return seconds if any(cpu_s for cpu_s, _ in seconds.values()) else {}
-
-
 def read_queue_s(process: str = "/proc/self") -> float:
     """Returns the time in which threads of a process waited for a core, in seconds; 0 if the kernel does not count."""
-    return sum(queue_s for _, queue_s in read_threads(process).values())
+    counts = (read_now(f"{process}/task/{thread}/schedstat").split() for thread in _list_threads(process))
+    return sum(int(fields[1]) for fields in counts if fields) / 1e9
 
 
 def read_own_queue_s() -> float:
@@ -126,7 +117,7 @@ class PythonLockWatch:
     """A thread that wakes up while a block runs, and notes how late it gets Python's lock."""
 
     def __enter__(self) -> PythonLockWatch:
-        self.late_s, self.counts = 0.0, True
+        self.late_s = 0.0
         self._stopped, self._late = threading.Event(), list[float]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -139,20 +130,19 @@ class PythonLockWatch:
 
     def _run(self) -> None:
         while not self._late or not self._stopped.is_set():
-            counted = self.counts
             began_s, queue_s = time.perf_counter(), read_own_queue_s()
             sleep_s = random.uniform(*_WATCH_S)
             time.sleep(sleep_s)
             passed_s = time.perf_counter() - began_s
-            if (counted and self.counts) or self._stopped.is_set():
-                self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
+            self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
 
 
-def run_function(call: Callable[[int], Any]) -> CallTimes:
-    """Runs a function alone; it gets the number of the call, possibly in several threads."""
+def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
+    """Runs a function alone; it gets the number of the call, possibly in several threads, and does `count` at once."""
     call(0)  # which imports and allocates
+    turns = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(TURNS)]
     with PythonLockWatch() as watch:
-        turns = [(_run(call, 1), _run(call, 2)) for _ in range(TURNS)]
+        _run(call, 1, count)
     return judge(turns, host_limits.usable_cpus(), watch.late_s)
 
 
@@ -190,23 +180,19 @@ def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:
     return blocked > _BLOCKED and statistics.median(gains) < _HELPS
 
 
-def _run(call: Callable[[int], Any], threads: int) -> Run:
-    numbers, start = itertools.count(), threading.Barrier(threads)
+def _run(call: Callable[[int], Any], threads: int, count: int) -> Run:
+    numbers = itertools.count()
 
-    def work(_: int) -> tuple[int, float, float, float, float]:
-        start.wait()
-        began_s, cpu_s, queue_s, calls = time.perf_counter(), time.thread_time(), read_own_queue_s(), 0
+    def work(_: int) -> int:
+        began_s, calls = time.perf_counter(), 0
         while calls == 0 or time.perf_counter() < began_s + SECONDS:
             call(next(numbers))
             calls += 1
-        cpu_s, queue_s = time.thread_time() - cpu_s, read_own_queue_s() - queue_s
-        return calls, cpu_s, queue_s, began_s, time.perf_counter()
+        return calls
 
     with ThreadPoolExecutor(threads) as pool:
-        done = list(pool.map(work, range(threads)))
-    numbers_of, spent_s, waited_s, begins, ends = zip(*done, strict=True)
-    calls, passed_s = sum(numbers_of), max(ends) - min(begins)
-    return Run(calls, passed_s / calls, sum(spent_s) / calls, sum(waited_s) / calls)
+        before = HostTime.now()
+        return Run.since(before, count * sum(pool.map(work, range(threads))))
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:

@@ -18,15 +18,12 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure.clocks import (
-    TURNS,
     CallTimes,
     HostTime,
-    PythonLockWatch,
     Rest,
     Run,
-    judge,
     measure_costs_us,
-    read_threads,
+    run_function,
 )
 from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.types import LARGE_BATCH, StageTiming, TriedChange
@@ -128,43 +125,17 @@ def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int
 
 
 def run_map(function: Callable[..., Any], elements: Sequence[Any]) -> CallTimes:
-    """Runs the function of a map alone on elements, with 1 thread and with 2."""
-    number, pairs = _COUNTED, []
-    with PythonLockWatch() as watch:
-        watch.counts = False
-        while True:
-            one = _run_threads(function, elements, number, 1, watch)
-            if one.wall_s * number >= SECONDS or number >= _MOST_IN:
-                break
-            number = min(max(int(1.2 * SECONDS / max(one.wall_s, 1e-6)), 2 * number), _MOST_IN)
-        for _ in range(TURNS):
-            one, two = (_run_threads(function, elements, number, threads, watch) for threads in (1, 2))
-            pairs.append((one, two))
-    return judge(pairs, host_limits.usable_cpus(), watch.late_s)
+    """Runs the function of a map alone on elements, with 1 thread and with 2: each has an iterator of its own."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1  # more would look for work all the time
+    idle = [iter(_count(play(elements).map(function), _COUNTED).with_options(options)) for _ in range(2)]
 
+    def call(_: int) -> None:
+        iterator = idle.pop()
+        next(iterator)
+        idle.append(iterator)
 
-def _run_threads(
-    function: Callable[..., Any], elements: Sequence[Any], number: int, threads: int, watch: PythonLockWatch
-) -> Run:
-    """Runs a map, and returns what the threads took that called its function. The watch counts only meanwhile."""
-    options = _make_options()
-    options.threading.private_threadpool_size = threads
-    known = read_threads()
-    mapped = play(elements).take(number + threads).map(function, num_parallel_calls=threads)
-    iterator = iter(mapped.map(lambda *_: tf.constant(0, tf.uint8)).with_options(options))
-    next(iterator)
-    watch.counts = True  # not while a dataset is made, which takes as long
-    began_s, cpu_s, before = time.perf_counter(), time.process_time(), read_threads()
-    calls = sum(1 for _ in iterator)
-    passed_s, cpu_s, after = time.perf_counter() - began_s, time.process_time() - cpu_s, read_threads()
-    watch.counts = False
-    # The other new threads hand elements over, and the one that calls this counts them.
-    new = [thread for thread in before if thread in after and thread not in known]
-    spent = [(after[thread][0] - before[thread][0], after[thread][1] - before[thread][1]) for thread in new]
-    callers = sorted(spent, reverse=True)[:threads]
-    if callers:
-        cpu_s = sum(cpu for cpu, _ in callers)
-    return Run(calls, passed_s / calls, cpu_s / calls, sum(queue for _, queue in callers) / calls)
+    return run_function(call, _COUNTED)
 
 
 def _count(dataset: Any, counted: int) -> Any:
