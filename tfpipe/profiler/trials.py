@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tfpipe.errors import DataError
@@ -16,19 +16,6 @@ ROUNDS, MIN_GAIN = 3, 1.03
 Changes = Mapping[str, Any]
 Run = Callable[[Changes], float]
 """Runs with other values of some options, and returns the rate; a DataError says why nothing can run with them."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The result of one change."""
-
-    gains: tuple[float, ...]  # the rate with the change by that without it, of each pair of turns
-    rate: float  # the median with the change
-
-    @property
-    def gain(self) -> float:
-        """The median of the gains."""
-        return statistics.median(self.gains)
 
 
 def try_fixes(
@@ -45,23 +32,23 @@ def try_fixes(
             continue
         observer.phase(f"Trying {fix.name}")
         try:
-            trial = compare(run, kept, {**kept, **fix.changes})
+            gain, with_fix = compare(run, kept, {**kept, **fix.changes})
         except DataError as error:
             observer.note(f"Not tried: {fix.name}. {error}")
             continue
-        gain, is_kept = Spread.from_values(trial.gains), trial.gain >= MIN_GAIN
-        fixes[-1] = replace(fix, measured_images_per_second=trial.rate, measured_gain=gain, kept=is_kept)
+        is_kept = gain.median >= MIN_GAIN
+        fixes[-1] = replace(fix, measured_images_per_second=with_fix, measured_gain=gain, kept=is_kept)
         if is_kept:
-            kept, rate = {**kept, **fix.changes}, trial.rate
+            kept, rate = {**kept, **fix.changes}, with_fix
     return replace(report, fixes=tuple(fixes), after_images_per_second=rate), kept
 
 
-def compare(run: Run, best: Changes, changed: Changes) -> Trial:
-    """Runs in turns with two sets of changes."""
+def compare(run: Run, best: Changes, changed: Changes) -> tuple[Spread, float]:
+    """Runs in turns with two sets of changes; returns the second's gains by pairs of turns, and its median rate."""
     befores, afters = list[float](), list[float]()
     for number in range(ROUNDS):
         turns = [(changed, afters), (best, befores)]
         for options, rates in turns if number % 2 == 0 else reversed(turns):
             rates.append(run(options))
-    gains = tuple(after / before for after, before in zip(afters, befores, strict=True))
-    return Trial(gains, statistics.median(afters))
+    gains = [after / before for after, before in zip(afters, befores, strict=True)]
+    return Spread.from_values(gains), statistics.median(afters)

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
-from tfpipe.profiler.trials import Trial, compare
-from tfpipe.profiler.types import Fix, PipelineProfile
+from tfpipe.profiler.trials import compare
+from tfpipe.profiler.types import Fix, PipelineProfile, Spread
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
@@ -65,10 +65,10 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
     }
     # How cheap a stage gets that the user writes anew is a guess, so nothing is measured after it.
     if first is not None and follow and not first.instruction.startswith("Make the stage"):
-        trial = compare_with_fix(fault, folder, config, first)
-        result["gains"] = trial.gains
+        gain = compare_with_fix(fault, folder, config, first)
+        result["gains"] = asdict(gain)
         result["predicted"] = first.predicted_images_per_second
-        result["measured"] = result["before"] * trial.gain
+        result["measured"] = result["before"] * gain.median
         result["ratio"] = result["measured"] / result["predicted"]
     return result
 
@@ -88,11 +88,11 @@ def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Pipelin
     return min(profiles, key=_get_disturbance)
 
 
-def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fix) -> Trial:
+def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fix) -> Spread:
     cured = replace(fault, **fault.cure) if fix.instruction else fault
     before = partial(run_turn, fault, *make_data(fault, folder), config)
     after = partial(run_turn, cured, *make_data(cured, folder), replace_options(config, fix.changes))
-    return compare(lambda changes: after() if changes else before(), {}, {"fix": True})
+    return compare(lambda changes: after() if changes else before(), {}, {"fix": True})[0]
 
 
 def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig) -> float:

@@ -47,8 +47,8 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
         cured = source if cure is None else LoaderSource(lambda: cure(folder), name)
         before = partial(run_turn, source, trainer, TURN_S, {})
         after = partial(run_turn, cured, trainer, TURN_S, {} if cure else fixes[0].changes)
-        trial = compare(lambda changes: after() if changes else before(), {}, {"fix": True})
-        result |= {"predicted": fixes[0].predicted_images_per_second / rate, "measured": trial.gain}
+        gain, _ = compare(lambda changes: after() if changes else before(), {}, {"fix": True})
+        result |= {"predicted": fixes[0].predicted_images_per_second / rate, "measured": gain.median}
     return result
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tfpipe.profiler.loader import probe
 from tfpipe.profiler.loader import windows as module
-from tfpipe.profiler.loader.windows import Doing, Frame, classify, is_clock, make_use, read_uses
+from tfpipe.profiler.loader.windows import Frame, classify, is_clock, make_use, read_uses
 
 STDLIB, SITE = sysconfig.get_path("stdlib"), "/venv/lib/python3/site-packages"
 USER = Frame("/home/me/train.py", "Photos.load", 31, "image = image.convert('RGB')")
@@ -73,17 +73,17 @@ STACKS = {
 @pytest.mark.parametrize("name", STACKS)
 def test_the_innermost_frame_that_is_known_decides(name: str) -> None:
     stack, activity, has_place = STACKS[name]
-    assert classify(stack) == Doing(activity, "train.py:31 load" if has_place else "")
+    assert classify(stack) == (activity, "train.py:31 load" if has_place else "")
 
 
 def test_the_state_of_a_thread() -> None:
     read = [USER._replace(text="data = file.read()"), FETCH]
     pipe = [Frame(f"{STDLIB}/multiprocessing/connection.py", "_recv", 1, "chunk = read(handle, remaining)")]
     place = "train.py:31 load"
-    assert classify([RECEIVES, *pipe], "", "S").activity == "idle"
-    assert [classify(read, "", state).activity for state in "RSD"] == ["reading", "storage", "storage"]
-    assert classify([USER, FETCH], "", "D") == Doing("storage", place)
-    assert [classify(pipe, "", state).activity for state in "RS"] == ["handing over", "idle"]
+    assert classify([RECEIVES, *pipe], "", "S")[0] == "idle"
+    assert [classify(read, "", state)[0] for state in "RSD"] == ["reading", "storage", "storage"]
+    assert classify([USER, FETCH], "", "D") == ("storage", place)
+    assert [classify(pipe, "", state)[0] for state in "RS"] == ["handing over", "idle"]
 
 
 def test_the_clock_of_a_record() -> None:
@@ -97,14 +97,14 @@ def test_libraries_in_another_folder(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     stack = Frame(f"{tmp_path}/numpy/_core/shape_base.py", "stack", 465, "return _nx.concatenate(expanded_arrays)")
-    assert classify([stack, WORKER]) == Doing("other", "")
-    assert classify([stack._replace(file=f"{tmp_path}/mine/a.py"), WORKER]) == Doing("functions", "a.py:465 stack")
+    assert classify([stack, WORKER]) == ("other", "")
+    assert classify([stack._replace(file=f"{tmp_path}/mine/a.py"), WORKER]) == ("functions", "a.py:465 stack")
 
 
 def test_the_users_own_collating() -> None:
     stack = [USER, Frame("/home/me/train.py", "make.<locals>.stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
-    assert classify(stack, collate="stack_all") == Doing("collating", "train.py:31 load")
-    assert classify(stack).activity == "functions"
+    assert classify(stack, collate="stack_all") == ("collating", "train.py:31 load")
+    assert classify(stack)[0] == "functions"
 
 
 LINE, WAIT, READ = (

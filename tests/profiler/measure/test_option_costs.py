@@ -136,9 +136,7 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
 def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch) -> None:
     """They count only as a part of the bytes that smaller images leave, and of what a cache keeps."""
     tried: list[list[bytes]] = []
-    monkeypatch.setattr(
-        option_costs, "_try_engine", lambda trials, kept: tried.extend((trials["now"].payloads, kept)) or {}
-    )
+    monkeypatch.setattr(option_costs, "_try_engine", lambda trials, kept: tried.extend((trials["now"][1], kept)) or {})
     records: list[dict[str, Any]] = [dict(decode_example(payload)) for payload in sample_records(source)]
     bloated = [encode_example({**record, "blob": b"b" * 100_000}) for record in records]
     monkeypatch.setattr(option_costs, "sample_records", lambda *_: bloated)

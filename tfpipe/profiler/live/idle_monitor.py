@@ -24,12 +24,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from tfpipe.errors import DataError
 from tfpipe.profiler.types import Spread, StepTiming
 from tfpipe.system.arguments import check_count, check_has
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -179,30 +182,6 @@ class _Call:
         return True
 
 
-class _Sums:
-    def __init__(self) -> None:
-        self.steps = self.images = 0
-        self.wall_s = self.wait_s = 0.0
-
-    def add(self, call: _Call) -> None:
-        """Adds a call that has ended and whose wait is known."""
-        assert call.end is not None
-        assert call.wait_s is not None
-        self.steps += call.steps
-        self.images += call.images
-        self.wall_s += call.end - call.begin
-        self.wait_s += call.wait_s
-
-    def report(self, step: int, compute_s: float | None) -> MonitorReport:
-        """Returns the figures; `compute_s` of a step, or None if the device is idle exactly while the host waits."""
-        wall_s = max(self.wall_s, 1e-9)
-        idle = wait = min(1.0, self.wait_s / wall_s)
-        if compute_s is not None:
-            idle = max(0.0, min(wait, 1.0 - self.steps * compute_s / wall_s))
-        source: Literal["wait", "probes"] = "wait" if compute_s is None else "probes"
-        return MonitorReport(step, self.steps, self.wall_s, wait, idle, source, self.images / wall_s)
-
-
 class IdleMonitor:
     """The input wait and the idle time of a training in TensorFlow, PyTorch or JAX while it runs.
 
@@ -233,7 +212,7 @@ class IdleMonitor:
         self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # for their deliveries
         self._compute_s: deque[float] = deque(maxlen=_MAX_PROBES)
         self._ended_steps = self._settled_steps = self._probes = 0
-        self._period, self._epoch, self._total = _Sums(), _Sums(), _Sums()
+        self._period, self._epoch, self._total = (np.zeros(4) for _ in range(3))  # steps, images, seconds, waits
         self._has_warned = False
 
     def iterate(self, dataset: Iterable[Any]) -> Iterator[Any]:
@@ -376,8 +355,8 @@ class IdleMonitor:
     def end_epoch(self) -> dict[str, float]:
         """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
         self.pause()
-        sums, self._epoch = self._epoch, _Sums()
-        if sums.steps and len(self._deliveries) <= _MOST_AHEAD:
+        sums, self._epoch = self._epoch, np.zeros(4)
+        if sums[0] and len(self._deliveries) <= _MOST_AHEAD:
             return self._make_report(sums).logs
         if not self._has_warned and self._ended_steps > self._warm_up:
             self._has_warned = True
@@ -391,20 +370,19 @@ class IdleMonitor:
             DataError: No step was timed after the warm-up, or steps took several elements of a watched dataset.
         """
         self._settle()
-        total = self._total
-        if not total.steps or len(self._deliveries) > _MOST_AHEAD:
+        steps, images, wall_s, wait_s = self._total.tolist()
+        if not steps or len(self._deliveries) > _MOST_AHEAD:
             raise DataError(self._explain_no_steps())
-        whole = self._make_report(total)
+        whole = self._make_report(self._total)
         reports = self.reports or [whole]
         waits = [report.input_wait_fraction for report in reports]
         idles = [report.idle_fraction_estimate for report in reports]
-        without_wait = (total.wall_s - total.wait_s) / total.steps
         return StepTiming(
             method="monitor",
-            steps=total.steps,
-            images_per_step=round(total.images / total.steps),
-            step_s=Spread.from_values(self._compute_s or [without_wait]),
-            wall_s=total.wall_s,
+            steps=int(steps),
+            images_per_step=round(images / steps),
+            step_s=Spread.from_values(self._compute_s or [(wall_s - wait_s) / steps]),
+            wall_s=wall_s,
             idle_fraction=Spread.from_values(idles, whole.idle_fraction_estimate),
             input_wait_fraction=Spread.from_values(waits, whole.input_wait_fraction),
         )
@@ -463,12 +441,14 @@ class IdleMonitor:
         if call.probe is not None:
             begin, end = call.probe
             self._compute_s.append(max(0.0, end - begin - call.probe_wait_s) / call.steps)
+        assert call.end is not None
+        assert call.wait_s is not None
         for sums in (self._period, self._epoch, self._total):
-            sums.add(call)
-        if self._period.steps < self._every_steps:
+            sums += call.steps, call.images, call.end - call.begin, call.wait_s
+        if self._period[0] < self._every_steps:
             return
         report = self._make_report(self._period)
-        self._period = _Sums()
+        self._period = np.zeros(4)
         self.reports.append(report)
         logger.info(
             "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
@@ -479,9 +459,15 @@ class IdleMonitor:
             report.images_per_second,
         )
 
-    def _make_report(self, sums: _Sums) -> MonitorReport:
-        has_probes = self._compute_s and not self._is_synchronous
-        return sums.report(self._settled_steps, statistics.median(self._compute_s) if has_probes else None)
+    def _make_report(self, sums: NDArray[np.float64]) -> MonitorReport:
+        steps, images, wall_s, wait_s = sums.tolist()
+        passed_s = max(wall_s, 1e-9)
+        idle = wait = min(1.0, wait_s / passed_s)  # exactly while the host waits, unless a device works ahead
+        has_probes = bool(self._compute_s) and not self._is_synchronous
+        if has_probes:
+            idle = max(0.0, min(wait, 1.0 - steps * statistics.median(self._compute_s) / passed_s))
+        source: Literal["wait", "probes"] = "probes" if has_probes else "wait"
+        return MonitorReport(self._settled_steps, int(steps), wall_s, wait, idle, source, images / passed_s)
 
     def _explain_no_steps(self) -> str:
         if len(self._deliveries) > _MOST_AHEAD:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfpipe.profiler.model import Demand
 from tfpipe.profiler.types import ACTIVITIES, Activity, Bottleneck, Effort, Fix, LoaderProfile
@@ -274,13 +274,8 @@ def _put_in(where: str) -> str:
     return f" ({where})" if where else ""
 
 
-class _Idea(NamedTuple):
-    """A change, with the costs after it. `is_due`: the wall itself asks for it, also without a predicted gain."""
-
-    costs: Costs
-    change: Any  # options with their new values, or an instruction
-    reason: str
-    is_due: bool = False
+_Idea = tuple[Costs, Any, str, bool]
+"""The costs after a change; options with new values, or an instruction; why it helps; whether the wall asks for it."""
 
 
 def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ...]:
@@ -289,9 +284,8 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
         return ()
     now, rate = compute_costs(profile), profile.images_per_second
     proposers = (_change_workers, _change_order, _change_handing, _change_work)
-    found = [idea for propose in proposers for idea in propose(profile, wall, now)]
     fixes = []
-    for costs, change, reason, is_due in found:
+    for costs, change, reason, is_due in chain.from_iterable(propose(profile, wall, now) for propose in proposers):
         is_code = isinstance(change, str)
         fix = Fix(
             Effort.REWRITE if is_code else Effort.VISIBLE_OPTION,
@@ -347,20 +341,20 @@ def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
     if wall.stage == "too many workers" and "num_workers" in options:
         reason = f"As many workers as cores do the same work; {now.num_workers - cores} processes are not started."
         costs = replace(now, num_workers=cores, slowest_s=now.worker_s)
-        yield _Idea(costs, {"num_workers": cores}, reason, is_due=True)
+        yield costs, {"num_workers": cores}, reason, True
     elif wall.stage not in ("slow record", "slow worker", "main process") and number > now.num_workers:
         if "num_workers" in options:
-            yield _Idea(costs, {"num_workers": number}, reason, is_due)
+            yield costs, {"num_workers": number}, reason, is_due
         elif "use_multiprocessing" in options:
-            yield _Idea(costs, {"workers": number, "use_multiprocessing": True}, reason, is_due)
+            yield costs, {"workers": number, "use_multiprocessing": True}, reason, is_due
         else:
             of_grain = f"`.mp_prefetch(grain.MultiprocessingOptions({number}))`"
             way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
-            yield _Idea(costs, f"Make batches in {number} processes, such as {way}", reason, is_due)
+            yield costs, f"Make batches in {number} processes, such as {way}", reason, is_due
     if profile.workers and options.get("persistent_workers") is False:
         reason = "The workers stay from one epoch to the next."
         costs = keep_workers(profile, now)
-        yield _Idea(costs, {"persistent_workers": True}, reason, wall.stage == "restarts")
+        yield costs, {"persistent_workers": True}, reason, wall.stage == "restarts"
     delay_s = sum(use.sum("no core") for use in profile.makers)
     is_starving, is_full = wall.stage == "starving threads", profile.num_workers >= cores
     if is_starving or (is_full and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s):
@@ -372,7 +366,7 @@ def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
             change = "Give the library one thread, such as by `cv2.setNumThreads(0)`"
             if profile.torch_threads > 1:
                 change = f"Call `torch.set_num_threads({choose_threads(profile)})`"
-        yield _Idea(now, change, reason, is_starving or wall.stage == "cores")
+        yield now, change, reason, is_starving or wall.stage == "cores"
 
 
 def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
@@ -381,10 +375,10 @@ def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Itera
     if profile.options.get("in_order") is True and now.num_workers > 1:
         costs = replace(now, stall_s=now.stall_s / now.num_workers, slowest_s=now.worker_s)
         reason = "Batches come as they are ready, in another order: nobody waits for the slow one."
-        yield _Idea(costs, {"in_order": False}, reason, is_due=True)
+        yield costs, {"in_order": False}, reason, True
     if wall.stage == "slow record":
         change = f"Store {wall.where} smaller, or leave it out"
-        yield _Idea(replace(now, stall_s=0.0), change, "Without it no batch is late.")
+        yield replace(now, stall_s=0.0), change, "Without it no batch is late.", False
 
 
 def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
@@ -395,7 +389,7 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
         costs = replace(now.save(-moved_s), main_s=now.main_s - moved_s, cpu_s=now.cpu_s)
         reason = "Several workers do at once what the process of the trainer does alone."
         change = f"Move {wall.where} into the workers: into the dataset, or into `collate_fn`"
-        yield _Idea(costs, change, reason, is_due=True)
+        yield costs, change, reason, True
     elif wall.stage == "hand-over" and batch.objects > batch.images:
         working_s = max(sum(use.working_s for use in profile.makers), 1e-9)
         collecting = sum(use.collecting_s for use in profile.makers) / working_s
@@ -408,7 +402,7 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
         costs = now.save(made_s * saved - 2 * hop_s, received)  # arrays are collated, and then handed over
         reason = f"{human_count(batch.objects, 'Python object')} a batch are packed and unpacked one by one."
         change = "Hand over tensors or arrays in place of lists, dictionaries and other objects"
-        yield _Idea(costs, change, reason, is_due=True)
+        yield costs, change, reason, True
     width = _FLOAT_BYTES.get(batch.dtype)
     if width and batch.image_size is not None:
         saved, collated = 1 - 1 / width, profile.share("collating")
@@ -419,7 +413,7 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
         is_due = batch.dtype == "float64" and wall.stage == "hand-over"
         costs = now.save(saved * made_s * (profile.share("handing over", "lock") + written), saved * received)
         change = f"Hand over uint8 in place of {batch.dtype}"
-        yield _Idea(costs, change, f"{sizes}; convert and normalize on the device.", is_due)
+        yield costs, change, f"{sizes}; convert and normalize on the device.", is_due
 
 
 def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
@@ -428,7 +422,7 @@ def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterat
     if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
         reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
         change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
-        yield _Idea(now.save(decoding_s - draft_s), change, reason)
+        yield now.save(decoding_s - draft_s), change, reason, False
     place, share = find_function(profile, "functions", "waiting")
     if share > _LARGE_SHARE / 2:
-        yield _Idea(now.save(made_s * share / 2), f"Make {place} faster", "If it took half of its time.")
+        yield now.save(made_s * share / 2), f"Make {place} faster", "If it took half of its time.", False

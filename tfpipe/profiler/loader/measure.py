@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -108,26 +108,24 @@ class LoaderSource:
         return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
 
 
-class _Array(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
+_Array = tuple[int, str, tuple[int, ...]]
+"""The bytes of an array, its dtype, and its shape."""
 
 
 def describe_batch(batch: Any) -> BatchFacts:
     """Returns the facts about a batch: arrays in dictionaries, tuples and lists at any depth."""
     arrays: list[_Array] = []
     objects = _collect(batch, arrays)
-    first = next((array for array in arrays if array.shape), None)
+    first = next((shape for _, _, shape in arrays if shape), None)
     if first is None or _is_list_of_records(batch):
         entries = next(iter(batch.values())) if isinstance(batch, Mapping) and batch else batch
         if isinstance(entries, tuple) and not _is_list_of_records(entries) and entries:
             entries = entries[0]
         images = len(entries) if isinstance(entries, (list, tuple)) else 1
     else:
-        images = first.shape[0]
-    largest = max(arrays, key=lambda array: array.bytes, default=_Array((), "", 0))
-    return BatchFacts(images, sum(array.bytes for array in arrays), largest.dtype, largest.shape, objects)
+        images = first[0]
+    _, dtype, shape = max(arrays, key=lambda array: array[0], default=(0, "", ()))
+    return BatchFacts(images, sum(size for size, _, _ in arrays), dtype, shape, objects)
 
 
 def _is_list_of_records(batch: Any) -> bool:
@@ -143,15 +141,15 @@ def _collect(value: Any, arrays: list[_Array]) -> int:
     """Appends the arrays in a value to a list, and returns the number of other objects."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         shape = tuple(int(side) for side in value.shape)
-        arrays.append(_Array(shape, str(value.dtype).rpartition(".")[2], int(getattr(value, "nbytes", 0) or 0)))
+        arrays.append((int(getattr(value, "nbytes", 0) or 0), str(value.dtype).rpartition(".")[2], shape))
         return 0
     if not isinstance(value, (Mapping, list, tuple)):
         return 1
     inner: list[_Array] = []
     objects = 1 + sum(_collect(one, inner) for one in (value.values() if isinstance(value, Mapping) else value))
     if inner and len(inner) == len(value) and _is_list_of_records(value):
-        shape = inner[0].shape if len({array.shape for array in inner}) == 1 else ()
-        inner = [_Array((len(value), *shape), inner[0].dtype, sum(array.bytes for array in inner))]
+        sizes, (dtype, *_), shapes = zip(*inner, strict=True)
+        inner = [(sum(sizes), dtype, (len(value), *(shapes[0] if len(set(shapes)) == 1 else ())))]
     arrays += inner
     return objects
 

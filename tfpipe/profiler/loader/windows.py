@@ -65,16 +65,8 @@ class Frame(NamedTuple):
     text: str
 
 
-class Doing(NamedTuple):
-    """The activity of a thread, and the user's line that made it do so; empty if there is none."""
-
-    activity: Activity
-    place: str
-
-
-def read_frame(file: str, function: str, line: int) -> Frame:
-    """Returns a frame with the text of its line, where its file can be read."""
-    return Frame(file, function, line, linecache.getline(file, line).strip())
+Doing = tuple[Activity, str]
+"""The activity of a thread, and the user's line that made it do so; empty if there is none."""
 
 
 def is_clock(stack: Sequence[Frame]) -> bool:
@@ -84,44 +76,42 @@ def is_clock(stack: Sequence[Frame]) -> bool:
 
 def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
     """Says what a thread does, by its stack, innermost first, and its state: S and D wait, empty if nobody knows."""
-    doing = _classify(stack, collate)
+    activity, place = _classify(stack, collate)
     pipes = [number for number, frame in enumerate(stack) if _PIPES.search(frame.file)]
-    if state == "S" and pipes and (pipes[0] == 0 or not doing.place):  # the other end has nothing, or takes nothing
-        return Doing("idle", "")
-    if state == "D" or (state == "S" and doing.activity == "reading"):
-        return Doing("storage", doing.place)
-    return doing
+    if state == "S" and pipes and (pipes[0] == 0 or not place):  # the other end has nothing, or takes nothing
+        return "idle", ""
+    return "storage" if state == "D" or (state == "S" and activity == "reading") else activity, place
 
 
 def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     stack = list(dropwhile(lambda frame: frame.file == _PROBE, stack))
     own = next((number for number, frame in enumerate(stack) if frame.file.startswith(_OWN)), len(stack))
     if own == 0:
-        return Doing("handing over" if stack and stack[0].file == _TAKES else "other", "")
+        return "handing over" if stack and stack[0].file == _TAKES else "other", ""
     stack = stack[:own]
     library = list(takewhile(lambda frame: not is_users(frame.file), stack))
     user = stack[len(library)] if len(library) < len(stack) else None
     place = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
     leaf = stack[0]
     if _LISTENS.search(leaf.text) or (_WAITS.search(leaf.file) and not _MOVES.search(leaf.text)):
-        return Doing("idle" if user is None else "waiting", place)
+        return "idle" if user is None else "waiting", place
     if leaf is user and _BLOCKS.search(leaf.text):
-        return Doing("waiting", place)
+        return "waiting", place
     if any(_PIPES.search(frame.file) for frame in library):  # also where it reads a socket for it
-        return Doing("handing over", place)
+        return "handing over", place
     if not _LOADERS.search(leaf.file) and _READS.search(leaf.text) and "Image.open" not in leaf.text:
-        return Doing("reading", place)
+        return "reading", place
     if leaf is user and _DECODES.search(leaf.text):
-        return Doing("decoding", place)
+        return "decoding", place
     for number, frame in enumerate(stack):
         if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
-            return Doing("collating", place)
+            return "collating", place
         for activity, files in _FILES.items() if number < len(library) else ():
             if files.search(frame.file):
-                return Doing(activity, place)
+                return activity, place
         if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):
-            return Doing("decoding", place)
-    return Doing("other" if user is None else "functions", place)
+            return "decoding", place
+    return "other" if user is None else "functions", place
 
 
 @cache
@@ -165,7 +155,8 @@ def make_use(
 
     @cache
     def do(number: int, state: str) -> Doing | None:
-        stack = [read_frame(*frame) for frame in stacks[str(number)]]
+        lines = stacks[str(number)]
+        stack = [Frame(file, name, line, linecache.getline(file, line).strip()) for file, name, line in lines]
         return None if is_clock(stack) else classify(stack, collate, state)
 
     wall_s = last["at"] - first["at"]
@@ -206,11 +197,11 @@ def _sum_threads(
         own = owns[native]
         known = {doing: count for doing, count in counts.items() if doing is not None}
         second = tick_s * sum(counts.values()) / max(sum(known.values()), 1)
-        for doing, count in known.items():
-            if doing.activity != "idle":
-                own[doing.activity] += count * second
-            if doing.place:
-                places[doing.place, doing.activity] += count * second
+        for (activity, place), count in known.items():
+            if activity != "idle":
+                own[activity] += count * second
+            if place:
+                places[place, activity] += count * second
         working_s[native] = sum(own[name] for name in _INTERRUPTED)
     short_s = sum(working_s[native] for native in threads if native not in ran_s)
     ran = min(unread_s / max(short_s, 1e-9), 1.0)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -262,10 +262,8 @@ def _build(sample: Source, config: PipelineConfig) -> Stages:
     return build_stages(listed, None, config)
 
 
-class _Trial(NamedTuple):
-    config: PipelineConfig
-    payloads: list[bytes]
-    source: Source
+_Trial = tuple[PipelineConfig, list[bytes], Source]
+"""A config, and the records with the data that they are of."""
 
 
 def measure_option_costs(
@@ -290,12 +288,12 @@ def measure_option_costs(
     payloads = leave_out(whole, unread) if unread else whole
     unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
-    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, by_engine)}
+    trials = {name: (changed, payloads, source) for name, changed in _list_changes(base, by_engine)}
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
-        trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
+        trials["smaller"] = base, smaller, _describe_smaller(source, short_side)
     if by_engine and (seekable := _add_markers(source, payloads)):
-        trials["seekable"] = _Trial(base, seekable, source)
+        trials["seekable"] = base, seekable, source
     if by_engine:
         costs = _try_engine(trials, whole if config.cache == "none" else [])
     else:
@@ -319,11 +317,11 @@ def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> 
     """Measures the engine, in the calling thread, and what `kept` records cost; no cost if a record is damaged."""
     try:
         decoders: dict[TriedChange, Callable[[], Any]] = {
-            name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()
+            name: make_decoder(data, config, payloads) for name, (config, payloads, data) in trials.items()
         }
         if kept:
             decoders["kept"] = partial(join_block, kept, np.empty(sum(map(len, kept)), np.uint8))
-        costs_us = measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
+        costs_us = measure_costs_us(decoders, len(trials["now"][1]), time.thread_time)
         return {name: max(cost, 1.0) for name, cost in costs_us.items()}
     except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
@@ -333,12 +331,14 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            samples = {name: write_sample(f"{folder}/{name}", source, each.payloads) for name, each in trials.items()}
-            datasets = {name: make_batches(samples[name], trial.config) for name, trial in trials.items()}
+            samples = {
+                name: write_sample(f"{folder}/{name}", source, payloads) for name, (_, payloads, _) in trials.items()
+            }
+            datasets = {name: make_batches(samples[name], config) for name, (config, _, _) in trials.items()}
             for name in (name for name in _OWN_RECORDS if name in trials):
-                datasets[f"reading {name}"] = list_sizes(samples[name], trials[name].config)
+                datasets[f"reading {name}"] = list_sizes(samples[name], trials[name][0])
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-            if take := _open_engine(samples["now"], trials["now"].config):
+            if take := _open_engine(samples["now"], trials["now"][0]):
                 batches["engine"] = take
             costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
