@@ -38,7 +38,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.textbook import TensorFlowPipeline, TriedStages, leave_out_cached
+from tfpipe.profiler.measure.textbook import TensorFlowPipeline
 from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (
@@ -112,7 +112,7 @@ Functions = Mapping[str, Callable[..., Any]]
 class NumpyPipeline:
     """The batches of `NumpyBatches`, with functions of the user's."""
 
-    built: tuple[BuiltStage, ...] = ()
+    built: Sequence[BuiltStage] = ()
 
     def __init__(self, data: Manifest, split: str, config: PipelineConfig, functions: Functions) -> None:
         self.own_stages, self._functions = tuple(functions), functions
@@ -125,10 +125,10 @@ class NumpyPipeline:
         """Begins to make batches, without end."""
         return itertools.chain.from_iterable(itertools.repeat(self._batches))
 
-    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
+    def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
         """Runs each function alone on recorded images or batches, with 1 thread and with 2."""
         judged = []
-        for timing in timings:
+        for timing in profile.stages:
             call, images = self._get_call(timing.name), self._config.batch_size if timing.name != "transform" else 1
             if call is not None:
                 times = run_function(call)
@@ -137,7 +137,7 @@ class NumpyPipeline:
                 timing = replace(timing, wait_us_per_image=waits_us, hold_us_per_image=hold_us)
                 timing = replace(timing, holds_python_lock=times.is_pythons)
             judged.append(timing)
-        return TriedStages(tuple(judged))
+        return replace(profile, stages=tuple(judged)), {}
 
     def _get_call(self, name: str) -> Callable[[int], Any] | None:
         """Returns a call of one of the functions on recorded examples; None for any other part."""
@@ -195,32 +195,22 @@ def profile_pipeline(
         profile = _describe(run, started, plan, facts, accelerator)
         if config.service.workers:  # which run the stages
             return profile
-        stages = () if pipeline.clocks is None else _time_engine(run, profile, plan)
+        profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
         if profile.step.idle <= NO_IDLE:  # no change makes the training faster
-            profile = replace(profile, stages=stages)
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
-        tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
+        profile, element_bytes = pipeline.try_parts(profile)
         costs = measure_option_costs(plan.source, config, facts.short_side, facts.unread_features)
         can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
         if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
             larger = replace(config, batch_size=LARGE_BATCH)
             costs |= pipeline.try_larger_batches(build_stages(data, split, larger, customize=customize))
-        stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
-    if not run.missing_steps:
-        stages = leave_out_cached(stages, pipeline.built)
-    storage_rate = profile.host.storage_bytes_per_second * tried.records_per_image
-    profile = replace(
-        profile,
-        stages=stages,
-        option_costs=costs,
-        records_per_image=tried.records_per_image,
-        handover_us=tried.handover_us,
-        host=replace(profile.host, storage_bytes_per_second=storage_rate),
-    )
-    return replace(profile, held=find_held(profile, pipeline.built, tried.element_bytes))
+    storage_rate = profile.host.storage_bytes_per_second * profile.records_per_image
+    host = replace(profile.host, storage_bytes_per_second=storage_rate)
+    profile = replace(profile, option_costs=costs, host=host)
+    return replace(profile, held=find_held(profile, pipeline.built, element_bytes))
 
 
 @_forgetting_functions()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ from tfpipe.profiler.measure.clocks import (
     run_function,
 )
 from tfpipe.profiler.measure.facts import BuiltStage
-from tfpipe.profiler.types import LARGE_BATCH, StageTiming, TriedChange
+from tfpipe.profiler.types import LARGE_BATCH, PipelineProfile, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
 SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
@@ -158,60 +158,20 @@ def _make_options() -> tf.data.Options:
     return options
 
 
-@dataclass(frozen=True)
-class StageFigures:
-    """The figures of a stage for an element that it gives."""
-
-    times: CallTimes
-    out_per_in: float  # elements that it gives for each that it takes
-    out_bytes: float  # of an element
-    in_bytes: float
-
-
-@dataclass(frozen=True)
-class TriedStages:
-    """The figures of stages that were tried."""
-
-    timings: tuple[StageTiming, ...] = ()  # in their order, for an image that leaves the pipeline
-    element_bytes: Mapping[str, float] = field(default_factory=dict)  # of what a stage gives, by its name
-    records_per_image: float = 1.0  # read for an image that leaves the pipeline
-    handover_us: float | None = None  # processor time of handing elements from stage to stage for an image
-
-
-def try_stages(
-    stages: Stages, built: Sequence[BuiltStage], config: PipelineConfig, files_at_once: int, images_per_batch: int
-) -> TriedStages:
-    """Tries the stages of the textbook pipeline, or the user's own behind those of the engine."""
-    names = list(stages.names)
-    by_engine = any(stage.clocks for stage in stages)
-    first = next((k for k, stage in enumerate(built) if stage.is_own), len(names))
-    first = first if by_engine else names.index("read") + 1
-    if first == len(names):
-        return TriedStages()
-    before = [stage for stage in stages[:first] if stage.name not in ("repeat", "cache")]
-    source = Stages(before, stages.options).dataset()
-    elements = record(source)[0]
-    tried: dict[str, StageFigures] = {}
-    if not by_engine:
-        tried["read"] = _try_reading(source, files_at_once, elements)
-    handover_s = _measure_handover(elements)
-    parts = [pair for pair in zip(stages[first:], built[first:], strict=True) if pair[0].name not in _PASSED]
-    tried |= _measure_each(parts, elements)
-    return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s))
-
-
-def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]) -> dict[str, StageFigures]:
-    """Returns the figures of stages up to one that gives nothing."""
-    tried: dict[str, StageFigures] = {}
+def _time_each(
+    parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any], config: PipelineConfig
+) -> dict[str, StageTiming]:
+    """Returns the figures of stages for an element that each gives, up to one that gives nothing."""
+    tried: dict[str, StageTiming] = {}
     prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
         for stage, of in parts:
-            function = of.get_map() if of.is_own and of.calls_python else None
             times, ratio = CallTimes(0.0, 0.0, None), of.get_ratio()
             if ratio is None:
                 ratio, run = count_given(stage.apply, elements, of.count_grouped())
                 if of.count_threads(2, False) == 1:
                     times = times._replace(wait_s=max(run.wall_s - run.cpu_s - run.queue_s, 0.0))
+            function = of.get_map() if of.is_own and of.calls_python else None
             if function is not None:
                 times, given = run_map(function, elements), record(stage.apply(play(elements)))[0]
                 prefixes.begin_with(given)
@@ -224,62 +184,27 @@ def _measure_each(parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[
                     prefixes.begin_with(given)
             if not ratio or not given:
                 break
-            tried[stage.name] = StageFigures(times, ratio, _compute_bytes(given), in_bytes)
-            elements, in_bytes = given, tried[stage.name].out_bytes
+            threads = config.tf_data.num_parallel_calls or config.max_threads
+            if of.is_own:
+                threads = of.count_threads(config.threadpool_size or config.max_threads, config.autotunes)
+            tried[stage.name] = StageTiming(
+                name=stage.name,
+                cpu_us_per_image=1e6 * times.cpu_s,
+                wait_us_per_image=1e6 * times.wait_s,
+                parallelism=threads if stage.name != "batch" else 1,
+                bytes_in_per_image=in_bytes,
+                bytes_out_per_image=_compute_bytes(given),
+                hold_us_per_image=None if times.hold_s is None else 1e6 * times.hold_s,
+                holds_python_lock=times.is_pythons,
+                elements_out_per_in=ratio,
+            )
+            elements, in_bytes = given, tried[stage.name].bytes_out_per_image
         for name, cpu_s in prefixes.measure().items():
-            tried[name] = replace(tried[name], times=tried[name].times._replace(cpu_s=cpu_s))
+            tried[name] = replace(tried[name], cpu_us_per_image=1e6 * cpu_s)
     return tried
 
 
-def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]) -> tuple[StageTiming, ...]:
-    """Returns the stages behind the last cache that is full: what stands in front of it does not run."""
-    last = max((place for place, stage in enumerate(built) if "Cache" in stage.kinds), default=None)
-    behind = {stage.name for stage in built[last or 0 :]}
-    return tuple(timing for timing in timings if last is None or timing.name in behind)
-
-
-def _count_for_images(
-    tried: Mapping[str, StageFigures],
-    built: Sequence[BuiltStage],
-    config: PipelineConfig,
-    images_per_batch: int,
-    known: tuple[int, float],
-) -> TriedStages:
-    files_at_once, handover_s = known
-    stages = {stage.name: stage for stage in built}
-    threads = config.tf_data.num_parallel_calls or config.max_threads
-    own_threads = config.threadpool_size or config.max_threads
-    per_image: dict[str, float] = {}
-    elements, timings = 1 / images_per_batch, []
-    for name in reversed(list(tried)):
-        per_image[name], elements = elements, elements / max(tried[name].out_per_in, 1e-9)
-    for name, each in tried.items():
-        count, times, stage = per_image[name], each.times, stages[name]
-        us = 1e6 * count * times.cpu_s
-        count_threads = threads if name != "batch" else 1
-        if stage.is_own:
-            count_threads = stage.count_threads(own_threads, config.autotunes)
-        hold_us = None if times.hold_s is None or not stage.is_own else 1e6 * count * times.hold_s
-        timings.append(
-            StageTiming(
-                name=name,
-                cpu_us_per_image=us,
-                wait_us_per_image=1e6 * count * times.wait_s if stage.is_own or name == "read" else 0.0,
-                parallelism=files_at_once if name == "read" else count_threads,
-                bytes_in_per_image=count / max(each.out_per_in, 1e-9) * each.in_bytes,
-                bytes_out_per_image=count * each.out_bytes,
-                holds_python_lock=times.is_pythons,
-                hold_us_per_image=hold_us,
-                elements_out_per_in=each.out_per_in,
-            )
-        )
-    out_bytes = {name: each.out_bytes for name, each in tried.items()}
-    if "read" not in tried:
-        return TriedStages(tuple(timings), out_bytes)
-    return TriedStages(tuple(timings), out_bytes, per_image["read"], 1e6 * handover_s * sum(per_image.values()))
-
-
-def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> StageFigures:
+def _time_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> StageTiming:
     iterator = iter(_count(source, _COUNTED))
     next(iterator)
     number, before = 0, HostTime.now()
@@ -288,8 +213,8 @@ def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Sta
     run = Run.since(before, number)
     computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
     wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
-    num_bytes = _compute_bytes(records)
-    return StageFigures(CallTimes(_measure_cpu_s([source], [_COUNTED])[0], wait_s, None), 1.0, num_bytes, num_bytes)
+    cpu_s, num_bytes = _measure_cpu_s([source], [_COUNTED])[0], _compute_bytes(records)
+    return StageTiming("read", 1e6 * cpu_s, 1e6 * wait_s, files_at_once, num_bytes, num_bytes)
 
 
 def _compute_bytes(elements: Sequence[Any]) -> float:
@@ -308,10 +233,13 @@ class TensorFlowPipeline:
     """A pipeline of `build_stages`."""
 
     def __init__(self, stages: Stages, config: PipelineConfig) -> None:
-        self.stages, self.built = stages, tuple(_build_each(stages))
+        self.stages, self.built, self._config = stages, list[BuiltStage](), config
+        dataset: tf.data.Dataset | None = None
+        for stage in stages:
+            before, dataset = dataset, stage.apply(dataset)
+            self.built.append(BuiltStage(stage.name, before, dataset, stage.random, stage.per_image))
         self.own_stages = tuple(stage.name for stage in self.built if stage.is_own)
         self.clocks = next((stage.clocks for stage in stages if stage.clocks is not None), None)
-        self._config = config
 
     def open(self) -> Iterator[Any]:
         """Begins to make batches, without end."""
@@ -320,16 +248,50 @@ class TensorFlowPipeline:
         batches: Iterator[Any] = iter(dataset if self._config.training else dataset.repeat())
         return batches
 
-    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
-        """Measures the stages of tf.data's operations, and puts their figures behind those of the engine."""
-        tried = try_stages(self.stages, self.built, self._config, files_at_once, images_per_step)
-        return replace(tried, timings=(*timings, *tried.timings))
+    def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
+        """Adds the figures of tf.data's stages to those of the engine's; also returns the bytes of their elements."""
+        first = next((k for k, stage in enumerate(self.built) if stage.is_own), len(self.built))
+        first = first if self.clocks else self.stages.names.index("read") + 1
+        if first == len(self.built):
+            return profile, {}
+        source = self._build(first)
+        elements, tried = record(source)[0], dict[str, StageTiming]()
+        if not self.clocks:
+            tried["read"] = _time_reading(source, profile.dataset.cycle_length, elements)
+        handover_s = _measure_handover(elements)
+        pairs = zip(self.stages[first:], self.built[first:], strict=True)
+        tried |= _time_each([pair for pair in pairs if pair[0].name not in _PASSED], elements, self._config)
+        sizes = {name: each.bytes_out_per_image for name, each in tried.items()}
+        count, counts = 1 / profile.step.images_per_step, 0.0  # of elements for an image
+        for name, each in reversed(list(tried.items())):
+            counts, taken = counts + count, count / max(each.elements_out_per_in, 1e-9)
+            tried[name] = replace(
+                each,
+                cpu_us_per_image=count * each.cpu_us_per_image,
+                wait_us_per_image=count * each.wait_us_per_image,
+                bytes_in_per_image=taken * each.bytes_in_per_image,
+                bytes_out_per_image=count * each.bytes_out_per_image,
+                hold_us_per_image=None if each.hold_us_per_image is None else count * each.hold_us_per_image,
+            )
+            count = taken
+        if not self.clocks:
+            profile = replace(profile, records_per_image=count, handover_us=1e6 * handover_s * counts)
+        timings = [*profile.stages, *tried.values()]
+        caches = [k for k, stage in enumerate(self.built) if "Cache" in stage.kinds]
+        if caches and not profile.fill_s:  # what stands in front of a full cache does not run
+            behind = {stage.name for stage in self.built[caches[-1] :]}
+            timings = [timing for timing in timings if timing.name in behind]
+        return replace(profile, stages=tuple(timings)), sizes
+
+    def _build(self, first: int) -> tf.data.Dataset:
+        """Builds the first stages, without a cache and a second epoch."""
+        before = [stage for stage in self.stages[:first] if stage.name not in ("repeat", "cache")]
+        return Stages(before, self.stages.options).dataset()
 
     def try_larger_batches(self, larger: Stages) -> dict[TriedChange, float]:
         """Returns what an image costs in these batches and in larger ones, from the last full cache on."""
         first = 1 + max(k for k, stage in enumerate(self.built) if stage.name == "read" or "Cache" in stage.kinds)
-        before = [stage for stage in self.stages[:first] if stage.name not in ("repeat", "cache")]
-        elements, batches = record(Stages(before, self.stages.options).dataset())[0], {}
+        elements, batches = record(self._build(first))[0], {}
         sizes = {"batch": self._config.batch_size, "large_batch": LARGE_BATCH}
         for name, stages in zip(sizes, (self.stages, larger), strict=True):
             dataset = play(elements)
@@ -339,12 +301,3 @@ class TensorFlowPipeline:
             batches[name] = iter(dataset if options is None else dataset.with_options(options)).__next__
         costs_us = measure_costs_us(batches, 1, Rest().wait)
         return {name: costs_us[name] / size for name, size in sizes.items()}
-
-
-def _build_each(stages: Stages) -> list[BuiltStage]:
-    built: list[BuiltStage] = []
-    dataset: tf.data.Dataset | None = None
-    for stage in stages:
-        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
-        dataset = built[-1].dataset
-    return built
