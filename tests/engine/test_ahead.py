@@ -13,7 +13,7 @@ import tfpipe
 from tests.beam_jobs.commands import wait_for
 from tests.engine.test_batch import make_maker
 from tfpipe.engine import ahead
-from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
+from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.position import Position
 from tfpipe.engine.record_reader import RecordReader
@@ -31,17 +31,14 @@ def list_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith(names)}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [0, 1, 3])
 def test_steps_in_a_row_are_the_steps_one_by_one(maker: BatchMaker, threads: int) -> None:
     for steps in ([0, 1, 2], [2], []):
         batches = list(make_ahead(maker, ((5, step) for step in steps), threads))
-        stored = list(read_ahead(maker, ((5, step) for step in steps)))
-        assert len(batches) == len(stored) == len(steps)
-        for batch, read, step in zip(batches, stored, steps, strict=True):
+        for batch, step in zip(batches, steps, strict=True):
             alone = maker.make(5, step)
             np.testing.assert_array_equal(batch["image"], alone["image"])
             np.testing.assert_array_equal(batch["label"], alone["label"])
-            np.testing.assert_array_equal(maker.decode(read)["image"], alone["image"])
 
 
 def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch) -> None:

@@ -345,5 +345,5 @@ def test_a_missing_file_is_named(store: FolderStore, copy: Path) -> None:
     with pytest.raises(FormatError, match=sentence):
         read("gs://data/photos", CONFIG, 1)
     source = data_source("gs://data/photos", "train")
-    with pytest.raises(FormatError, match=r"train-00001-of-00002\.tfrecord: It is missing\. Copy the dataset again"):
+    with pytest.raises(FormatError, match=r"train-00001-of-00002\.tfrecord is missing\. Copy the dataset again"):
         source[11]

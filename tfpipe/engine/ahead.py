@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
@@ -39,11 +39,12 @@ def make_ahead(
 ) -> Generator[Any]:
     """Yields the batches of several positions, in their order, and makes those of the next steps meanwhile.
 
-    One group of threads reads records; another decodes, and calls `finish` with each batch. `waiting` is the most
-    finished batches that wait, without those that a worker was asked for; None: `steps_ahead` of the maker.
+    One group of threads reads records; another decodes, and calls `finish` with each batch. With 0 `threads` whoever
+    takes a batch does that. `waiting` is the most finished batches that wait, without those that a worker was asked
+    for; None: `steps_ahead` of the maker.
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
-    decoders = ThreadPoolExecutor(count_decoded(threads), "tfpipe-decode")
+    decoders = ThreadPoolExecutor(count_decoded(threads) or 1, "tfpipe-decode")
     steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
@@ -52,48 +53,30 @@ def make_ahead(
         finally:
             del stored  # an error that it holds would hold it, and all that is open
 
-    def submit(index: int, pauses: bool) -> Future[Any]:
-        return decoders.submit(make, readers.submit(steps.read, index, pauses))
-
-    return _take_in_order(steps, submit, (decoders, readers), waiting)
-
-
-def count_decoded(threads: int) -> int:
-    """Returns the number of batches that are decoded at once, by up to so many threads."""
-    return min(_DECODING, threads)
-
-
-def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]], waiting: int | None = None) -> Generator[Any]:
-    """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile."""
-    readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
-    steps = _Steps(maker, positions)
-    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,), waiting)
-
-
-def _take_in_order(
-    steps: _Steps,
-    submit: Callable[[int, bool], Future[_Result]],
-    pools: Sequence[ThreadPoolExecutor],
-    waiting: int | None,
-) -> Generator[_Result]:
-    """Yields what is made of steps, in their order; ends the pools when it is closed."""
     # The batches that are finished or in the making, beside the one that the trainer waits for.
-    count = steps.maker.steps_ahead if waiting is None else steps.maker.steps_asked + waiting
-    started = deque[Future[_Result]]()
+    count = maker.steps_ahead if waiting is None else maker.steps_asked + waiting
+    started = deque[Future[Any]]()
     try:
         for index in itertools.count():
-            started.append(submit(index, bool(started) and started[0].done()))
+            read = readers.submit(steps.read, index, bool(started) and started[0].done())
+            started.append(decoders.submit(make, read) if threads else read)
+            del read  # as above
             if len(started) > count:
                 try:
                     batch = started.popleft().result()
                 except _NoMoreSteps:
                     return
-                yield batch
+                yield batch if threads else finish(maker.decode(batch))
     finally:  # the trainer may have left early
         # Nobody waits: Python may close a forgotten generator in any thread, also in one that has just been started.
-        for pool in pools:
+        for pool in (decoders, readers):
             pool.shutdown(wait=False, cancel_futures=True)
         steps.close()
+
+
+def count_decoded(threads: int) -> int:
+    """Returns the number of batches that are decoded at once, by up to so many threads."""
+    return min(_DECODING, threads)
 
 
 def is_left() -> bool:
@@ -127,12 +110,21 @@ class _Steps:
             # The steps that are announced grow by one with each, so the first batch waits for its own records only.
             first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
             self._num_announced = max(first, end)
-            asked = [self._list_block(place) for place in range(first, end)]
+            asked = []
+            for place in range(first, end):  # with the steps that use up a block of records with it
+                steps = range(place, place + self.maker.block_steps)
+                while self._num_listed < steps.stop and not self.is_closed:
+                    position = next(self._positions, None)
+                    if position is None:
+                        break
+                    self._listed[self._num_listed] = (*position, self.maker.list_numbers(*position))
+                    self._num_listed += 1
+                asked.append([self._listed[k][2] for k in steps if k in self._listed])
             step = self._listed.pop(index, None)
         if step is None:
             raise _NoMoreSteps
-        for steps in filter(None, asked):
-            self.maker.announce(steps[0], steps)
+        for numbers in filter(None, asked):
+            self.maker.announce(numbers[0], numbers)
         _working.steps = self
         return self.maker.read(*step)
 
@@ -141,17 +133,6 @@ class _Steps:
         with self._lock:
             self.is_closed = True
             self._listed.clear()
-
-    def _list_block(self, index: int) -> list[Any]:
-        """Lists the records of a step, and of the steps that use up a block of records with it."""
-        end = index + self.maker.block_steps
-        while self._num_listed < end and not self.is_closed:
-            position = next(self._positions, None)
-            if position is None:
-                break
-            self._listed[self._num_listed] = (*position, self.maker.list_numbers(*position))
-            self._num_listed += 1
-        return [self._listed[k][2] for k in range(index, end) if k in self._listed]
 
 
 def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:

@@ -313,11 +313,28 @@ class BatchMaker(Maker):
 
     def choose_images(self, stored: StoredBatch) -> EncodedImages:
         """Chooses the images of a batch, their crops and flips."""
+        source, places = self.plan.source, None
+        assert source.image_key is not None
         with self.naming(stored.numbers):
-            column, places = self._choose_values(stored)
-            sizes = self._measure(stored, column, places)
-        squeezed = self.plan.source.images.size
-        return self.place_crops(stored.epoch, stored.asked, sizes, squeezed, column, places)
+            column = every = stored.columns[source.image_key]
+            if source.more_images:
+                keys = (source.image_key, *source.more_images)
+                for key in keys:
+                    stored.columns[key].check_counts(1, key)
+                column = join_columns([stored.columns[key] for key in keys])
+            if source.per_record is None:
+                column.check_counts(1, source.image_key)
+            else:
+                column, places = self._choose_several(stored, column, source.per_record.max)
+            # The sizes of the originals, in whose shape crops are drawn.
+            if source.has_sizes:
+                sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
+                sizes = sizes if places is None else sizes[(every.firsts[:, None] + places).reshape(-1)]
+            elif source.images.size is not None:
+                sizes = np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
+            else:
+                sizes = measure_headers(column)
+        return self.place_crops(stored.epoch, stored.asked, sizes, source.images.size, column, places)
 
     def place_crops(
         self,
@@ -402,44 +419,18 @@ class BatchMaker(Maker):
         except BadRecord as error:
             raise FormatError(f"Record {numbers[error.row]} of {self.split!r}: {error}.") from None
 
-    def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
-        """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""
-        source, chosen = self.plan.source, self.plan.num_images or 1
-        assert source.image_key is not None
-        column, most = stored.columns[source.image_key], source.per_record
-        if source.more_images:
-            parts = [stored.columns[key] for key in (source.image_key, *source.more_images)]
-            for key, part in zip((source.image_key, *source.more_images), parts, strict=True):
-                part.check_counts(1, key)
-            column = join_columns(parts)
-        if most is None:
-            column.check_counts(1, source.image_key)
-            return column, None
+    def _choose_several(self, stored: StoredBatch, column: Column, most: int) -> tuple[Column, IntArray]:
+        """Chooses images of records with several: a column, and the places of each in its record, int64 [n, images]."""
+        chosen = self.plan.num_images or 1
         few = np.flatnonzero(column.counts < chosen)
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
-        if self.plan.config.training and self.plan.num_images is not None and chosen < most.max:
+        if self.plan.config.training and self.plan.num_images is not None and chosen < most:
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
-            places = crops.choose_images(seeds, column.counts, chosen, most.max)
+            places = crops.choose_images(seeds, column.counts, chosen, most)
         images = (column.firsts[:, None] + places).reshape(-1)
         return column.choose(images, np.full(len(column.counts), chosen)), places
-
-    def _measure(self, stored: StoredBatch, column: Column, places: IntArray | None) -> IntArray:
-        """Returns the sizes of the originals, in whose shape crops are drawn: int64 [images, 2]."""
-        source = self.plan.source
-        if source.has_sizes:
-            heights, widths = stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH]
-            if places is None:
-                return measure_images(column, heights, widths)
-            assert source.image_key is not None
-            all_images = stored.columns[source.image_key]
-            sizes = measure_images(all_images, heights, widths)
-            chosen: IntArray = sizes[(all_images.firsts[:, None] + places).reshape(-1)]
-            return chosen
-        if source.images.size is not None:
-            return np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
-        return measure_headers(column)
 
     def _make_images(self, images: EncodedImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images: an array of all rows, or the list of what a transform makes of them."""

@@ -25,30 +25,23 @@ _unused: deque[NDArray[np.uint8]] = deque()  # its methods are safe from any thr
 def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     """Returns an array in C order, aligned to 64 bytes, of unknown content; its views keep it from being used again."""
     num_bytes = prod(shape) * np.dtype(dtype).itemsize
-    if num_bytes < _LEAST_BYTES:
-        return _view(np.empty(num_bytes + _ALIGNMENT, np.uint8), num_bytes, dtype).reshape(shape)
-    memory = _take(num_bytes + _ALIGNMENT)
-    array = _view(memory, num_bytes, dtype)
-    weakref.finalize(array, _give_back, memory).atexit = False
-    return array.reshape(shape)
-
-
-def _view(memory: NDArray[np.uint8], num_bytes: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Makes an array in some memory. It is the base of all of its views, because a memoryview is its own."""
-    begin = -memory.ctypes.data % _ALIGNMENT
-    return np.frombuffer(memory.data[begin : begin + num_bytes], dtype)
-
-
-def _take(num_bytes: int) -> NDArray[np.uint8]:
-    for _ in range(len(_unused)):
-        try:
+    size, is_large = num_bytes + _ALIGNMENT, num_bytes >= _LEAST_BYTES
+    memory: NDArray[np.uint8] | None = None
+    for _ in range(len(_unused) if is_large else 0):
+        with suppress(IndexError):  # another thread was faster
             memory = _unused.popleft()
-        except IndexError:  # another thread was faster
-            break
-        if len(memory) == num_bytes:
-            return memory
-        _unused.append(memory)
-    return np.empty(num_bytes, np.uint8)
+            if len(memory) == size:
+                break
+            _unused.append(memory)
+    else:
+        memory = np.empty(size, np.uint8)
+    assert memory is not None
+    # The array is the base of all of its views, because a memoryview is its own.
+    begin = -memory.ctypes.data % _ALIGNMENT
+    array: NDArray[Any] = np.frombuffer(memory.data[begin : begin + num_bytes], dtype)
+    if is_large:
+        weakref.finalize(array, _give_back, memory).atexit = False
+    return array.reshape(shape)
 
 
 def _give_back(memory: NDArray[np.uint8]) -> None:

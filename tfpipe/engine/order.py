@@ -120,8 +120,18 @@ class Order:
         _check_range("rows", min(rows[0], rows[-1]), 0, self.batch_size)
         _check_range("rows", max(rows[0], rows[-1]), 0, self.batch_size)
         row = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
-        block, record = self._find_in_head(step, row) if step < self.head_steps else self._find_in_tail(step, row)
         num_blocks = self.num_records // self.block_records
+        if step < self.head_steps:
+            # A row that begins in the middle of its first block reads the skipped start at the end of the head.
+            at = (step + row * self.block_records // self.batch_size) % self.head_steps
+            number, record = np.divmod(at, self.block_records)
+            block = number * self.batch_size + row
+        else:  # the first record of each block that is left, then the second, and at last those that fill no block
+            first = self.blocks_per_row * self.batch_size
+            at, left = (step - self.head_steps) * self.batch_size + row, num_blocks - first
+            record, number = np.divmod(at, max(left, 1))
+            late = at - left * self.block_records
+            block, record = np.where(late < 0, first + number, num_blocks), np.where(late < 0, record, late)
         is_whole = block < num_blocks
         block[is_whole] = permute(key_of(RUNS, self.seed, epoch), num_blocks, block[is_whole])
         # The circle begins at another record every epoch, so that no record is always in the short block at the end.
@@ -155,25 +165,6 @@ class Order:
         step, row = divmod(at, self.batch_size)
         step += self.head_steps
         return (step, row) if step < self.steps_per_epoch else None
-
-    def _find_in_head(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Finds the block of each row in a step, counted before the permutation, and the record in the block.
-
-        A row that begins in the middle of its first block reads the skipped start at the end of the head.
-        """
-        at = (step + row * self.block_records // self.batch_size) % self.head_steps
-        number, record = np.divmod(at, self.block_records)
-        return number * self.batch_size + row, record
-
-    def _find_in_tail(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Finds the same in a step of the tail, which takes the first record of each block left, then the second."""
-        first = self.blocks_per_row * self.batch_size
-        whole_blocks = self.num_records // self.block_records
-        left = whole_blocks - first
-        at = (step - self.head_steps) * self.batch_size + row
-        record, number = np.divmod(at, max(left, 1))
-        late = at - left * self.block_records
-        return np.where(late < 0, first + number, whole_blocks), np.where(late < 0, record, late)
 
 
 def check_fills_batch(num_records: int, batch_size: int) -> None:

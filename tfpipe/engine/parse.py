@@ -19,6 +19,7 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.schema import DType
 from tfpipe.native.records import FLOATS, INTS, TEXTS, Examples, parse_examples
 
+_LONG_LIST = 64  # values; shorter ones are faster taken by their indices
 _Ints = NDArray[np.int64]
 _KINDS = {"bytes": TEXTS, "float": FLOATS, "int64": INTS}
 _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
@@ -185,7 +186,15 @@ def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, C
         fits = (found[:, 1] == _KINDS[kind]) | (found[:, 3] == 0)
         if not (fits.all() and (records[1:] > records[:-1]).all()):
             return _parse_one_by_one(block, kinds)  # values of another kind, or a key that comes twice
-        columns[name] = _make_column(block, examples.values[_KINDS[kind]], len(counts), records, found)
+        pool, sizes = examples.values[_KINDS[kind]], np.zeros(len(counts), np.int64)
+        sizes[records] = found[:, 3]
+        if len(found) and (found[:, 3] == 1).all():
+            values = pool[found[:, 2]]
+        elif found[:, 3].sum() > _LONG_LIST * len(found):
+            values = np.concatenate([pool[first : first + size] for first, size in found[:, 2:4].tolist()])
+        else:
+            values = pool[_list_values(found[:, 2], found[:, 3])]
+        columns[name] = Column(sizes, values, np.frombuffer(block.data, np.uint8) if kind == "bytes" else None)
     return columns
 
 
@@ -201,22 +210,6 @@ def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
 def _cut(data: memoryview, places: _Ints) -> list[bytes]:
     """Cuts bytes objects out of a block, by a table of begins and sizes."""
     return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
-
-
-_LONG_LIST = 64  # values; shorter ones are faster taken by their indices
-
-
-def _make_column(block: RecordBlock, pool: NDArray[Any], count: int, records: _Ints, found: _Ints) -> Column:
-    """Makes the column of a feature out of the values of all features of its kind."""
-    counts = np.zeros(count, np.int64)
-    counts[records] = found[:, 3]
-    memory = np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None
-    if len(found) and (found[:, 3] == 1).all():
-        return Column(counts, pool[found[:, 2]], memory)
-    if found[:, 3].sum() > _LONG_LIST * len(found):
-        lists = [pool[first : first + size] for first, size in found[:, 2:4].tolist()]
-        return Column(counts, np.concatenate(lists), memory)
-    return Column(counts, pool[_list_values(found[:, 2], found[:, 3])], memory)
 
 
 def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> list[dict[str, Feature] | None]:

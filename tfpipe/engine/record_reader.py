@@ -107,7 +107,6 @@ class RecordReader:
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
         self._num_bytes = round(sum(each.splits[split].memory_bytes for each in (manifest, *manifest.columns)))
-        self._unframe = unframe if not manifest.compression else _unpack_or_none
         self._chosen = None if info.chosen is None else info.chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
         self._lock = ForkLock()  # guards the three below
@@ -152,8 +151,14 @@ class RecordReader:
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
         place = self.locate(index)
-        path, number = self._shard_path(place.shard), self._find_stored_one(index)
-        read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(number)
+        path, number, ranges = self._shard_path(place.shard), self._find_stored_one(index), self._ranges
+        at = bisect_right(self._ends, number)
+
+        def read_remote(offset: int, size: int) -> bytes:
+            assert ranges is not None
+            return bytes(ranges.read([Range(at, offset, offset + size)])[0])
+
+        read_at = self._open(place.shard).read_at if ranges is None else read_remote
         try:
             if self.manifest.compression:
                 payload = unpack_member(read_at(place.offset, min(place.size, MAX_MEMBER_BYTES)))
@@ -163,7 +168,7 @@ class RecordReader:
             what = f"The gzip member at byte {place.offset} is bad. " if self.manifest.compression else ""
             raise FormatError(f"{path}: {what}{error} {_ADVICE}") from None
         except OSError as error:
-            raise _describe_os_error(path, error) from error
+            raise _explain(path, error) from error
         return payload + b"".join([column.read_payload(number) for column in self._columns])
 
     def announce(self, numbers: IntArray, soon: IntArray | None = None) -> None:
@@ -174,15 +179,20 @@ class RecordReader:
         """
         for column in self._columns:
             column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
-        if self._ranges is not None and len(numbers):
-            self._announce_remote(
-                self._ranges, *map(self._find_stored, (_sort_unique(numbers), numbers if soon is None else soon))
-            )
-            return
-        if sys.platform != "linux" or not len(numbers):  # a rank may have none in the last step of an evaluation
+        if not len(numbers) or (self._ranges is None and sys.platform != "linux"):
+            return  # a rank may have none in the last step of an evaluation
+        unique = self._find_stored(_sort_unique(numbers))
+        if self._ranges is not None:
+            later = unique if soon is None else np.union1d(unique, self._find_stored(soon))
+            group_ends = np.append(np.flatnonzero(np.diff(later) != 1), len(later) - 1)
+            last = later[group_ends[np.searchsorted(group_ends, np.searchsorted(later, unique))]]
+            shards, begins, sizes = self._locate_many(unique)
+            _, last_begins, last_sizes = self._locate_many(np.minimum(last, self._end_array[shards] - 1))
+            places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
+            self._ranges.announce([Range(*place) for place in places.tolist()])
             return
         try:
-            shards, begins, sizes = self._locate_many(self._find_stored(_sort_unique(numbers)))
+            shards, begins, sizes = self._locate_many(unique)
             opened = -1
             for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
                 if shard != opened:
@@ -190,28 +200,6 @@ class RecordReader:
                 os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
         except (FormatError, DataError, OSError):
             return
-
-    def _announce_remote(self, ranges: RangeReader, numbers: IntArray, soon: IntArray) -> None:
-        soon = np.union1d(numbers, soon)
-        group_ends = np.append(np.flatnonzero(np.diff(soon) != 1), len(soon) - 1)
-        last = soon[group_ends[np.searchsorted(group_ends, np.searchsorted(soon, numbers))]]
-        shards, begins, sizes = self._locate_many(numbers)
-        _, last_begins, last_sizes = self._locate_many(np.minimum(last, self._end_array[shards] - 1))
-        places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
-        ranges.announce([Range(*place) for place in places.tolist()])
-
-    def _make_remote_read(self, number: int) -> Callable[[int, int], bytes]:
-        """Makes a function that reads at an offset of the shard of a stored record, which lies in an object store."""
-        ranges, place = self._ranges, bisect_right(self._ends, number)
-        assert ranges is not None
-
-        def read_at(offset: int, size: int) -> bytes:
-            try:
-                return bytes(ranges.read([Range(place, offset, offset + size)])[0])
-            except FileNotFoundError:
-                raise FormatError(f"It is missing. {_ADVICE}") from None
-
-        return read_at
 
     def read_payloads(self, indices: Numbers) -> list[bytes]:
         """Reads many records at once, in any order and with repetitions.
@@ -283,15 +271,15 @@ class RecordReader:
         """
         with suppress(FormatError, DataError, OSError):
             return self._try_to_read_block(numbers, memory)
-        return join_block([self._try_to_read_payload(int(number)) for number in numbers], memory)
-
-    def _try_to_read_payload(self, number: int) -> bytes | None:
-        try:
-            return self.read_payload(number)
-        except TooManyFiles:
-            raise
-        except (FormatError, DataError):
-            return None
+        payloads: list[bytes | None] = []
+        for number in numbers.tolist():
+            try:
+                payloads.append(self.read_payload(number))
+            except TooManyFiles:
+                raise
+            except (FormatError, DataError):
+                payloads.append(None)
+        return join_block(payloads, memory)
 
     def list_sizes(self, numbers: IntArray) -> IntArray:
         """Returns the bytes that records take in their files, framing included: int64 [records]."""
@@ -318,8 +306,15 @@ class RecordReader:
         added = [column._try_to_read_block(stored, None) for column in self._columns]
         if self._ranges is not None or self.manifest.compression:
             places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
-            frames = self._read_frames(places)
-            parts = [[self._unframe(frame) for frame in frames], *(block.list_payloads() for block in added)]
+            if self._ranges is not None:
+                frames: Iterable[memoryview] = self._ranges.read([Range(*place) for place in places])
+            else:
+                frames = (
+                    memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
+                    for shard, begin, end in places
+                )
+            payloads = map(_unpack_or_none if self.manifest.compression else unframe, frames)
+            parts = [list(payloads), *(block.list_payloads() for block in added)]
             joined = [None if None in each else b"".join(each) for each in zip(*parts, strict=True)]
             return join_block(joined, memory).choose(inverse)
         # A record to which columns are added is read to where there is room for them behind it.
@@ -339,15 +334,6 @@ class RecordReader:
         for column in added:
             block = append_payloads(block, memory, column)
         return block.choose(inverse)
-
-    def _read_frames(self, places: Sequence[Sequence[int]]) -> Iterable[memoryview]:
-        """Reads what lies at places: the number of a shard, and the begin and end there of each."""
-        if self._ranges is not None:
-            return self._ranges.read([Range(*place) for place in places])
-        return (
-            memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
-            for shard, begin, end in places
-        )
 
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
@@ -458,10 +444,8 @@ class RecordReader:
                     must = f"at most {max_bytes} bytes for {shard.records} records"
                     raise FormatError(f"{path} must have {must}, got {file.num_bytes}. {_ADVICE}")
                 data = file.read_at(0, file.num_bytes)
-        except FileNotFoundError:
-            raise FormatError(f"{path} is missing. {_ADVICE}") from None
         except OSError as error:
-            raise _describe_os_error(path, error) from error
+            raise _explain(path, error) from error
         try:
             is_packed = bool(self.manifest.compression)
             ends: IntArray = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
@@ -592,10 +576,8 @@ class _OpenFile:
                 for reader in _list_readers():  # they close what they keep open
                     reader.close()
                 self.descriptor = open_descriptor(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise FormatError(f"{path} is missing. {_ADVICE}") from None
         except OSError as error:
-            raise _describe_os_error(path, error) from error
+            raise _explain(path, error) from error
         self.num_bytes = os.fstat(self.descriptor).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -619,7 +601,9 @@ def _list_readers() -> list[RecordReader]:
     return [reader for reference in _READERS.valuerefs() if (reader := reference()) is not None]
 
 
-def _describe_os_error(path: str, error: OSError) -> DataError:
+def _explain(path: str, error: OSError) -> FormatError | DataError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return FormatError(f"{path} is missing. {_ADVICE}")
     if error.errno == errno.EMFILE:
         return TooManyFiles(
             f"{path} cannot be opened: this process has as many open files as it may have. Close some, or raise the "

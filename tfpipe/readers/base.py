@@ -83,7 +83,18 @@ class Finish:
         batch = self._convert(batch)
         if has_true_size(config, plan.batch_size) and not self._fills_up:
             batch = leave_out_masked(batch)
-        return form_batch(self._place(self._change(batch)), config)
+        if self._transform is not None:
+            with self._maker.clocks.measure("batch_transform"):
+                batch = self._transform(batch)
+            if not isinstance(batch, dict):
+                raise ConfigError(f"`batch_transform` must return a dictionary, got {type(batch).__name__}.")
+            lacks = {"image", "label", *config.extra_features} - set(batch) if config.as_supervised else set()
+            if lacks:
+                raise ConfigError(
+                    f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a "
+                    f"pair, got {', '.join(map(str, batch)) or 'nothing'}."
+                )
+        return form_batch(self._place(batch), config)
 
     def _convert(self, batch: Batch) -> Batch:
         """Turns arrays into those of a framework."""
@@ -106,23 +117,6 @@ class Finish:
         filled = plan.batch_size * (plan.num_images or 1) - len(images)
         stacked = library.stack([*images, *[library.zeros_like(examples[0])] * filled])
         return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
-
-    def _change(self, batch: Batch) -> Batch:
-        """Calls the trainer's function, whose time the maker's clocks count."""
-        if self._transform is None:
-            return batch
-        with self._maker.clocks.measure("batch_transform"):
-            changed = self._transform(batch)
-        if not isinstance(changed, dict):
-            raise ConfigError(f"`batch_transform` must return a dictionary, got {type(changed).__name__}.")
-        config = self._maker.plan.config
-        lacks = {"image", "label", *config.extra_features} - set(changed) if config.as_supervised else set()
-        if lacks:
-            raise ConfigError(
-                f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a pair, "
-                f"got {', '.join(map(str, changed)) or 'nothing'}."
-            )
-        return changed
 
 
 class Batches:

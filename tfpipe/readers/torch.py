@@ -10,14 +10,13 @@ import signal
 import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tfpipe.dataset.load import load_if_path
-from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
+from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
@@ -126,9 +125,9 @@ class TorchBatches(Batches, IterableDataset[Any]):
         waiting = self.config.prefetch_batches
         if worker is not None and waiting is not None:
             waiting = 0  # those of `data_loader` wait
-        if self._transform is not None:  # it uses torch's random generator, which all threads of a process share
-            return self._make_each(read_ahead(self._maker, positions, waiting))
-        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._finish, waiting)
+        # A transform uses torch's random generator, which all threads of a process share.
+        threads = max(self._cpus // workers, 1) if self._transform is None else 0
+        return make_ahead(self._maker, positions, threads, self._finish, waiting)
 
     def __getstate__(self) -> dict[str, Any]:
         self._follow_ranks()  # a process that is spawned is not one of the ranks
@@ -147,11 +146,6 @@ class TorchBatches(Batches, IterableDataset[Any]):
         number, ranks = self._ranks
         self._maker = open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
         self._finish = _TorchFinish(self._maker, self._batch_transform)
-
-    def _make_each(self, batches: Generator[Any]) -> Generator[Any]:
-        with closing(batches):
-            for stored in batches:
-                yield self._finish(self._maker.decode(stored))
 
 
 class _TorchFinish(Finish):
