@@ -260,8 +260,8 @@ def test_the_textbook_pipeline_refuses_a_column(captioned: str) -> None:
     """It reads whole files, which do not hold the values."""
     config = replace(CONFIG, order="throughput")
     assert refusal(ConfigError, library.build_dataset, captioned, "train", config) == (
-        "The feature 'caption' lies in a column beside the shards: it is for batches by their steps, and `order` is "
-        "throughput. Name only others in `extra_features`, or write the dataset anew by `tfpipe reshard`."
+        "The feature 'caption' lies in a column beside the shards: that is for batches by their steps, and `order` "
+        "is throughput. Use order='exact', in which stages of your own get whole batches."
     )
     (batch,) = library.build_dataset(captioned, "train", replace(config, extra_features=())).take(1)
     assert batch["image"].shape == (4, 8, 8, 3)

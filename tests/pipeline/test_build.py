@@ -148,15 +148,18 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, cont
 
 def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     files, textbook = tfrecord_files(str(foreign / "train-*")), {"kind": "throughput"}
-    by_steps = "is for batches by their steps, and `order` is throughput. Leave one of them out."
+    by_steps = (
+        "that is for batches by their steps, and `order` is throughput. Use order='exact', in which stages of your own "
+        "get whole batches."
+    )
     unlisted = "files without a manifest. Use order='throughput'."
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
         (few, {"batch_size": 24}, "`batch_size` must be at most the 23 records of an epoch, got 24."),
         (files, {}, f"`order` exact must know where each record lies, and {files.name} are {unlisted}"),
-        (few, {**textbook, "max_bad_records": 100}, f"`max_bad_records` 100 {by_steps}"),
-        (few, {**textbook, "cache": "bytes", "cache_bytes": 2000}, f"`cache_bytes` 2000 {by_steps}"),
-        (few, {**textbook, "cache": "bytes", "cache_dir": "/tmp/cache"}, f"`cache_dir` /tmp/cache {by_steps}"),
+        (few, {**textbook, "max_bad_records": 100}, f"`max_bad_records` is 100: {by_steps}"),
+        (few, {**textbook, "cache": "bytes", "cache_bytes": 2000}, f"`cache_bytes` is 2000: {by_steps}"),
+        (few, {**textbook, "cache": "bytes", "cache_dir": "/tmp/cache"}, f"`cache_dir` is /tmp/cache: {by_steps}"),
     ):
         split = options.pop("split", "train" if data is few else None)
         assert refusal(ConfigError, build_dataset, data, split, config_of(**options)).startswith(message)

@@ -98,8 +98,8 @@ def test_a_strategy_counts_its_steps(few: Manifest) -> None:
         (
             {"order": "throughput"},
             2,
-            "`epochs` 2 is for batches by their steps, and `order` is throughput: its epochs run into each other. "
-            "Leave it out, and count the steps, as `steps_per_epoch` of Keras does.",
+            "`epochs` is 2: that is for batches by their steps, and `order` is throughput. Use order='exact', in which "
+            "stages of your own get whole batches.",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages import sample_crop_box, sample_flip
 from tfpipe.readers.base import open_data
+from tfpipe.system.hash_permutation import hash_numbers
 
 SIZE = (12, 9)
 STEPS = 4
@@ -69,9 +70,9 @@ def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Itera
 
 
 def choose_slowly(seed: np.ndarray, count: int, number: int) -> list[int]:
-    """Chooses images by TensorFlow's numbers, one record at a time."""
-    key = tf.constant(seed) ^ tf.constant((0x13198A2E, 0x03707344), tf.int32)
-    numbers = tf.random.stateless_uniform([count], key, minval=None, maxval=None, dtype=tf.int32).numpy().tolist()
+    """Chooses images by their hashes, one record at a time."""
+    state = int(seed.view(np.uint64)[0])
+    numbers = [int(hash_numbers(0x13198A2E03707344, np.array([state + k], np.uint64))[0]) for k in range(count)]
     return sorted(sorted(range(count), key=lambda k: numbers[k])[:number])
 
 

@@ -364,8 +364,8 @@ def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) 
     config = PipelineConfig(batch_size=8, image_size=8, service=ServiceOptions(workers=("127.0.0.1:9",)))
     files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
     assert refusal(ConfigError, tfpipe.build_dataset, files, None, config) == (
-        f"`service` 127.0.0.1:9 is for batches by their steps, and {files.name} are files without a manifest. Leave "
-        "one of them out."
+        f"`service` is 127.0.0.1:9: that is for batches by their steps, and {files.name} are files without a "
+        "manifest. Run `tfpipe index FILES --output INDEX`, and read INDEX: the engine makes its batches."
     )
 
 

@@ -87,7 +87,8 @@ def test_the_textbook_pipeline_refuses_a_view(owls: str, training: bool) -> None
     """It reads whole files, so it would give records that the view leaves out."""
     config = replace(CONFIG, order="throughput", training=training)
     assert refusal(ConfigError, library.build_dataset, owls, "train", config) == (
-        f"'train' of {owls} is a view: it is for batches by their steps, and `order` is throughput. Leave one out."
+        f"'train' of {owls} is a view: that is for batches by their steps, and `order` is throughput. Use "
+        "order='exact', in which stages of your own get whole batches."
     )
 
 

@@ -27,17 +27,25 @@ from tfpipe.storage.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 
-def open_maker(plan: BatchPlan, transform: Transform | None = None) -> BatchMaker:
-    """Opens the maker of the batches of one dataset, whose source knows its manifest."""
-    _check(plan, transform)
-    return choose_maker(plan.config)(plan, *locate_split(plan), transform)
+def open_maker(plan: BatchPlan, transform: Transform | None = None, classes: Sequence[int] | None = None) -> BatchMaker:
+    """Opens the maker of the batches of one dataset, whose source knows its manifest.
 
-
-def choose_maker(config: PipelineConfig) -> type[BatchMaker]:
-    """Chooses the class of a maker by its cache."""
-    if config.cache != "decoded":
-        return BatchMaker
-    return CachingMaker if config.cache_dir is None else FileCachingMaker
+    Refuses what does not fit the dataset, and files that are not there. `classes` are those in a mixture.
+    """
+    check_plan(plan)
+    config = plan.config
+    if transform is not None and config.image_dtype != "uint8":
+        raise ConfigError(
+            f"`transform` returns images of its own dtype, so `image_dtype` {config.image_dtype} cannot be had. "
+            "Leave it out."
+        )
+    if transform is not None and config.cache == "decoded":
+        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
+    plan.source.check()
+    kind = BatchMaker
+    if config.cache == "decoded":
+        kind = CachingMaker if config.cache_dir is None else FileCachingMaker
+    return kind(plan, *locate_split(plan), transform, classes)
 
 
 def open_mixture(
@@ -50,8 +58,6 @@ def open_mixture(
     whole = plan_batches(get_whole_source(mixture, split), config, host)
     check_shares(whole)
     plans = _plan_shares(mixture, split, whole)
-    for plan in plans:
-        _check(plan, transform)
     _check_alike(plans)
     owners = deal_rows([plan.batch_size for plan in plans])
     parts, part_rows, makers = [], [], []
@@ -62,7 +68,7 @@ def open_mixture(
         part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
         classes = mixture.map_labels(manifest) if manifest.label_names else None
-        makers.append(choose_maker(config)(parts[-1], *locate_split(parts[-1]), transform, classes))
+        makers.append(open_maker(parts[-1], transform, classes))
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows), makers)
 
 
@@ -98,19 +104,6 @@ def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
     if manifest.directory and not is_url(manifest.directory):
         manifest = replace(manifest, directory=os.path.abspath(manifest.directory))
     return manifest, split
-
-
-def _check(plan: BatchPlan, transform: Transform | None) -> None:
-    """Refuses what does not fit one dataset, and files that are not there."""
-    check_plan(plan)
-    if transform is not None and plan.config.image_dtype != "uint8":
-        raise ConfigError(
-            f"`transform` returns images of its own dtype, so `image_dtype` {plan.config.image_dtype} cannot be had. "
-            "Leave it out."
-        )
-    if transform is not None and plan.config.cache == "decoded":
-        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
-    plan.source.check()
 
 
 def _check_alike(plans: Sequence[BatchPlan]) -> None:

@@ -49,31 +49,34 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
         if source.compression and source.shard_records is None:
             advice += ", or write the files anew by `tfpipe reshard --opaque`"
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. {advice}.")
-    by_steps = f"is for batches by their steps, and {reason}"
-    if source.chosen is not None:
-        raise ConfigError(f"{source.name} is a view: it {by_steps}. Leave one out.")
     columns = () if source.manifest is None else source.manifest.columns
     added = {name for column in columns for name in column.schema.names}
-    if named := next((feature.name for feature in plan.features if feature.name in added), None):
-        raise ConfigError(
-            f"The feature {named!r} lies in a column beside the shards: it {by_steps}. Name only others in "
-            "`extra_features`, or write the dataset anew by `tfpipe reshard`."
-        )
-    _check_records(plan, reason)
     asked: dict[str, object] = {
+        "augment": "device" if config.augment == "device" else None,
+        "augment_options.dct_scaling": config.augment_options.dct_scaling,
         "service": ", ".join(config.service.workers),
         "cache_dir": config.cache_dir,
         "cache_bytes": config.cache_bytes,
         "max_bad_records": config.max_bad_records,
+        "epochs": plan.host.epochs,
     }
-    for option, value in asked.items():
-        if value:
-            raise ConfigError(f"`{option}` {value} {by_steps}. Leave one of them out.")
-    if plan.host.epochs is not None:
-        raise ConfigError(
-            f"`epochs` {plan.host.epochs} {by_steps}: its epochs run into each other. Leave it out, and count the "
-            "steps, as `steps_per_epoch` of Keras does."
-        )
+    refused = [
+        *([f"{source.name} is a view"] if source.chosen is not None else []),
+        *(f"The feature {one.name!r} lies in a column beside the shards" for one in plan.features if one.name in added),
+        *([f"A record of {source.name} has several images"] if source.per_record is not None else []),
+        *(f"The feature {one.name!r} is {kind}" for one in plan.features if (kind := _name_kind(one))),
+        *(f"`{option}` is {value}" for option, value in asked.items() if value),
+    ]
+    if refused:
+        if explain_textbook(source, replace(config, order="auto")) is None:
+            advice = "Use order='exact', in which stages of your own get whole batches."
+        elif source.compression and source.shard_records is None:
+            advice = "Write the files anew by `tfpipe reshard --opaque FILES OUTPUT`, and read OUTPUT."
+        elif source.is_split:
+            advice = "Copy the dataset to a local disk."
+        else:
+            advice = "Run `tfpipe index FILES --output INDEX`, and read INDEX: the engine makes its batches."
+        raise ConfigError(f"{refused[0]}: that is for batches by their steps, and {reason}. {advice}")
     if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
         raise ConfigError(
             f"Evaluation on {plan.host.num_hosts} hosts needs to know where each record lies, and {source.unplaced}. "
@@ -90,32 +93,6 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
                 f"TensorFlow must read {first}, because {reason}, and it cannot. Leave that out, or copy "
                 "the dataset to a local disk."
             ) from error
-
-
-def _check_records(plan: BatchPlan, reason: str) -> None:
-    """Refuses records and crops that only the engine makes, and says how it comes to read these files."""
-    config, source = plan.config, plan.source
-    kinds = {feature.name: kind for feature in plan.features if (kind := _name_kind(feature))}
-    if source.per_record is not None:
-        refused = f"A record of {source.name} has several images"
-    elif kinds:
-        name, kind = next(iter(kinds.items()))
-        refused = f"The feature {name!r} is {kind}"
-    elif config.augment == "device":
-        refused = "`augment` is device"
-    elif config.augment_options.dct_scaling:
-        refused = "`augment_options.dct_scaling` is True"
-    else:
-        return
-    if explain_textbook(source, replace(config, order="auto")) is None:
-        advice = "Use order='exact', in which stages of your own get whole batches."
-    elif source.compression and source.shard_records is None:
-        advice = "Write the files anew by `tfpipe reshard --opaque FILES OUTPUT`, and read OUTPUT."
-    elif source.is_split:
-        advice = "Copy the dataset to a local disk."
-    else:
-        advice = "Run `tfpipe index FILES --output INDEX`, and read INDEX: the engine makes its batches."
-    raise ConfigError(f"{refused}: that is for batches by their steps, and {reason}. {advice}")
 
 
 def _name_kind(feature: BatchFeature) -> str:

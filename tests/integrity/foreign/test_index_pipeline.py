@@ -129,7 +129,9 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
         "compressed, and are read from their beginning only. Use order='throughput', or write the files anew by "
         "`tfpipe reshard --opaque`."
     )
-    with pytest.raises(ConfigError, match=r"`max_bad_records` 100 is for batches by their steps, and .* are GZIP"):
+    with pytest.raises(
+        ConfigError, match=r"`max_bad_records` is 100: that is for batches by their steps, and .* are GZIP"
+    ):
         build_dataset(packed, "train", dataclasses.replace(IDS, max_bad_records=100))
 
 
