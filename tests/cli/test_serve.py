@@ -18,9 +18,8 @@ from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.service import processes
+from tfpipe.service import ServiceConfig, processes
 from tfpipe.service.client import Workers
-from tfpipe.service.config import ServiceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
@@ -114,8 +113,8 @@ def test_a_port_in_use_is_one_sentence(tfpipe: Tfpipe) -> None:
         port = other.getsockname()[1]
         done = tfpipe("serve", "--port", port, "--root", "/")
     sentence = (
-        f"Error: Port {port} of 127.0.0.1 must be free, and is not (address already in use). Choose another --port or "
-        "--host.\n"
+        f"Error: A worker must serve on --port {port} of --host 127.0.0.1, and does not (Address already in use). "
+        "If another program has the port, choose another.\n"
     )
     assert done == (1, "", sentence)
 

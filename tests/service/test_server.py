@@ -132,7 +132,7 @@ MUCH = "A service makes"
 def test_odd_options_are_refused_before_anything_is_opened(
     worker: Server, plan: dict[str, Any], options: dict[str, Any], text: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(module, "open_ticket", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(Ticket, "open", lambda *_: pytest.fail("opened"))
     rows = size if isinstance(size := options.get("batch_size"), int) else 8
     _, end = ask(worker, make_ticket(change(plan, **options), rows=[0, rows]))
     assert end["error"] == "ConfigError"

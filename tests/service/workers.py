@@ -6,7 +6,7 @@ from typing import Any
 
 from tfpipe.engine.batch import Maker
 from tfpipe.engine.plan import AnyPlan
-from tfpipe.service.messages import RELEASE, describe_plan, open_ticket, read_ticket
+from tfpipe.service.messages import RELEASE, Ticket, describe_plan
 from tfpipe.service.server import Server
 
 
@@ -21,4 +21,4 @@ def start_workers(count: int, **options: Any) -> tuple[str, ...]:
 def open_as_worker(plan: AnyPlan) -> Maker:
     """Opens the maker of a trainer's plan as a worker does."""
     ticket = {"release": RELEASE, "plan": describe_plan(plan), "epoch": 0, "step": 0, "rows": [0, plan.batch_size]}
-    return open_ticket(read_ticket(json.dumps(ticket).encode()), ("/",))
+    return Ticket(json.dumps(ticket).encode()).open(("/",))

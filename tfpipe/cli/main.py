@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 import click
 
+from tfpipe import service
 from tfpipe._version import __version__
 from tfpipe.cli.shared.console import clean_text, echo
 from tfpipe.cli.shared.help_groups import debug_option
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
-from tfpipe.service.config import TOKEN_VARIABLE, use_token
 from tfpipe.system import extras, host_limits
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
@@ -179,7 +179,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
     """Runs the command line of this process and exits."""
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
-    use_token(os.environ.get(TOKEN_VARIABLE, ""))
+    service.token = os.environ.get(service.TOKEN_VARIABLE, "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for other characters
             stream.reconfigure(errors="replace")

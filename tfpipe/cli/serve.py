@@ -16,7 +16,7 @@ from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.errors import TfpipeError
-from tfpipe.service.config import TOKEN_VARIABLE, ServiceConfig, get_token
+from tfpipe.service import TOKEN_VARIABLE, ServiceConfig
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
@@ -42,7 +42,7 @@ def serve(as_json: bool, **options: Any) -> None:
     from tfpipe.service.processes import Service
 
     config = ServiceConfig(**drop_missing(options))
-    token = get_token()
+    token = os.environ.get(TOKEN_VARIABLE, "")
     made = "" if token or config.is_local else secrets.token_urlsafe(24)
     with Service(config, token or made) as service:
         stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0

@@ -15,15 +15,16 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from tfpipe import service
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
-from tfpipe.service.config import get_token, read_file
 from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import importing
 
@@ -52,7 +53,6 @@ class _Worker:
     batches: int = 0  # since the trainer began
     outstanding: int = 0
     losses: int = 0  # since its last batch
-    rests_until: float = 0.0  # ever longer, because it may answer nothing but calls
     trouble: str | None = None  # what is wrong with it; None before the first call
     cause: str = "it is busy"  # of its last loss
     client: Any = None
@@ -68,13 +68,14 @@ class Workers:
         self._options, self._most, self._pid = options, most, os.getpid()
         self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address) for address in options.workers]
-        token = get_token()
+        token = service.token
         if options.token_file is not None:
-            token = read_file("token_file", options.token_file).decode(errors="replace").strip()
+            token = service.read_file("token_file", options.token_file).decode(errors="replace").strip()
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         self._scheme, self._tls = "grpc", {}
         if options.certificate is not None:
-            self._scheme, self._tls = "grpc+tls", {"tls_root_certs": read_file("certificate", options.certificate)}
+            self._scheme = "grpc+tls"
+            self._tls = {"tls_root_certs": service.read_file("certificate", options.certificate)}
         for worker in self._workers:
             arguments = (weakref.ref(self), worker)
             threading.Thread(target=_keep_calling, args=arguments, name="tfpipe-call", daemon=True).start()
@@ -88,36 +89,28 @@ class Workers:
             self._changed.wait_for(lambda: all(worker.trouble is not None for worker in self._workers))
             return {worker.address: worker.trouble for worker in self._workers if worker.trouble}
 
-    def check(self) -> None:
-        """Refuses a service of which no worker answers, and warns of workers that do not."""
-        silent = self.find_silent()
-        if len(silent) == len(self._workers):
-            listed = ", ".join(f"{address} ({trouble})" for address, trouble in silent.items())
-            raise ConfigError(
-                f"`service` must name running workers, and none serves this trainer: {listed}. Start one of the same "
-                "release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
-                "TFPIPE_SERVICE_TOKEN for a command."
-            )
-        for address, trouble in silent.items():
-            logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
-
     def ask(self, ticket: dict[str, Any]) -> Batch | None:
         """Returns the batch of a step by the worker that has least to do; None if nobody waits for one."""
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
-        deadline = time.monotonic() + self._options.timeout_s
+        text, deadline = json.dumps({"release": RELEASE, **ticket}).encode(), time.monotonic() + self._options.timeout_s
         while time.monotonic() < deadline and not is_left():
-            if (worker := self._take()) is not None:
-                try:
-                    return self._ask_worker(worker, ticket, deadline)
-                except _LOST as error:
-                    if trouble := _describe(error):
-                        self._note(worker, trouble, is_loss=True)
-                finally:
-                    with self._changed:
-                        worker.outstanding -= 1
-            elif self._most:
-                return None
+            if (worker := self._take()) is None:
+                if self._most:
+                    return None
+                continue
+            # Flight gives up no call before its deadline, so a thread of its own waits for it.
+            answer = run_aside(partial(self.get, worker, text, deadline), "tfpipe-ask")
+            while not (wait((answer,), _TICK_S).done or worker.trouble or time.monotonic() > deadline or is_left()):
+                continue
+            try:
+                if answer.done():
+                    return self._check(worker, *answer.result())
+            except _LOST as error:
+                self.note(worker, _describe(error), is_loss=True)
+            finally:
+                with self._changed:
+                    worker.outstanding -= 1
         troubles = ", ".join(f"{each.address} ({each.trouble or each.cause})" for each in self._workers)
         must = f"must give a batch within {self._options.timeout_s:g} s (its `timeout_s`)"
         what = f"step {ticket['step']} of epoch {ticket['epoch']}"
@@ -129,23 +122,15 @@ class Workers:
         with self._changed:
             most = self._most or math.inf
             up = [each for each in self._workers if each.trouble == "" and each.outstanding < most]
-            if not up:
-                if not self._most:
-                    self._changed.wait(_TICK_S)
-                return None
-            worker = min(up, key=lambda each: (each.outstanding, each.batches))
-            worker.outstanding += 1
+            worker = min(up, key=lambda each: (each.outstanding, each.batches), default=None)
+            if worker is not None:
+                worker.outstanding += 1
+            elif not self._most:
+                self._changed.wait(_TICK_S)
             return worker
 
-    def _ask_worker(self, worker: _Worker, ticket: dict[str, Any], deadline: float) -> Batch:
-        """Asks a worker for a batch; raises one of `_LOST` if it does not give it, or the error that it answers."""
-        text = json.dumps({"release": RELEASE, **ticket}).encode()
-        # Flight gives up no call before its deadline, so a thread of its own waits for it.
-        answer = run_aside(lambda: self._get(worker, text, deadline), "tfpipe-ask")
-        while not wait((answer,), _TICK_S).done:
-            if worker.trouble or time.monotonic() > deadline or is_left():
-                raise TimeoutError(worker.trouble)
-        facts, batch = answer.result()
+    def _check(self, worker: _Worker, facts: dict[str, Any], batch: Batch) -> Batch:
+        """Returns the batch of an answer, or raises the error that it tells."""
         if "error" in facts:
             kind = _ERRORS.get(str(facts["error"]), DataError)
             raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
@@ -156,8 +141,8 @@ class Workers:
             worker.batches += 1
         return batch
 
-    def _get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
-        """Returns the answer to a ticket; a connection that failed is not used again."""
+    def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
+        """Returns the answer to a ticket, or raises one of `_LOST`; a connection that failed is not used again."""
         with self._changed:
             client = worker.client = worker.client or flight.FlightClient(
                 f"{self._scheme}://{worker.address}", generic_options=_CHANNEL, **self._tls
@@ -173,23 +158,12 @@ class Workers:
             worker.client = None
             raise
 
-    def call(self, worker: _Worker) -> None:
-        """Asks a worker for its release, and sets what is wrong with it, unless it rests."""
-        try:
-            release = self._get(worker, b"", time.monotonic() + SILENCE_S)[0].get("release")
-            trouble = "" if release == RELEASE else f"it has the release {release}, not {RELEASE}"
-        except _LOST as error:
-            trouble = _describe(error)
-        if time.monotonic() >= worker.rests_until:
-            self._note(worker, trouble)
-
-    def _note(self, worker: _Worker, trouble: str, is_loss: bool = False) -> None:
+    def note(self, worker: _Worker, trouble: str, is_loss: bool = False) -> None:
         """Sets what is wrong with a worker; it gets no requests until nothing is."""
         with self._changed:
             before, worker.trouble = worker.trouble, trouble
             if is_loss and not before:
                 worker.losses, worker.cause = worker.losses + 1, trouble
-                worker.rests_until = time.monotonic() + 0.5 * 2 ** min(worker.losses, 6) - 1
             self._changed.notify_all()
         if before and not trouble:
             logger.warning("The worker %s of the service answers again.", worker.address)
@@ -212,8 +186,16 @@ class RemoteMaker(Maker):
         more = _REQUESTS if options.share == "auto" else math.ceil(count / (1 - options.share)) - count
         self.steps_ahead = self.steps_asked = count + min(more, _MOST_LOCAL)  # as many as keep each worker busy
         self._workers = workers or Workers(options, per_worker if options.share == "auto" else None)
-        if workers is None:
-            self._workers.check()
+        silent = {} if workers else self._workers.find_silent()
+        if len(silent) == len(options.workers):
+            listed = ", ".join(f"{address} ({trouble})" for address, trouble in silent.items())
+            raise ConfigError(
+                f"`service` must name running workers, and none serves this trainer: {listed}. Start one of the same "
+                "release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
+                "TFPIPE_SERVICE_TOKEN for a command."
+            )
+        for address, trouble in silent.items():
+            logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
 
     def list_numbers(self, epoch: int, step: int) -> Any:
         """Lists nothing, because workers list the records."""
@@ -248,16 +230,21 @@ def is_local(step: int, share: float) -> bool:
 
 
 def _keep_calling(reference: weakref.ref[Workers], worker: _Worker) -> None:
-    """Calls a worker every second, until nobody needs it."""
+    """Calls a worker every second, until nobody needs it; ever more rarely one that answers nothing but calls."""
     while not is_left() and (workers := reference()) is not None:
-        workers.call(worker)
+        try:
+            release = workers.get(worker, b"", time.monotonic() + SILENCE_S)[0].get("release")
+            trouble = "" if release == RELEASE else f"it has the release {release}, not {RELEASE}"
+        except _LOST as error:
+            trouble = _describe(error)
+        workers.note(worker, trouble)
         del workers
-        time.sleep(_CALL_EVERY_S)
+        time.sleep(_CALL_EVERY_S * 2 ** max(min(worker.losses, 6) - 1, 0))
 
 
 def _describe(error: Exception) -> str:
     """Returns the reason in an error of gRPC, which stands last among the texts around it."""
-    if isinstance(error, TimeoutError | BrokenAnswer):
+    if isinstance(error, BrokenAnswer):
         return str(error)
     if isinstance(error, flight.FlightTimedOutError):
         return "no answer in time"

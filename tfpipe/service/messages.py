@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import prod
 from typing import Any
 
@@ -74,48 +74,48 @@ def describe_plan(plan: AnyPlan) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
 class Ticket:
-    """A step that a trainer asks for, checked; nothing of it is opened."""
+    """A step that a trainer asks for, read from a network and checked; nothing of it is opened."""
 
-    plan: dict[str, Any]
-    config: PipelineConfig
-    host: Host
-    epoch: int
-    step: int
-    rows: range  # of the batch
-    num_bytes: int
+    def __init__(self, text: bytes) -> None:
+        if len(text) > _MOST_TICKET_BYTES:
+            raise ConfigError(f"A ticket must have at most {_MOST_TICKET_BYTES:,} bytes, got {len(text):,}.")
+        try:
+            ticket = json.loads(text)
+            if not _fits(ticket, _TICKET) or ticket["release"] != RELEASE:
+                raise ValueError
+            plan, self.epoch, self.step = ticket["plan"], ticket["epoch"], ticket["step"]
+            (first, count), shares, (index, hosts) = ticket["rows"], plan["shares"], plan["host"]
+            if not plan["options"].keys() <= set(_OPTIONS) or len(plan["sources"]) != max(len(shares), 1):
+                raise ValueError
+            self.config = toml_json.build(PipelineConfig, plan["options"], "The plan of a trainer")
+            size = self.config.batch_size
+            if 0 in shares or sum(shares or [size]) != size:
+                raise ValueError
+            self.plan, self.host = plan, Host(index, hosts, hosts)
+        except ConfigError:
+            raise
+        except (TypeError, ValueError, RecursionError):
+            got = f"got {text[:100]!r}. Install the same release on the trainer and its workers"
+            raise ConfigError(f"A ticket must be that of a trainer of this release, {RELEASE}, {got}.") from None
+        if size > _MOST_ROWS or len(plan["sources"]) > _MOST_SOURCES or hosts > _MOST_HOSTS:
+            most = f"at most {_MOST_ROWS:,} rows, of {_MOST_SOURCES} datasets, for {_MOST_HOSTS:,} hosts"
+            got = f"{size:,}, {len(plan['sources'])} and {hosts:,}"
+            raise ConfigError(f"A service makes batches of {most}, got {got}.")
+        if not 0 < count <= size - first or size % count:
+            raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
+        self.rows = range(first, first + count)
+        self.num_bytes = count_bytes(count, self.config)
 
-
-def read_ticket(text: bytes) -> Ticket:
-    """Reads a ticket from a network."""
-    if len(text) > _MOST_TICKET_BYTES:
-        raise ConfigError(f"A ticket must have at most {_MOST_TICKET_BYTES:,} bytes, got {len(text):,}.")
-    try:
-        ticket = json.loads(text)
-        if not _fits(ticket, _TICKET) or ticket["release"] != RELEASE:
-            raise ValueError
-        plan, (first, count) = ticket["plan"], ticket["rows"]
-        shares, (index, hosts) = plan["shares"], plan["host"]
-        if not plan["options"].keys() <= set(_OPTIONS) or len(plan["sources"]) != max(len(shares), 1):
-            raise ValueError
-        config = toml_json.build(PipelineConfig, plan["options"], "The plan of a trainer")
-        if 0 in shares or (shares and sum(shares) != config.batch_size):
-            raise ValueError
-        host = Host(index, hosts, hosts)
-    except ConfigError:
-        raise
-    except (TypeError, ValueError, RecursionError):
-        got = f"got {text[:100]!r}. Install the same release on the trainer and its workers"
-        raise ConfigError(f"A ticket must be that of a trainer of this release, {RELEASE}, {got}.") from None
-    if config.batch_size > _MOST_ROWS or len(plan["sources"]) > _MOST_SOURCES or hosts > _MOST_HOSTS:
-        most = f"at most {_MOST_ROWS:,} rows, of {_MOST_SOURCES} datasets, for {_MOST_HOSTS:,} hosts"
-        got = f"{config.batch_size:,}, {len(plan['sources'])} and {hosts:,}"
-        raise ConfigError(f"A service makes batches of {most}, got {got}.")
-    if not 0 < count <= config.batch_size - first or config.batch_size % count:
-        raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
-    rows = range(first, first + count)
-    return Ticket(plan, config, host, ticket["epoch"], ticket["step"], rows, count_bytes(count, config))
+    def open(self, roots: Sequence[str]) -> Maker:
+        """Opens the maker of the batches of all rows of the plan, whose datasets lie below real paths or URLs."""
+        split, shares = self.plan["split"], tuple(self.plan["shares"])
+        sources = [_open_source(each, split, roots) for each in self.plan["sources"]]
+        if not shares:
+            plan = plan_batches(sources[0], self.config, self.host)
+            return open_maker(replace(plan, rows=range(self.config.batch_size)))
+        manifests = tuple(source.manifest for source in sources if source.manifest is not None)
+        return open_mixture(Mixture(manifests, shares), split, self.config, self.host)
 
 
 def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None) -> int:
@@ -134,16 +134,6 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
         most, got = f"at most {MOST_BYTES:,} bytes of a batch at once", f"{rows:,} rows of {row_bytes:,} bytes"
         raise ConfigError(f"A service makes {most}, got {got}. Take smaller batches or images, or `image_dtype` uint8.")
     return rows * row_bytes
-
-
-def open_ticket(ticket: Ticket, roots: Sequence[str]) -> Maker:
-    """Opens the maker of the batches of all rows of a ticket's plan, whose datasets lie below real paths or URLs."""
-    plan, config, host = ticket.plan, ticket.config, ticket.host
-    sources = [_open_source(each, plan["split"], roots) for each in plan["sources"]]
-    if not plan["shares"]:
-        return open_maker(replace(plan_batches(sources[0], config, host), rows=range(config.batch_size)))
-    manifests = tuple(source.manifest for source in sources if source.manifest is not None)
-    return open_mixture(Mixture(manifests, tuple(plan["shares"])), plan["split"], config, host)
 
 
 def _fits(value: Any, form: Any) -> bool:
@@ -236,8 +226,7 @@ def receive(stream: Iterable[Any]) -> tuple[dict[str, Any], Batch]:
         array = allocate(shape, dtype)
         memory = array.reshape(-1).view(np.uint8)
         while len(memory):
-            if not len(rest):
-                rest = np.frombuffer(next(chunks).data.column(0).buffers()[1], np.uint8)
+            rest = rest if len(rest) else np.frombuffer(next(chunks).data.column(0).buffers()[1], np.uint8)
             count = min(len(memory), len(rest))
             memory[:count] = rest[:count]
             memory, rest = memory[count:], rest[count:]

@@ -21,11 +21,13 @@ from pyarrow import flight
 
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.errors import TfpipeError, first_line
-from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, count_bytes, open_ticket, read_ticket, send
+from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, count_bytes, send
 
 _MOST_MAKERS, _MOST_WAITING = 16, 512
 _AT_ONCE, _DECODING = 32, 2
 _LOOK_EVERY_S, _SEND_LIMIT_S = 1.0, 60.0
+
+Tls = tuple[bytes, bytes] | None  # a certificate and its key
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class FairQueue:
 
     def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:
         self._slots, self._num_bytes, self._most_waiting = slots, num_bytes, most_waiting
+        self._of_a_plan = slots // 2 if slots > 2 else slots
         self._lock = threading.Lock()  # guards what follows
         self.turns: list[Turn] = []
         self._served: dict[object, float] = {}
@@ -74,25 +77,23 @@ class FairQueue:
             self._grant()
 
     def _grant(self) -> None:
-        while turn := self._choose():
-            self._served.update(dict.fromkeys(turn.keys, time.monotonic()))
-            turn.granted.set()
-
-    def _choose(self) -> Turn | None:
         working = [turn for turn in self.turns if turn.granted.is_set()]
         counts = Counter(key for turn in working for key in turn.keys)
         free_bytes = self._num_bytes - sum(turn.num_bytes for turn in working)
-
-        def fits(turn: Turn) -> bool:
-            half = self._slots // 2 if self._slots > 2 else self._slots
-            has_room = turn.num_bytes <= free_bytes or not working
-            return not turn.granted.is_set() and has_room and counts[turn.keys[1]] < half
-
-        def rank(turn: Turn) -> list[Any]:
-            return [(counts[key], self._served.get(key, turn.arrived)) for key in turn.keys]
-
-        is_full = len(working) == self._slots
-        return None if is_full else min(filter(fits, self.turns), key=rank, default=None)
+        fitting = [
+            turn
+            for turn in self.turns
+            if not turn.granted.is_set()
+            and counts[turn.keys[1]] < self._of_a_plan
+            and (turn.num_bytes <= free_bytes or not working)
+        ]
+        if fitting and len(working) < self._slots:
+            turn = min(
+                fitting, key=lambda turn: [(counts[key], self._served.get(key, turn.arrived)) for key in turn.keys]
+            )
+            self._served.update(dict.fromkeys(turn.keys, time.monotonic()))
+            turn.granted.set()
+            self._grant()
 
 
 @dataclass
@@ -120,20 +121,19 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        location: str,
+        place: str,
         roots: Sequence[str],
         threads: int,
         num_bytes: int = MOST_BYTES,
-        *,
         token: str = "",
-        tls: tuple[bytes, bytes] | None = None,
+        tls: Tls = None,
     ) -> None:
         self._roots, self._threads, self._num_bytes = roots, threads, num_bytes
         self._places, self._decoding = FairQueue(_AT_ONCE, num_bytes, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
         self._lock = threading.Lock()  # guards the makers
         self._makers: OrderedDict[str, _Opened] = OrderedDict()
         middleware = {"token": _CheckToken(token)} if token else None
-        super().__init__(location, tls_certificates=[tls] if tls else None, middleware=middleware)
+        super().__init__(place, tls_certificates=[tls] if tls else None, middleware=middleware)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a ticket; an empty one with the release."""
@@ -147,7 +147,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         batch: Batch = {}
         try:
             try:
-                ticket = read_ticket(text)
+                ticket = Ticket(text)
                 client = context.peer().rpartition(":")[0]
                 turn = self._places.enter(client, json.dumps(ticket.plan), ticket.num_bytes)
                 while not turn.granted.wait(_LOOK_EVERY_S):
@@ -200,5 +200,5 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
                 counts = Counter(each.client for each in self._makers.values())
                 del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].client])]
         with opened.lock:
-            opened.maker = opened.maker or open_ticket(ticket, self._roots)
+            opened.maker = opened.maker or ticket.open(self._roots)
             return opened.maker
