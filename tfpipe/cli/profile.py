@@ -9,7 +9,7 @@ import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import PERCENT, build, config_options, pipeline_options
-from tfpipe.cli.shared.console import echo, status_line
+from tfpipe.cli.shared.console import Display, echo
 from tfpipe.cli.shared.help_groups import HelpOption, help_option
 from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
@@ -168,7 +168,7 @@ def make_report(
         from tfpipe.profiler.trials import try_fixes
     functions = {name: load_function(path, f"--{name.replace('_', '-')}") for name, path in options.functions.items()}
     accelerator = Accelerator(step_s, batch, options.trainer if step_s else "none")
-    with status_line("Building the pipeline") as observer:
+    with Display("Building the pipeline") as observer:
         run_config = ProfileConfig(options.seconds)
         profile = profile_pipeline(data, split, config, accelerator, run_config, observer, customize, functions)
         report = diagnosis.make_report(profile, options.price_per_hour)
@@ -190,7 +190,7 @@ def make_loader_report(options: ProfileOptions) -> "Report":
         toml_json.check_suffix(options.apply)
     strangers = threading.enumerate()
     make = load_loader(options.loader or "")
-    with status_line("Making the loader") as observer:
+    with Display("Making the loader") as observer:
         from tfpipe.profiler.loader.measure import LoaderSource, Trainer, profile_loader
 
         train = None if options.train is None else load_function(options.train, "--train")

@@ -10,7 +10,7 @@ import click
 
 from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import config_file_option, config_option, config_options, take
-from tfpipe.cli.shared.console import status_line
+from tfpipe.cli.shared.console import Display
 from tfpipe.cli.shared.inputs import load_function, open_data, quiet_start, read_config
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -61,7 +61,7 @@ def train(**options: Any) -> None:
 
             strategy = resolve_strategy(options["tpu"])
         config = _build_config({**options, "split": split}, manifest, strategy.num_replicas_in_sync)
-        with restore_interrupts(), status_line("Starting") as status:
+        with restore_interrupts(), Display("Starting") as status:
             status.note(f"{config.model} on {describe_strategy(strategy)}. The run is in {config.output}.")
             for line in run(manifest, config, strategy, build, status, lambda: bool(signals)):
                 lines.append(line)

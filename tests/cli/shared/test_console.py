@@ -40,8 +40,8 @@ def test_errors_cannot_control_the_terminal(tfpipe: Tfpipe, tmp_path: Path) -> N
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import time
-from tfpipe.cli.shared.console import status_line
-with status_line("Starting") as status:
+from tfpipe.cli.shared.console import Display
+with Display("Starting") as status:
     status.phase("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
     time.sleep(0.3)
 """

@@ -1,9 +1,7 @@
 """The console that commands print on, text that is safe to print, and a line that says what happens at the moment."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,45 +12,51 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class _StatusLine(Observer):
-    """An observer that shows the phase in one line, with the progress behind it."""
+_Self = TypeVar("_Self", bound="Display")
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show, self._phase = show, ""
+
+class Display(Observer):
+    """A line on a terminal with a bar and the time that has passed; a log gets the notes alone."""
+
+    def __init__(self, title: str) -> None:
+        self._phase = title
+        self._live: Any = None
+
+    def __enter__(self: _Self) -> _Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.table import Column
+
+            rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # a long text is cut, not the clock
+            text = TextColumn("{task.description}", markup=False, table_column=rest)
+            columns = (BarColumn(bar_width=16), TimeElapsedColumn(), text)
+            self._live = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
+            self._live.add_task(clean_line(self._phase), total=None)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Shows a text on a terminal."""
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=clean_line(text), completed=done, total=total)
 
     def phase(self, text: str) -> None:
         """Shows what the job does from now on."""
         self._phase = text
-        self._show(text)
+        self.show(text)
 
     def progress(self, progress: Progress) -> None:
         """Shows the phase with the units that are done."""
-        self._show(f"{self._phase}: {progress.done:,} {progress.unit}")
+        self.show(f"{self._phase}: {progress.done:,} {progress.unit}")
 
     def note(self, text: str) -> None:
         """Prints a sentence."""
         echo(text, err=True)
-
-
-@contextmanager
-def status_line(first: str) -> Iterator[_StatusLine]:
-    """Shows a line on a terminal, with the time that has passed; a log gets nothing."""
-    if not sys.stderr.isatty():
-        yield _StatusLine(lambda _: None)
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.table import Column
-
-    rest_of_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # a long text is cut, not the clock
-    columns = (
-        SpinnerColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False, table_column=rest_of_line),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
-        task = progress.add_task(clean_line(first), total=None)
-        yield _StatusLine(lambda text: progress.update(task, description=clean_line(text)))
 
 
 def new_console() -> "Console":
