@@ -24,7 +24,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, check_shares, plan_batches
 from tfpipe.engine.source import Source, get_source
-from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
+from tfpipe.errors import TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device import augment
@@ -43,9 +43,6 @@ _MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
 
-# The model of the step that is compiled: its channels, and its classes if their number is unknown.
-_FEATURES, _CLASSES = 8, 1000
-
 
 def run_checks(
     data: Manifest | Source,
@@ -56,29 +53,21 @@ def run_checks(
 ) -> Iterator[Check]:
     """Checks the machine and a real batch, and yields each result as soon as it is there."""
     facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
+    has_batch = True
     for name, check in CHECKS.items():
-        if name != "tpu host" or target.tpu is not None:
-            yield _run_check(name, check, facts)
+        if name == "tpu host" and target.tpu is None:
+            continue
+        try:
+            found = check(facts) if has_batch or name == "memory" else Check(name, "skipped", "Not reached: see batch.")
+        except TfpipeError as error:
+            found = fail_check(name, error)
+        has_batch = has_batch and (name, found.status) != ("batch", "failure")
+        yield found
 
 
 def count_local_replicas() -> int:
     """Counts the accelerators of this machine without starting them; a machine with none has 1, its CPU."""
     return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
-
-
-def _run_check(name: str, check: Callable[[_Facts], Check], facts: _Facts) -> Check:
-    try:
-        return check(facts)
-    except _NotReachedError as error:
-        return Check(name, "skipped", str(error))
-    except TfpipeError as error:
-        return fail_check(name, error)
-    except tf.errors.OpError as error:
-        return Check(name, "failure", f"{first_line(error)}.")
-
-
-class _NotReachedError(Exception):
-    """The error of a check that needs a fact which another check could not find."""
 
 
 @dataclass
@@ -112,17 +101,13 @@ class _Facts:
     @cached_property
     def first_batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The specs of the tensors of the first host's batches and a real batch, by the names of the tensors."""
-        try:
-            check_shares(self.plan)
-        except ConfigError:
-            raise _NotReachedError("Not reached: see batch.") from None
         context = tf.distribute.InputContext(self.target.num_hosts, 0, self.num_replicas)
         config = _without_cache(self.config)
         try:
             dataset = build_stages(self.data, self.split, config, context, customize=self.customize).dataset()
+            return _name_parts(dataset.element_spec), _name_parts(next(iter(dataset)))
         except Exception as error:  # the user's own stages may raise anything
             raise explain_pipeline_error(error) from error
-        return _name_parts(dataset.element_spec), _name_parts(next(iter(dataset)))
 
 
 def _without_cache(config: PipelineConfig) -> PipelineConfig:
@@ -237,60 +222,33 @@ def _count_image_bytes(plan: BatchPlan) -> int:
 
 
 def _check_xla(facts: _Facts) -> Check:
+    """Compiles a small step over a real batch with XLA, and runs it: cast, normalize, convolve, differentiate."""
     if not facts.source.has_images:
         return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
-    _, batch = facts.first_batch
-    started = time.perf_counter()
-    error = _compile_step(batch, facts.plan)
-    seconds = time.perf_counter() - started
-    if error is not None:
-        advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
-        return Check("xla", "failure", f"XLA does not compile a step on this batch: {error}.", advice)
-    size = facts.plan.replica_batch_size
-    return Check("xla", "ok", f"A step on a batch of {size:,} images compiled and ran in {seconds:.1f} s.")
+    config, options = facts.plan.config, facts.plan.config.augment_options
+    numbers = {name: tensor for name, tensor in facts.first_batch[1].items() if tensor.dtype != tf.string}
 
-
-def _compile_step(batch: Mapping[str, tf.Tensor], plan: BatchPlan) -> str | None:
-    """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate."""
-    tensors = {name: tensor for name, tensor in batch.items() if tensor.dtype != tf.string}
-    classes = plan.source.num_classes or _CLASSES
-    kernel = tf.ones([3, 3, 3, _FEATURES]) / 27
-    head = tf.zeros([_FEATURES, classes])
-
-    def step(kernel: tf.Tensor, head: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+    def step(kernel: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        image = batch["image"]
+        if config.augment == "device":
+            image = augment.augment(image, batch["crop"], batch["flip"], config.size, options=options)
+        elif image.dtype == tf.uint8:
+            image = augment.normalize(image, tf.float32, options.mean, options.std)
         with tf.GradientTape() as tape:
-            tape.watch([kernel, head])
-            images = _model_input(batch, plan.config)
-            activations = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
-            inner = list(range(1, images.shape.rank - 1))  # height and width, and before them several images
-            logits = tf.matmul(tf.cast(tf.reduce_mean(activations, inner), tf.float32), head)
-            loss = _loss(logits, batch.get("label"))
-        gradients: list[tf.Tensor] = tape.gradient(loss, [kernel, head])
-        return gradients
+            tape.watch(kernel)
+            activations = tf.nn.conv2d(image, tf.cast(kernel, image.dtype), 4, "SAME")
+            means = [tf.reduce_mean(tf.cast(values, tf.float32)) for values in (activations, *batch.values())]
+            loss = tf.add_n(means)
+        return tape.gradient(loss, kernel)
 
+    started = time.perf_counter()
     try:
-        for gradient in tf.function(step, jit_compile=True, autograph=False)(kernel, head, tensors):
-            gradient.numpy()
+        tf.function(step, jit_compile=True, autograph=False)(tf.ones([3, 3, 3, 8]) / 27, numbers).numpy()
     except (tf.errors.OpError, ValueError, TypeError) as error:
-        return first_line(error)
-    return None
-
-
-def _model_input(batch: Mapping[str, tf.Tensor], config: PipelineConfig) -> tf.Tensor:
-    image = batch["image"]
-    if config.augment == "device":
-        return augment.augment(image, batch["crop"], batch["flip"], config.size, options=config.augment_options)
-    if image.dtype == tf.uint8:
-        return augment.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
-    return image
-
-
-def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
-    if label is None:
-        return tf.reduce_mean(tf.square(logits - 1))
-    if label.shape.rank == 1:
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
-    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(label, logits))
+        advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
+        return Check("xla", "failure", f"XLA does not compile a step on this batch: {first_line(error)}.", advice)
+    size, seconds = facts.plan.replica_batch_size, time.perf_counter() - started
+    return Check("xla", "ok", f"A step on a batch of {size:,} images compiled and ran in {seconds:.1f} s.")
 
 
 CHECKS: Mapping[str, Callable[[_Facts], Check]] = {

@@ -30,7 +30,7 @@ class Display(Observer):
 
             rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # a long text is cut, not the clock
             text = TextColumn("{task.description}", markup=False, table_column=rest)
-            columns = (BarColumn(bar_width=16), TimeElapsedColumn(), text)
+            columns = (BarColumn(bar_width=8), TimeElapsedColumn(), text)
             self._live = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
             self._live.add_task(clean_line(self._phase), total=None)
             self._live.start()
