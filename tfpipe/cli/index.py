@@ -1,11 +1,11 @@
 """`tfpipe index`: a dataset of TFRecords that another tool wrote, which stay as they are."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
 
+from tfpipe.cli.inspect_summary import describe_files
 from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.progress import ScanDisplay
@@ -40,16 +40,7 @@ def _report_json(report: IndexReport) -> dict[str, Any]:
         "name": manifest.name,
         **foreign_to_json(manifest.foreign),
         "random_access": manifest.random_access,
-        "splits": {
-            name: {
-                "records": split.records,
-                "shards": split.num_shards,
-                "bytes": split.bytes,
-                "formats": dict(split.formats),
-                "sizes": asdict(split.sizes),
-            }
-            for name, split in manifest.splits.items()
-        },
+        "splits": {name: describe_files(split) for name, split in manifest.splits.items()},
         "classes": len(manifest.label_names),
         "noticed": dict(manifest.noticed),
         "schema": manifest.schema.to_json(),

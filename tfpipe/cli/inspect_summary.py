@@ -45,6 +45,11 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | N
 def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> dict[str, Any]:
     """Returns what the manifest says of these splits, and of the whole dataset, as JSON values."""
     foreign = {} if manifest.foreign is None else {"foreign": foreign_to_json(manifest.foreign)}
+    columns = {
+        each.name: {"features": list(each.schema.names), "bytes": sum(split.bytes for split in each.splits.values())}
+        for each in manifest.columns
+    }
+    hidden = {name: split.stored_records - split.records for name, split in manifest.splits.items()}  # or left out
     return {
         "dataset": dataset,
         "name": manifest.name,
@@ -61,14 +66,9 @@ def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitIn
         "image": dict(manifest.image),
         "seed": manifest.seed,
         "schema": manifest.full_schema.to_json(),
-        **({"columns": {each.name: _describe_added(each) for each in manifest.columns}} if manifest.columns else {}),
-        **({"layer": manifest.layer, "hidden": _count_hidden(manifest)} if manifest.layer > 1 else {}),
+        **({"columns": columns} if columns else {}),
+        **({"layer": manifest.layer, "hidden": hidden} if manifest.layer > 1 else {}),
     }
-
-
-def _count_hidden(manifest: Manifest) -> dict[str, int]:
-    """Returns the number of records of each split that are hidden, or that a view leaves out."""
-    return {name: split.stored_records - split.records for name, split in manifest.splits.items()}
 
 
 def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
@@ -76,22 +76,19 @@ def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
     tensors = {name: stats for info in (split, *added) for name, stats in info.tensors.items()}
     label_counts = {name: counts for info in (split, *added) for name, counts in info.label_counts.items()}
     return {
-        "records": split.records,
-        "shards": split.num_shards,
-        "bytes": split.bytes,
-        "formats": dict(split.formats),
+        **describe_files(split),
         "seekable": split.seekable,
         "seekable_jpegs": split.seekable_jpegs,
-        "sizes": asdict(split.sizes),
         **stats_to_json(split, tensors, label_counts),
         "class_counts": list(split.class_counts),
         "mixing": compute_mixing(manifest, split),
     }
 
 
-def _describe_added(column: Manifest) -> dict[str, Any]:
-    num_bytes = sum(split.bytes for split in column.splits.values())
-    return {"features": list(column.schema.names), "bytes": num_bytes}
+def describe_files(split: SplitInfo) -> dict[str, Any]:
+    """Returns the counts of a split, and the formats and sizes of its images."""
+    counts = {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
+    return {**counts, "formats": dict(split.formats), "sizes": asdict(split.sizes)}
 
 
 _Rows = list[Sequence[str]]
@@ -106,8 +103,11 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     console.print(clean_line(_describe_content(manifest)))
     if any(split.chosen is not None for split in manifest.splits.values()):
         console.print("Records, size and classes are those that are read; the rest is that of all stored records.")
+    columns = [_describe_column(split, manifest.image_key is not None) for split in splits.values()]
+    facts = dict.fromkeys(fact for column in columns for fact in column)
+    rows: _Rows = [[fact, *(column.get(fact, "no") for column in columns)] for fact in facts]
     for header, rows in (
-        _split_table(splits, manifest),
+        (["Split", *splits], rows),
         *_class_tables(splits, manifest),
         *_tensor_tables(splits, manifest),
         *_mask_tables(splits),
@@ -172,13 +172,6 @@ def _describe_images(image: Mapping[str, object]) -> str:
     return f"{text}; made from: {image['made_from']}" if image.get("made_from") else text
 
 
-def _split_table(splits: Mapping[str, Any], manifest: Manifest) -> tuple[Sequence[str], _Rows]:
-    """Returns a table with a column for each split."""
-    columns = [_describe_column(split, manifest.image_key is not None) for split in splits.values()]
-    facts = dict.fromkeys(fact for column in columns for fact in column)
-    return ["Split", *splits], [[fact, *(column.get(fact, "no") for column in columns)] for fact in facts]
-
-
 def _describe_column(split: Mapping[str, Any], has_images: bool) -> dict[str, str]:
     facts = {"Records": f"{split['records']:,}", "Shards": f"{split['shards']:,}", "Size": human_bytes(split["bytes"])}
     if several := split.get("images_per_record"):
@@ -229,7 +222,9 @@ def _tensor_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator[tu
             if (kind := kinds.get(feature)) is not None:
                 spans = map(_span, stats["min_sizes"], stats["max_sizes"])
                 shape = ", ".join([*spans, *map(str, kind.shape[kind.num_unknown :])])
-                rows.append([feature, f"{kind.dtype} [{shape}]", describe_range(stats), _describe_nan(stats)])
+                records = human_count(stats["nan_records"], "record")
+                nan = f"{stats['nan'] / stats['values']:.2g} of the values, in {records}" if stats["nan"] else "none"
+                rows.append([feature, f"{kind.dtype} [{shape}]", describe_range(stats), nan])
         if rows:
             yield [f"Tensors of {name}", "Type", "Range", "NaN"], rows
 
@@ -257,13 +252,6 @@ def describe_range(stats: Mapping[str, Any]) -> str:
     return f"{text}, {stats['infinite']:,} infinite" if stats["infinite"] else text
 
 
-def _describe_nan(stats: Mapping[str, Any]) -> str:
-    """Describes how many values are NaN, and in how many records."""
-    if not stats["nan"]:
-        return "none"
-    return f"{stats['nan'] / stats['values']:.2g} of the values, in {human_count(stats['nan_records'], 'record')}"
-
-
 def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
@@ -274,11 +262,15 @@ def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, st
     repeated = {f"within {name}": count for name, count in duplicates["within"].items()}
     warning = f"{across:,} in more than one split: evaluation images are among the training images"
     hidden = sum(document.get("hidden", {}).values())
+    added = (
+        f"{clean_line(name)} ({human_count(len(column['features']), 'feature')}, {human_bytes(column['bytes'])})"
+        for name, column in document.get("columns", {}).items()
+    )
     facts = {
         "Labels": _list_names(manifest.label_names) or "none",
         **{spec.name: _list_names(spec.names) for spec in manifest.full_schema.features if spec.names},
         "Columns": ", ".join(map(clean_line, manifest.full_schema.further_names)),
-        "Added": ", ".join(_name_column(name, column) for name, column in document.get("columns", {}).items()),
+        "Added": ", ".join(added),
         **{name.capitalize(): _list_counts(document[name]) for name in ("changed", "noticed", "skipped")},
         "Layer": str(document.get("layer", "")) + (f", with {human_count(hidden, 'hidden record')}" if hidden else ""),
         "Quarantined": _list_counts({f"that could not be repaired; see {file_names.QUARANTINE}": manifest.quarantined}),
@@ -287,10 +279,6 @@ def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, st
         "Seed": str(document["seed"]),
     }
     return {name: text for name, text in facts.items() if text}
-
-
-def _name_column(name: str, column: Mapping[str, Any]) -> str:
-    return f"{clean_line(name)} ({human_count(len(column['features']), 'feature')}, {human_bytes(column['bytes'])})"
 
 
 def _list_names(names: Sequence[str]) -> str:

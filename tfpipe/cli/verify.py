@@ -32,7 +32,10 @@ def verify(target: str, as_json: bool, **options: Any) -> None:
     """
     with ScanDisplay("Verifying") as display:
         report = run_verify(target, VerifyConfig(**drop_missing(options)), display)
-    show(_report_json(target, report), _format(target, report), as_json)
+    kinds, damaged = dict(_count_kinds(report.damaged)), [damage.to_json() for damage in report.damaged]
+    sums = {"files": report.files, "records": report.records, "bytes": report.bytes, "kinds": kinds}
+    facts = {"version": JSON_VERSION, "dataset": target, **sums, "damaged": damaged, "notes": report.notes}
+    show(facts, _format(target, report), as_json)
     raise SystemExit(1 if report.damaged else 0)
 
 
@@ -47,28 +50,18 @@ def list_damages(damages: list[Damage]) -> Iterator[str]:
         yield f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)"
 
 
-def count_kinds(damages: list[Damage]) -> str:
-    """Returns the number of damages of each kind."""
-    return ", ".join(f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in damages).items())
+def _count_kinds(damages: list[Damage]) -> Counter[str]:
+    return Counter(damage.kind for damage in damages)
 
 
-def _report_json(target: str, report: VerifyReport) -> dict[str, Any]:
-    return {
-        "version": JSON_VERSION,
-        "dataset": target,
-        "files": report.files,
-        "records": report.records,
-        "bytes": report.bytes,
-        "kinds": dict(Counter(damage.kind for damage in report.damaged)),
-        "damaged": [damage.to_json() for damage in report.damaged],
-        "notes": report.notes,
-    }
+def _list_kinds(damages: list[Damage]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in _count_kinds(damages).items())
 
 
 def _format(target: str, report: VerifyReport) -> Iterator[str]:
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
     seen = f"{files}, {records}, {human_bytes(report.bytes)}"
-    state = f"damaged: {count_kinds(report.damaged)};" if report.damaged else "intact:"
+    state = f"damaged: {_list_kinds(report.damaged)};" if report.damaged else "intact:"
     yield f"{target} is {state} {seen}"
     yield from list_damages(report.damaged)
     yield from report.notes
@@ -94,19 +87,10 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
     """
     with ScanDisplay("Repairing") as display:
         result = run_repair(dataset, output, quick=quick, workers=workers, observer=display)
-    show(_result_json(dataset, output, result), _format_result(output, result), as_json)
-
-
-def _result_json(dataset: str, output: str, result: RepairResult) -> dict[str, Any]:
-    return {
-        "version": JSON_VERSION,
-        "dataset": dataset,
-        "output": output,
-        "records": result.records,
-        "shards": result.shards,
-        "manifest_inferred": result.inferred,
-        "lost": [damage.to_json() for damage in result.lost],
-    }
+    counts = {"records": result.records, "shards": result.shards, "manifest_inferred": result.inferred}
+    lost = [damage.to_json() for damage in result.lost]
+    facts = {"version": JSON_VERSION, "dataset": dataset, "output": output, **counts, "lost": lost}
+    show(facts, _format_result(output, result), as_json)
 
 
 def _format_result(output: str, result: RepairResult) -> Iterator[str]:
@@ -114,6 +98,6 @@ def _format_result(output: str, result: RepairResult) -> Iterator[str]:
     if result.inferred:
         yield "The manifest could not be used: schema and class names were taken from the records."
     if result.lost:
-        yield f"lost: {count_kinds(result.lost)}, listed in repair.json"
+        yield f"lost: {_list_kinds(result.lost)}, listed in repair.json"
     written = f"{human_count(result.records, 'record')}, {human_count(result.shards, 'shard')}"
     yield f"{output} is complete: {written}"

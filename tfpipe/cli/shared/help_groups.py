@@ -10,15 +10,6 @@ import click
 _ASKED_FOR_ALL = "tfpipe.help_all"
 _MAX_WIDTH = 30  # of the column of options; click puts the text of a longer one on the next line
 
-_MEANT = {
-    "global-batch-size": "batch-size",
-    "image-size": "resize-short square",
-    "num-workers": "workers",
-    "resize": "resize-short square",
-    "size": "resize-short square image-size",
-}
-"""The options that people mean by names which a command lacks."""
-
 
 class HelpOption(click.Option):
     """An option that knows where the help of its command shows it."""
@@ -40,22 +31,6 @@ class GroupedCommand(click.Command):
     def __init__(self, *names: Any, example: str = "", **arguments: Any) -> None:
         super().__init__(*names, **arguments)
         self.example = example
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; click calls it. Errors name what is meant, and what an option takes."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            names = _MEANT.get(error.option_name.removeprefix("--"), "").split()
-            own = {name for option in self.params for name in option.opts}
-            meant = " or ".join(f"--{name}" for name in names if f"--{name}" in own)
-            if not meant:
-                raise
-            raise click.NoSuchOption(error.option_name, f"{error.message} Use {meant}.", None, ctx) from None
-        except click.BadOptionUsage as error:
-            option = next((one for one in self.params if error.option_name in one.opts), None)
-            takes = f" Give {error.option_name} {option.metavar}." if option is not None and option.nargs > 1 else ""
-            raise click.BadOptionUsage(error.option_name, error.message + takes, ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Returns the arguments and options, with --help-all; click calls it."""
