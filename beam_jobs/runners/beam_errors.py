@@ -63,5 +63,6 @@ def find_error(text: str) -> TfpipeError | None:
 def find_reason(error: BaseException) -> str:
     """Returns one line of an error, without a full stop: of a traceback as text, what was raised first."""
     text = str(error)
-    reasons: list[str] = [*_DETAILS.findall(text), *_RAISED.findall(text), first_line(error)]
+    whole = first_line(RuntimeError(re.sub(r":\s*\n", ": ", text)))  # Beam breaks a line behind a colon
+    reasons: list[str] = [*_DETAILS.findall(text), *_RAISED.findall(text), whole]
     return reasons[0].rstrip(".")[:300]

@@ -21,19 +21,15 @@ from apache_beam.runners.runner import PipelineState
 import beam_jobs
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import GraphWritten, Runner, ShardObserver, SubmittedJob
-from beam_jobs.runners.beam_errors import GO_ON, find_error, find_reason
+from beam_jobs.runners.beam_errors import GO_ON
 from beam_jobs.shards.job import Job
 from tfpipe import errors
-from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.extras import importing
 
 _logger = logging.getLogger(__name__)
 
 _MAX_JOB_NAME_LENGTH = 63
-_INVALID_OPTIONS = "Pipeline has validations errors:"
-_LOST_JOB = "Job did not reach to a terminal state"
-_END_STATE = re.compile(r"^Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
-_REQUEST = re.compile(r"^(?:GET|POST|PUT) \S+: ")  # a client puts it before the service's message
 
 _DISTRIBUTION = "tfpipe"
 _WORKERS = "py3-none-linux_x86_64"
@@ -51,7 +47,6 @@ class DataflowRunner(Runner):
     """A job on Dataflow. The service runs the job to its end, whether or not this process watches."""
 
     has_same_codecs = False  # the workers' image has its own libraries, the same on every machine
-    explains_all = False
 
     def check(self, config: ShardConfig) -> None:
         """Checks that the job can run on Dataflow."""
@@ -99,7 +94,7 @@ class DataflowRunner(Runner):
             # All machines start at once: the plan knows that there is work for them. The service would notice that
             # late, because it sees only shard numbers, a few bytes each.
             machines.num_workers = min(machines.max_num_workers, len(job.header.shards))
-        with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+        with _silence_threads(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
                 setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
             yield
@@ -120,40 +115,15 @@ class DataflowRunner(Runner):
 
     def wait(self) -> None:
         """Waits for the end of the job. Beam does not report a job that was canceled before the wait."""
-        state = self._result.wait_until_finish()
+        try:
+            state = self._result.wait_until_finish()
+        except AssertionError as error:  # a state that Beam could not ask for any more
+            raise DataError(
+                "Dataflow does not answer any more, but the job goes on. When it has ended, run the same command "
+                "again: finished shards are kept."
+            ) from error
         if state != PipelineState.DONE:
-            raise DataError(_explain_early_end(state))
-
-
-@contextlib.contextmanager
-def explain_errors() -> Iterator[None]:
-    """Turns the errors of the service, of its clients and of the job into one sentence."""
-    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
-    from google.api_core.exceptions import GoogleAPIError
-    from google.auth.exceptions import GoogleAuthError
-
-    try:
-        with _silence_threads():
-            yield
-    except TfpipeError:
-        raise
-    except DataflowRuntimeException as error:
-        raise find_error(str(error)) or DataError(_explain_end(str(error))) from error
-    except (GoogleAPIError, GoogleAuthError, OSError) as error:
-        message = _REQUEST.sub("", first_line(error))
-        raise DataError(f"The job could not be submitted to Dataflow: {message}.") from error
-    except ValueError as error:
-        if not str(error).startswith(_INVALID_OPTIONS):
-            raise
-        message = first_line(ValueError(str(error)[len(_INVALID_OPTIONS) :]))
-        raise ConfigError(f"Dataflow cannot take these options: {message}.") from error
-    except AssertionError as error:
-        if not str(error).startswith(_LOST_JOB):
-            raise
-        raise DataError(
-            "Dataflow does not answer any more, but the job goes on. When it has ended, run the same command "
-            "again: finished shards are kept."
-        ) from error
+            raise DataError(f"The Dataflow job was ended before it was done (it is {state.lower()}). {GO_ON}")
 
 
 def make_job_name(dataset: str) -> str:
@@ -173,19 +143,6 @@ def _silence_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def _explain_early_end(state: str) -> str:
-    return f"The Dataflow job was ended before it was done (it is {state.lower()}). {GO_ON}"
-
-
-def _explain_end(text: str) -> str:
-    """Returns a sentence about a job that did not end well."""
-    end = _END_STATE.match(text)
-    state, reason = end.groups() if end else ("FAILED", text)
-    if state != "FAILED":
-        return _explain_early_end(state)
-    return f"The Dataflow job failed: {find_reason(RuntimeError(reason))}. {GO_ON}"
 
 
 def build_wheel(folder: str) -> str:

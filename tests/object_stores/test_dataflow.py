@@ -30,7 +30,7 @@ from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
 from tests.refusals import refusal
 from tests.release.flex_template import load_flex_template
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
 
 ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
@@ -152,14 +152,13 @@ def test_the_request_names_machines_and_staged_files(cloud: Google, service: Ser
 
 def test_a_refused_job_is_one_sentence(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
     service.refuse = 403, "The caller does not have permission"
-    assert submit(service, cloud, photos) == (
-        "The job could not be submitted to Dataflow: The caller does not have permission."
-    )
+    message = submit(service, cloud, photos)
+    assert re.match(r"Beam's runner ended the job: 403 POST \S+: The caller does not have permission\. Fin", message)
 
 
 def test_options_that_beam_finds_invalid_are_one_sentence(cloud: Google, service: Service, photos: dict[str, bytes]):
     source = cloud.put(f"{cloud.new()}/photos", photos)
-    with pytest.raises(ConfigError, match=r"^Dataflow cannot take these options: Invalid Project ID \(p1\)\. "):
+    with pytest.raises(DataError, match=r"^Beam's .*: Pipeline has validations errors: Invalid Project ID \(p1\)\. "):
         shard_job.run(ShardConfig(source, f"{cloud.new()}/out"), arguments(service, "--project=p1"))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
-from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import choose_runner as make_runner
@@ -123,66 +122,6 @@ def test_job_names_keep_the_rules_of_the_service(dataset: str) -> None:
     name = dataflow.make_job_name(dataset)
     assert len(name) <= 63
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
-
-
-GO_ON = "Finished shards are kept; run the same command again to go on."
-TRACE = """Traceback (most recent call last):
-  File "apache_beam/runners/common.py", line 1498, in process
-ZeroDivisionError: division by zero
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-RuntimeError: ZeroDivisionError: division by zero [while running 'Write shards/Write shard-ptransform-36']
-"""
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (
-            DataflowRuntimeException(f"Dataflow pipeline failed. State: FAILED, Error:\n{TRACE}", None),
-            DataError,
-            f"The Dataflow job failed: ZeroDivisionError: division by zero. {GO_ON}",
-        ),
-        (
-            DataflowRuntimeException(
-                "Dataflow pipeline failed. State: FAILED, Error:\nThe zone has no machines.\nTry again.", None
-            ),
-            DataError,
-            f"The Dataflow job failed: The zone has no machines. {GO_ON}",
-        ),
-        (
-            DataflowRuntimeException("Dataflow pipeline failed. State: CANCELLED, Error:\nNone", None),
-            DataError,
-            f"The Dataflow job was ended before it was done (it is cancelled). {GO_ON}",
-        ),
-        (DataflowRuntimeException("Traceback\ntfpipe.errors.DataError: theirs", None), DataError, "theirs"),
-        (ConfigError("mine"), ConfigError, "mine"),
-        (
-            OSError("Could not upload to gs://out"),
-            DataError,
-            "The job could not be submitted to Dataflow: Could not upload ",
-        ),
-        (
-            ValueError("Pipeline has validations errors: \nInvalid Project ID (p1).\nMore."),
-            ConfigError,
-            "Dataflow cannot take these options: Invalid Project ID (p1).",
-        ),
-        (
-            AssertionError("Job did not reach to a terminal state after waiting indefinitely. Console URL: x"),
-            DataError,
-            "Dataflow does not answer any more, but the job goes on. ",
-        ),
-        *((kind("a bug"), kind, "a bug") for kind in (ValueError, AssertionError)),
-        (KeyError("a bug"), KeyError, "'a bug'"),
-    ],
-)
-def test_errors_of_the_service_become_one_sentence(error: Exception, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught, dataflow.explain_errors():
-        raise error
-    assert str(caught.value).startswith(message)
-    assert type(caught.value) is kind
 
 
 STEM = f"tfpipe-{__version__}"

@@ -171,6 +171,33 @@ def test_errors_come_out_of_beam_as_they_went_in() -> None:
         raise RuntimeError("a bug")
 
 
+FAILED = "Dataflow pipeline failed. State: FAILED, Error:\n"
+TRACE = """Traceback (most recent call last):
+  File "apache_beam/runners/common.py", line 1498, in process
+ZeroDivisionError: division by zero
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+RuntimeError: ZeroDivisionError: division by zero [while running 'Write shards/Write shard-ptransform-36']
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (FAILED + TRACE, "ZeroDivisionError: division by zero"),
+        (FAILED + "The zone has no machines.\nTry again.", "Dataflow pipeline failed. State: FAILED, Error: The "),
+        ("Pipeline has validations errors: \nInvalid ID (p1).\nMore.", "Pipeline has validations errors: Invalid ID "),
+        ("Could not upload to gs://out.", "Could not upload to gs://out. Finished shards are kept; run "),
+    ],
+)
+def test_errors_of_a_service_become_one_sentence(text: str, reason: str) -> None:
+    with pytest.raises(DataError) as caught, unwrap_errors(explains_all=True):
+        raise RuntimeError(text)
+    assert str(caught.value).startswith(f"Beam's runner ended the job: {reason}")
+
+
 @pytest.fixture(scope="module")
 def portable(tmp_path_factory) -> Iterator[list[str]]:
     """The arguments for a job service that runs; this process is its worker."""
