@@ -7,8 +7,6 @@ grouping carries the payloads.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import tempfile
 from array import array
@@ -27,22 +25,19 @@ from numpy.typing import NDArray
 from beam_jobs import job_stores
 from beam_jobs.shards.finish_dataset import check_present
 from beam_jobs.shards.work_dir import WorkDir
-from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.fields import Field
 from tfpipe.format import file_names
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.file_names import check_split_name, parse_shard_name, shard_name
-from tfpipe.format.manifest import SplitInfo
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
-from tfpipe.writer.write import check_key, count_shards, hash_key, naming
-from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
+from tfpipe.writer.write import check_key, count_shards, hash_key, identify_records, naming
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest
 
 DIGEST_BYTES = 16
 _OURS = b"tfpipe records "  # a job of images has JSON there
@@ -62,9 +57,7 @@ class RecordsJob:
     @cached_property
     def identity(self) -> bytes:
         """The text that tells this job from others: a hash of all that shapes the files, besides the records."""
-        counts = self.num_shards if isinstance(self.num_shards, int) else dict(self.num_shards)
-        facts = [__version__, self.form.schema.to_json(), self.form.label_names, counts, self.key, self.refuse_nan]
-        return _OURS + hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
+        return _OURS + identify_records(self.form, self.num_shards, self.key, self.refuse_nan).encode()
 
     def open(self) -> WorkDir:
         """Returns the dataset directory, and first configures the file systems of this process."""
@@ -95,15 +88,12 @@ class RecordsJob:
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint."""
         by_file = {shard.info.file: shard for shard in shards}
-        splits: dict[str, SplitInfo] = {}
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
             check_present(work, files, by_file.values())
-            for split, group in groupby(files, lambda file: file_names.parse_shard_name(file)[0]):
-                splits[split] = make_split_info(split, [by_file[file] for file in group], len(self.form.label_names))
-                if not splits[split].records:
-                    raise DataError(f"Split {split!r} must have a record, got none.")
-            manifest = make_manifest(work.output.rpartition("/")[2], self.form, splits)
+            by_split = groupby(files, lambda file: parse_shard_name(file)[0])
+            written = {split: [by_file[file] for file in group] for split, group in by_split}
+            manifest = make_manifest(work.output.rpartition("/")[2], self.form, written)
             for file, data in make_dataset_files(manifest).items():
                 work.write(file, data)
             file_io.remove_tree(work.base)
@@ -119,7 +109,7 @@ def _remove_shards(work: WorkDir, kept: set[str]) -> None:
     """Removes the shards of an earlier job, and what lies beside them."""
     for name in file_io.list_names(work.output):
         with contextlib.suppress(FormatError):
-            file_names.parse_shard_name(name)
+            parse_shard_name(name)
             if name not in kept:
                 file_io.remove(work.index_path(name))
                 file_io.remove(work.facts_path(name))
@@ -191,8 +181,8 @@ def _write(
         raise ConfigError(
             f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
         )
-    facts = RecordFacts.of_new_shard(job.form.schema, job.form.label_names)
-    with work.new_shard(file, partial(count_record, schema=job.form.schema), facts) as writer:
+    count = partial(count_record, schema=job.form.schema)
+    with work.new_shard(file, count, job.form.schema, job.form.label_names) as writer:
         for number in order.tolist():
             payload = read(number)
             writer.add(decode_example(payload), payload)

@@ -23,7 +23,6 @@ from tfpipe.images.seekable import is_seekable
 from tfpipe.images.sniff import is_image
 from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -69,7 +68,7 @@ def _write(
         is_seekable=_find_seekable(header),
         refuse_nan=header.refuse_nan,
     )
-    with work.new_shard(planned.file, count, RecordFacts.of_new_shard(header.schema, header.label_names)) as writer:
+    with work.new_shard(planned.file, count, header.schema, header.label_names) as writer:
         for image, read in source.read_all(work.read_images(planned)):
             started, kind = time.perf_counter(), None
             try:

@@ -53,7 +53,6 @@ from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, 
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
@@ -368,8 +367,7 @@ def _write_shard(
     job, lost = report.job, report.damaged
     count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
     name = get_staged_name(job)
-    facts = RecordFacts.of_new_shard(columns.schema, content.label_names)
-    with staging.new_shard(name, count, facts) as writer:
+    with staging.new_shard(name, count, columns.schema, content.label_names) as writer:
         for payload, record in _good_records(content, columns, progress, report):
             writer.add(record.features, payload)
             digests += record.digest

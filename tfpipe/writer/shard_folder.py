@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.file_names import facts_name, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import RecordWriter, decode_index
+from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.writer.record_facts import RecordFacts
@@ -32,18 +33,23 @@ class ShardWriter(RecordWriter):
         super().__init__(file)
         self.stats = ShardStats()
         self.left_out: list[dict[str, Any]] = []
-        self._count, self.facts = count, facts
+        self._count, self._facts = count, facts
 
     def count(self, features: Mapping[str, Any]) -> None:
         """Counts a record, which is written by itself; errors are those of the function that counts."""
         self._count(self.stats, features)
-        if self.facts is not None:
-            self.facts.add(features)
+        if self._facts is not None:
+            self._facts.add(features)
 
     def add(self, features: Mapping[str, Any], payload: bytes) -> None:
         """Counts and writes a record. If it cannot be counted, it is not written either."""
         self.count(features)
         self.write(payload)
+
+    def write_all(self, payloads: Iterable[bytes]) -> None:
+        """Writes records that were counted."""
+        for payload in payloads:
+            self.write(payload)
 
     def describe_shard(self, name: str) -> WrittenShard:
         """Returns the description of the shard under a name."""
@@ -88,20 +94,20 @@ class ShardFolder(WorkingFolder):
         return None
 
     @contextlib.contextmanager
-    def new_shard(self, file: str, count: CountRecord, facts: RecordFacts | None) -> Iterator[ShardWriter]:
+    def new_shard(
+        self, file: str, count: CountRecord, schema: Schema, label_names: Sequence[str]
+    ) -> Iterator[ShardWriter]:
         """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
+        facts = RecordFacts.of_new_shard(schema, label_names)
         with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
             writer = ShardWriter(out, count, facts)
             yield writer
-        self.save_beside(file, writer)
-        self.save_written(writer.describe_shard(file))
-
-    def save_beside(self, file: str, writer: ShardWriter) -> None:
-        """Saves the index of a shard, and the facts about its records."""
+        written = writer.describe_shard(file)
         file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
-        if writer.facts is not None:
-            facts = writer.facts.encode(writer.describe(file).sha256)
-            file_io.write_file(self.facts_path(file), facts, self.temporary(file), makes_folders=True)
+        if facts is not None:
+            data = facts.encode(written.info.sha256)
+            file_io.write_file(self.facts_path(file), data, self.temporary(file), makes_folders=True)
+        self.save_written(written)
 
     def save_written(self, shard: WrittenShard) -> None:
         """Saves the row that says that a shard is finished."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -26,22 +26,19 @@ from tfpipe.format import file_names
 from tfpipe.format.example import FeatureLike, encode_example
 from tfpipe.format.file_names import MAX_SHARDS, shard_name
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
 from tfpipe.system.arguments import check_at_top, check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
 from tfpipe.writer.working_folder import check_output, hash_facts
-from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest, make_split_info
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
 
-_BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us
-_BATCHES_AHEAD = 2  # of each thread
+_ROUND_BYTES, _OBJECT_BYTES = 16 << 20, 100  # what threads write at once; Python's part of a record
 _KEY_BYTES = 16
 
 
@@ -73,13 +70,10 @@ class WriteJob:
             digests.add(digest)
         return checked
 
-    def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
-        """Counts a record; errors are those of `count_record`."""
-        count_record(stats, features, schema=self.form.schema, refuse_nan=self.refuse_nan)
-
-    def new_facts(self) -> RecordFacts | None:
-        """Returns the facts of a shard that is about to be written."""
-        return RecordFacts.of_new_shard(self.form.schema, self.form.label_names)
+    def new_shard(self, name: str) -> AbstractContextManager[ShardWriter]:
+        """Returns the context of the writer of a shard."""
+        count = partial(count_record, schema=self.form.schema, refuse_nan=self.refuse_nan)
+        return self.folder.new_shard(name, count, self.form.schema, self.form.label_names)
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
@@ -181,7 +175,7 @@ def write(
     if key is not None:
         check_key(form, schema, key)
     job = WriteJob(WriteFolder(target), form, key, refuse_nan, usable_cpus() if workers is None else workers)
-    with job.folder.open(_identify(job, counts), f"writes to {path}"):
+    with job.folder.open(identify_records(form, counts, key, refuse_nan), f"writes to {path}"):
         written = {split: write_split(job, split, counts[split], by_split[split]) for split in counts}
         put_together(job, os.path.basename(target), written)
         job.folder.publish()
@@ -200,21 +194,16 @@ def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Record
     return by_split
 
 
-def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
+def identify_records(form: RecordForm, num_shards: int | Mapping[str, int], key: str | None, refuse_nan: bool) -> str:
     """Returns a hash of all that shapes the files, besides the records themselves."""
-    form = job.form
-    return hash_facts(__version__, form.schema.to_json(), form.label_names, dict(counts), job.key, job.refuse_nan)
+    counts = num_shards if isinstance(num_shards, int) else dict(num_shards)
+    return hash_facts(__version__, form.schema.to_json(), form.label_names, counts, key, refuse_nan)
 
 
 def write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:
     """Writes the shards of a split into the working folder, or keeps those that an earlier run wrote."""
-    if callable(records):
-        written = _write_from_function(job, split, num_shards, records)
-    else:
-        written = _write_from_iterable(job, split, num_shards, records)
-    if not any(shard.info.records for shard in written):
-        raise DataError(f"Split {split!r} must have a record, got none.")
-    return written
+    write_all: Callable[..., list[WrittenShard]] = _write_from_function if callable(records) else _write_from_iterable
+    return write_all(job, split, num_shards, records)
 
 
 def put_together(
@@ -226,9 +215,7 @@ def put_together(
     """Puts a dataset together, or a column that `stands_on` others' fingerprints; the manifest comes last."""
     for shards in written.values():
         job.folder.move_shards((shard.info.file, shard) for shard in shards)
-    num_classes = len(job.form.label_names)
-    splits = {split: make_split_info(split, shards, num_classes) for split, shards in written.items()}
-    manifest = replace(make_manifest(name, job.form, splits), stands_on=dict(stands_on))
+    manifest = replace(make_manifest(name, job.form, written), stands_on=dict(stands_on))
     for file, data in make_dataset_files(manifest).items():
         file_io.write_file(job.folder.result(file), data, makes_folders=True)
 
@@ -264,7 +251,7 @@ def _write_shard(
     if finished is not None:
         return number, finished
     digests = set[bytes]()
-    with job.folder.new_shard(name, job.count, job.new_facts()) as writer:
+    with job.new_shard(name) as writer:
         for place, record in name_records(f"shard {number} of {split!r}", partial(records, number)):
             with naming(place):
                 checked = job.check(record, digests)
@@ -273,64 +260,27 @@ def _write_shard(
 
 
 def _write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Iterable[Any]) -> list[WrittenShard]:
-    """Writes all records of a split, the i-th to shard i modulo their number, anew after a run that was killed."""
+    """Writes all records of a split, the i-th to shard i modulo their number, anew after a run that was killed.
+
+    Threads write some megabytes of all shards while the next ones are made.
+    """
     names = [shard_name(split, number, num_shards) for number in range(num_shards)]
     digests = set[bytes]()
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(job.folder.new_shard(name, job.count, job.new_facts())) for name in names]
-        pens = stack.enter_context(_Pens(writers, job.workers))
+        writers = [stack.enter_context(job.new_shard(name)) for name in names]
+        run: Any = stack.enter_context(ThreadPoolExecutor(job.workers)).map if job.workers else map
+        waiting, num_bytes, running = [list[bytes]() for _ in writers], 0, iter(())
         for number, (place, record) in enumerate(name_records(repr(split), lambda: records)):
             with naming(place):
                 checked = job.check(record, digests)
                 payload = encode_example(checked)
                 writers[number % num_shards].count(checked)
-            pens.write(number % num_shards, payload)
-        pens.finish()
+            waiting[number % num_shards].append(payload)
+            num_bytes += len(payload) + _OBJECT_BYTES
+            if num_bytes >= _ROUND_BYTES:
+                list(running)  # so that a shard is in one thread at a time
+                running = run(ShardWriter.write_all, writers, waiting)
+                waiting, num_bytes = [[] for _ in writers], 0
+        list(running)
+        list(run(ShardWriter.write_all, writers, waiting))
     return [writer.describe_shard(name) for name, writer in zip(names, writers, strict=True)]
-
-
-class _Pens:
-    """The threads that write. Each has files of its own, so that records keep their order."""
-
-    def __init__(self, writers: Sequence[ShardWriter], workers: int) -> None:
-        self._writers = writers
-        self._threads = [ThreadPoolExecutor(1) for _ in range(min(workers, len(writers)))]
-        self._waiting: list[list[bytes]] = [[] for _ in writers]
-        self._bytes = [0] * len(writers)
-        self._started: deque[Future[None]] = deque()
-
-    def __enter__(self) -> _Pens:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for thread in self._threads:
-            thread.shutdown(cancel_futures=True)
-
-    def write(self, number: int, payload: bytes) -> None:
-        """Writes a record to the shard of this number, now or when more have come."""
-        if not self._threads:
-            self._writers[number].write(payload)
-            return
-        self._waiting[number].append(payload)
-        self._bytes[number] += len(payload)
-        if self._bytes[number] >= _BATCH_BYTES or len(self._waiting[number]) >= _BATCH_RECORDS:
-            self._start(number)
-
-    def finish(self) -> None:
-        """Writes what waits, and returns when all is written."""
-        for number in range(len(self._waiting) if self._threads else 0):
-            self._start(number)
-        while self._started:
-            self._started.popleft().result()
-
-    def _start(self, number: int) -> None:
-        payloads, self._waiting[number], self._bytes[number] = self._waiting[number], [], 0
-        thread = self._threads[number % len(self._threads)]
-        self._started.append(thread.submit(self._write_all, self._writers[number], payloads))
-        while len(self._started) > _BATCHES_AHEAD * len(self._threads):
-            self._started.popleft().result()
-
-    @staticmethod
-    def _write_all(writer: ShardWriter, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            writer.write(payload)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfpipe._version import __version__
+from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
@@ -57,8 +58,13 @@ def make_split_info(split: str, shards: Sequence[WrittenShard], num_classes: int
     return stats.to_split_info(split, [shard.info for shard in shards], num_classes)
 
 
-def make_manifest(name: str, form: RecordForm, splits: Mapping[str, SplitInfo]) -> Manifest:
-    """Makes the manifest of a dataset."""
+def make_manifest(name: str, form: RecordForm, shards: Mapping[str, Sequence[WrittenShard]]) -> Manifest:
+    """Makes the manifest of a dataset with the shards of each split."""
+    num_classes = len(form.label_names)
+    splits = {split: make_split_info(split, written, num_classes) for split, written in shards.items()}
+    for split, info in splits.items():
+        if not info.records:
+            raise DataError(f"Split {split!r} must have a record, got none.")
     return Manifest(
         name=name or "dataset",
         splits=splits,
