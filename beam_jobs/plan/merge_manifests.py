@@ -6,7 +6,7 @@ Records that another program wrote get the features that tfpipe writes for the i
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.join_manifests import sum_counts
+from tfpipe.format.join_manifests import describe_spec, sum_counts
 from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, class_schema, image_schema
 
@@ -183,29 +183,17 @@ def _get_own_schema(manifest: Manifest) -> Schema:
 
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:
-    assert manifest.foreign is not None
-    keys = {IMAGE_ENCODED: ("image", manifest.foreign.image_key), CLASS_LABEL: ("class", manifest.foreign.label_key)}
     for name in extra:
-        if name in keys:
-            what, key = keys[name]
-            other = f"its {what} is {key!r}" if key else f"it holds no {what} that can be used"
-            raise DataError(
-                f"Every dataset of tfpipe has its {what} in {name!r}, but in {manifest.directory} {other}. Leave the "
-                f"feature {name!r} out with `drop_features`."
-            )
+        others, must = [IMAGE_ENCODED, CLASS_LABEL, *own, *(other for other in extra if other != name)], ""
         if "" in name.split("/"):
+            must = "have text on both sides of each '/'"
+        for other in others:
+            if f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/"):
+                must = f"differ from {other!r}, and neither hold the other at a '/', where readers nest names"
+        if must:
             raise DataError(
-                f"The name of a feature must have text on both sides of each '/', got {name!r} in "
-                f"{manifest.directory}. Leave it out with `drop_features`."
-            )
-        # Readers that nest by '/' cannot hold a value and a group of values under one name.
-        around = next((other for other in (*own, *extra) if name.startswith(other + "/")), None)
-        inside = next((other for other in own if other.startswith(name + "/")), None)
-        if around or inside:
-            outer, inner = (around, name) if around else (name, inside)
-            raise DataError(
-                f"{inner!r} would lie inside the feature {outer!r} of {manifest.directory}, since readers nest names "
-                f"at '/'. Leave {name!r} out with `drop_features`."
+                f"The name of a feature must {must}, got {name!r} in {manifest.directory}. Leave it out with "
+                "`drop_features`."
             )
 
 
@@ -228,53 +216,39 @@ def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
 
 
 def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, second_directory: str) -> FeatureSpec:
-    if first.dtype != second.dtype or (first.shape != second.shape and () in (first.shape, second.shape)):
-        kinds = [f"{'one' if spec.shape == () else 'a list of'} {spec.dtype}" for spec in (first, second)]
-        raise DataError(
-            f"Feature {first.name!r} must be of one kind, but is {kinds[0]} in {first_directory} and {kinds[1]} in "
-            f"{second_directory}."
-        )
-    if (first.kind, first.tensor) != (second.kind, second.tensor):
-        types = [str(spec.tensor or spec.kind) for spec in (first, second)]
-        raise DataError(
-            f"Feature {first.name!r} must be of one type, but is {types[0]} in {first_directory} and {types[1]} in "
-            f"{second_directory}."
-        )
-    if first.names != second.names:
-        raise DataError(
-            f"The classes of {first.name!r} must have the same names in the same order, but "
-            f"{_describe_names(first)} in {first_directory} and {_describe_names(second)} in {second_directory}. Leave "
-            "it out with `drop_features`."
-        )
-    return first if first.shape == second.shape else replace(first, shape=None)
+    are_lists = () not in (first.shape, second.shape)
+    kinds = [(spec.dtype, spec.kind, spec.tensor) for spec in (first, second)]
+    if kinds[0] != kinds[1] or (first.shape != second.shape and not are_lists):
+        what, (one, two) = "be of one kind", map(describe_spec, (first, second))
+    elif first.names != second.names:
+        what, (one, two) = "have the same classes in the same order", map(_describe_names, (first, second))
+    else:
+        return first if first.shape == second.shape else replace(first, shape=None)
+    raise DataError(
+        f"Feature {first.name!r} must {what}, got {one} in {first_directory} and {two} in {second_directory}. Leave it "
+        "out with `drop_features`."
+    )
 
 
 def _describe_names(spec: FeatureSpec) -> str:
-    names = ", ".join(map(repr, spec.names[:_NAMES_SHOWN]))
-    return f"are {names}{', ...' if len(spec.names) > _NAMES_SHOWN else ''}" if names else "have none"
+    names = list(map(repr, spec.names[:_NAMES_SHOWN]))
+    return ", ".join([*names, "..."] if len(spec.names) > _NAMES_SHOWN else names) or "none"
 
 
 def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
     first, *others = manifests
-    for other in others:
-        if other.label_names != first.label_names:
-            _check_labels_have_names(first, other)
-            _check_labels_have_names(other, first)
+    for one, other in [*((first, other) for other in others), *((other, first) for other in others)]:
+        names = one.label_names
+        # Class 3 of one dataset need not be class 3 of the other.
+        if names != other.label_names and names == tuple(str(k + one.label_base) for k in range(len(names))):
+            advice = "`tfpipe shard --labels`" if one.foreign is None else "a file labels.txt and `tfpipe index`"
+            raise DataError(
+                f"Labels are merged by name, but {one.directory} only numbers its {len(names)} classes, and "
+                f"{other.directory} has {len(other.label_names)} others. Name them with {advice}."
+            )
     if CLASS_LABEL in first.schema and not first.label_names and others:
         raise DataError(f"Labels are merged by name, but {first.directory} does not say how many classes it has.")
     return tuple(dict.fromkeys(name for manifest in manifests for name in manifest.label_names))
-
-
-def _check_labels_have_names(manifest: Manifest, other: Manifest) -> None:
-    """Refuses classes that have only numbers: class 3 of one dataset need not be class 3 of the other."""
-    names, foreign = manifest.label_names, manifest.foreign
-    base = foreign.label_base if foreign is not None else 0
-    if names == tuple(str(k + base) for k in range(len(names))):
-        advice = "`tfpipe shard --labels`" if foreign is None else "a file labels.txt and `tfpipe index`"
-        raise DataError(
-            f"Labels are merged by name, but {manifest.directory} only numbers its {len(names)} classes, and "
-            f"{other.directory} has {len(other.label_names)} others. Name them with {advice}."
-        )
 
 
 def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -283,10 +257,11 @@ def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
     image = dict(manifests[0].image)
     if len(manifests) == 1:
         return image
-    common_form = _find_common_form(forms)
+    common = _get_shape(_find_common_form(forms))
     for manifest, form in zip(manifests, forms, strict=True):
-        if _get_shape(form) != _get_shape(common_form):
-            options = " ".join(_list_options(form, common_form))
+        if _get_shape(form) != common:
+            changed = [(name, value) for name, value in common.items() if value not in (None, _get_shape(form)[name])]
+            options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed)
             raise DataError(
                 f"The images of all datasets must have one form, but those of {manifest.directory} "
                 f"({form.describe()}) are not like the others. Bring them into one first: tfpipe reshard "
@@ -309,19 +284,9 @@ def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
     return ImageForm(encoding, resize_short=side)
 
 
-def _get_shape(form: ImageForm) -> tuple[Any, ...]:
+def _get_shape(form: ImageForm) -> dict[str, Any]:
     """Returns what readers depend on of a form."""
-    return form.encoding, form.square, form.resize_short
-
-
-def _list_options(form: ImageForm, target: ImageForm) -> Iterator[str]:
-    """Yields the options of `tfpipe reshard` that bring images of one form into another."""
-    if target.encoding != form.encoding:
-        yield f"--encoding {target.encoding}"
-    if target.square != form.square:
-        yield f"--square {target.square}"
-    if target.resize_short not in (form.resize_short, None):
-        yield f"--resize-short {target.resize_short}"
+    return {"encoding": form.encoding, "square": form.square, "resize_short": form.resize_short}
 
 
 def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:

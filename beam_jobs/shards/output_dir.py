@@ -61,7 +61,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
     """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
-    facts = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256}
+    facts = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256, "form": header.form.to_json()}
     for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
         del facts[name]
     if header.records is not None:

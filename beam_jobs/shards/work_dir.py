@@ -23,7 +23,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
@@ -32,15 +32,14 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.json_reader import read
+from tfpipe.format.json_reader import read, whole
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
 from tfpipe.writer.shard_folder import ShardFolder
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedShard:
+class PlannedShard(NamedTuple):
     """A shard in the plan."""
 
     split: str
@@ -63,7 +62,7 @@ class PlanHeader:
     name: str
     root: str  # where relative locations start
     fingerprint: str  # of the facts that shape the dataset, and of nothing else
-    seed: int
+    seed: Annotated[int, whole(-(2**63))]
     form: ImageForm
     schema: Schema
     label_names: tuple[str, ...]
@@ -89,27 +88,18 @@ class PlanHeader:
     def to_json(self) -> dict[str, Any]:
         """Returns the header as JSON values."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields |= {"form": self.form.to_json(), "schema": self.schema.to_json(), "columns": asdict(self.columns)}
-        fields["shards"] = [asdict(shard) for shard in self.shards]
-        fields["records"] = self.records and asdict(self.records)
-        return fields
+        fields |= {"form": asdict(self.form), "schema": self.schema.to_json(), "columns": asdict(self.columns)}
+        records = self.records and asdict(self.records)
+        return fields | {"shards": [shard._asdict() for shard in self.shards], "records": records}
 
     @classmethod
     def loads(cls, data: bytes) -> "PlanHeader":
         """Returns the header from the JSON of `to_json`."""
         try:
-            fields = json.loads(data)
-            fields["form"] = ImageForm(**fields["form"])
-            fields["schema"] = Schema.from_json(fields["schema"])
-            fields["label_names"] = tuple(fields["label_names"])
-            fields["box_names"] = tuple(fields["box_names"])
-            fields["inputs"] = tuple(fields["inputs"])
-            fields["columns"] = TableColumns(**fields["columns"])
-            fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
-            fields["records"] = fields["records"] and read(fields["records"], InputDatasets)
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            header: PlanHeader = read(json.loads(data), cls)
+        except ValueError as error:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
+        return header
 
 
 @dataclass(frozen=True)

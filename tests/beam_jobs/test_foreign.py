@@ -263,32 +263,19 @@ def test_features_are_left_out_of_datasets_that_have_more(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("extra", "must"),
     [
-        *(
-            (
-                name,
-                f"Every dataset of tfpipe has its {what} in '{name}', but in {{place}} its {what} is '{key}'. Leave "
-                f"the feature '{name}' out with `drop_features`.",
-            )
-            for name, what, key in (("image/encoded", "image", "jpeg"), ("image/class/label", "class", "label"))
-        ),
-        (
-            "image",
-            "'image/encoded' would lie inside the feature 'image' of {place}, since readers nest names at '/'. Leave "
-            "'image' out with `drop_features`.",
-        ),
-        (
-            "a//b",
-            "The name of a feature must have text on both sides of each '/', got 'a//b' in {place}. Leave it out with "
-            "`drop_features`.",
-        ),
+        ("image/encoded", "differ from 'image/encoded', and neither hold the other at a '/', where readers nest names"),
+        ("image/class/label", "differ from 'image/class/label', "),
+        ("image", "differ from 'image/class/text', "),
+        ("a//b", "have text on both sides of each '/', got 'a//b' in {place}. Leave it out with `drop_features`."),
     ],
 )
-def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, message: str) -> None:
+def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, must: str) -> None:
     records = [{"jpeg": make_jpeg(k), "label": k, "id": k, extra: 3} for k in range(2)]
     source = describe(foreign, tmp_path / "in", records, image_key="jpeg", label_key="label")
-    assert refusal(DataError, join_datasets, [source], tmp_path / "out") == message.format(place=source)
+    message = f"The name of a feature must {must}".format(place=source)
+    assert refusal(DataError, join_datasets, [source], tmp_path / "out").startswith(message)
     assert join_datasets([source], tmp_path / "out", drop_features=(extra,)).schema.names == (*OWN_FEATURES, "id")
     check_same_batches(source, tmp_path / "out")
 

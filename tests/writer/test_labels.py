@@ -135,8 +135,8 @@ def test_merge_refuses_other_names(tmp_path: Path) -> None:
     first = write(tmp_path / "first")
     second = write(tmp_path / "second", {**SCHEMA, "tags": fields.Labels((*NAMES, "a", "b", "c"))})
     assert refusal(DataError, join_datasets, [first, second], tmp_path / "merged", num_shards=1, workers=1) == (
-        "The classes of 'tags' must have the same names in the same order, but are 'red', 'round', 'small' in "
-        f"{first} and are 'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
+        f"Feature 'tags' must have the same classes in the same order, got 'red', 'round', 'small' in {first} and "
+        f"'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
     )
     join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1, drop_features=("tags",))
     assert tfpipe.load_manifest(str(tmp_path / "merged")).schema.names == ("id", "pair")

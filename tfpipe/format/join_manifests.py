@@ -58,7 +58,7 @@ def explain_misfit(first: Manifest, other: Manifest) -> str | None:
         one, two = mine[name], theirs[name]
         fits = one.shape == two.shape or () not in (one.shape, two.shape)
         if not fits or (one.dtype, one.kind, one.tensor) != (two.dtype, two.kind, two.tensor):
-            kinds = " and ".join(_describe(spec) for spec in (one, two))
+            kinds = " and ".join(describe_spec(spec) for spec in (one, two))
             return f"The feature {name!r} must be as in {first.directory}, but they are {kinds}."
         if one.names != two.names[: len(one.names)]:
             return f"The classes of {name!r} must begin with those in {first.directory}, in their order."
@@ -69,8 +69,10 @@ def explain_misfit(first: Manifest, other: Manifest) -> str | None:
     return None
 
 
-def _describe(spec: FeatureSpec) -> str:
-    return f"{'one' if spec.shape == () else 'a list of'} {spec.tensor or spec.kind} ({spec.dtype})"
+def describe_spec(spec: FeatureSpec) -> str:
+    """Returns the number and the kind of the values of a feature in words."""
+    kind = spec.dtype if spec.kind == "values" else spec.tensor or spec.kind
+    return f"{'one' if spec.shape == () else 'a list of'} {kind}"
 
 
 def _list_form(manifest: Manifest) -> list[object]:

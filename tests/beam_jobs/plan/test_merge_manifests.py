@@ -86,7 +86,8 @@ def test_a_feature_of_two_kinds_is_refused() -> None:
         (replace(number, shape=(2,)), "a list of int64"),
     ):
         assert refusal(DataError, merge, make_manifest_with("/a", number), make_manifest_with("/b", other)) == (
-            f"Feature 'age' must be of one kind, but is one int64 in /a and {kind} in /b."
+            f"Feature 'age' must be of one kind, got one int64 in /a and {kind} in /b. Leave it out with "
+            "`drop_features`."
         )
 
 

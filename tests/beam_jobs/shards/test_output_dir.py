@@ -77,7 +77,7 @@ def test_a_job_that_an_older_version_began(photos: Path, tmp_path: Path) -> None
         raise RuntimeError
     header = json.loads(file_io.read_whole(work.path("plan.json")))
     for shard in header["shards"]:
-        shard["part"] = 0  # the plan was several files
+        shard["part"] = shard.pop("begin")  # the plan was several files
     file_io.write_file(work.path("plan.json"), json.dumps(header).encode(), makes_folders=True)
     assert refused(ConfigError, photos, output) == (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
