@@ -105,9 +105,9 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
         console.print("Records, size and classes are those that are read; the rest is that of all stored records.")
     columns = [_describe_column(split, manifest.image_key is not None) for split in splits.values()]
     facts = dict.fromkeys(fact for column in columns for fact in column)
-    rows: _Rows = [[fact, *(column.get(fact, "no") for column in columns)] for fact in facts]
+    by_split: _Rows = [[fact, *(column.get(fact, "no") for column in columns)] for fact in facts]
     for header, rows in (
-        (["Split", *splits], rows),
+        (["Split", *splits], by_split),
         *_class_tables(splits, manifest),
         *_tensor_tables(splits, manifest),
         *_mask_tables(splits),

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 
 def die_with_parent() -> None:
@@ -13,7 +14,14 @@ def die_with_parent() -> None:
 
     A thread waits for the parent, so this also works below a fork server.
     """
-    threading.Thread(target=_exit_after_parent, daemon=True).start()
+    from multiprocessing import parent_process
+
+    def exit_after(parent: Any) -> None:
+        parent.join()
+        os._exit(1)
+
+    if (parent := parent_process()) is not None:
+        threading.Thread(target=exit_after, args=(parent,), daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -55,12 +63,3 @@ def silence_stderr() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nowhere)
-
-
-def _exit_after_parent() -> None:
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

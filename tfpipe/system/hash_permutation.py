@@ -53,19 +53,7 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
     if size <= MAX_SORTED:
         sorted_numbers: IntArray = permutation(key, size)[places]
         return sorted_numbers
-    side = square_side(size)
-    round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
-    numbers: IntArray = places.copy()
-    outside = np.ones(places.shape, bool)
-    # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
-    # is not: the whole stays a bijection.
-    while outside.any():
-        left, right = np.divmod(numbers[outside], side)
-        for round_key in round_keys:
-            left, right = right, (left + hash_numbers(round_key, right)) % side
-        numbers[outside] = left * side + right
-        outside = numbers >= size
-    return numbers
+    return _walk(key, size, places, is_inverse=False)
 
 
 def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
@@ -73,17 +61,27 @@ def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
     if size <= MAX_SORTED:
         places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
         return places
+    return _walk(key, size, numbers, is_inverse=True)
+
+
+def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
+    """Returns numbers, each gone through the Feistel network, or back through it."""
+    found: IntArray = numbers.copy()
     side = square_side(size)
     round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
-    places = numbers.copy()
     outside = np.ones(numbers.shape, bool)
+    # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
+    # is not: the whole stays a bijection.
     while outside.any():
-        left, right = np.divmod(places[outside], side)
-        for round_key in reversed(round_keys):
-            left, right = (right - hash_numbers(round_key, left)) % side, left
-        places[outside] = left * side + right
-        outside = places >= size
-    return places
+        left, right = np.divmod(found[outside], side)
+        for round_key in reversed(round_keys) if is_inverse else round_keys:
+            if is_inverse:
+                left, right = (right - hash_numbers(round_key, left)) % side, left
+            else:
+                left, right = right, (left + hash_numbers(round_key, right)) % side
+        found[outside] = left * side + right
+        outside = found >= size
+    return found
 
 
 def square_side(size: int) -> int:

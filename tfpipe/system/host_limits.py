@@ -18,8 +18,9 @@ _ROOT = Path("/")
 
 def memory_limit_bytes(root: Path = _ROOT) -> int:
     """Returns the machine's memory, or the limit of the process's control groups if that is smaller."""
+    total = _meminfo(root).get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_memory_limit(folder) for folder in _group_folders("memory", root))
-    return min([_total_memory(root), *(limit for limit in limits if limit is not None)])
+    return min([total, *(limit for limit in limits if limit is not None)])
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int:
@@ -85,11 +86,6 @@ def free_disk_bytes(path: str | Path) -> int:
 # Memory
 
 
-def _total_memory(root: Path) -> int:
-    total = _meminfo(root).get("MemTotal")
-    return total if total is not None else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _meminfo(root: Path) -> dict[str, int]:
     """Returns the bytes of each entry of /proc/meminfo, whose unit kB is 1024 bytes."""
     lines = re.findall(r"^(\w+): +(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
@@ -103,10 +99,9 @@ def _memory_limit(folder: Path) -> int | None:
 
 def _memory_in_use(folder: Path) -> int:
     used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
-    lines = re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
-    stat = {name: int(value) for name, value in lines}
+    stat = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE))
     # The usage includes the groups below this one. In version 1 only the entries named `total_` do so too.
-    return used - stat.get("total_inactive_file", stat.get("inactive_file", 0))
+    return used - int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
 
 
 # Cores
@@ -129,7 +124,10 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
     A mount shows the hierarchy from some group downwards. In a container this may be the process's own group, while
     `/proc/self/cgroup` gives the path on the host. Then only the mount itself can be seen.
     """
-    groups = _own_groups(root)
+    groups: dict[str, Path] = {}  # of each controller of version 1, and of version 2 under the name ""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= dict.fromkeys(controllers.split(","), Path(path))
     for line in _text(root / "proc/self/mountinfo").splitlines():  # proc_pid_mountinfo(5)
         left, _, right = line.partition(" - ")
         if len(place := left.split()) < 5 or len(kind := right.split()) < 3:
@@ -137,7 +135,9 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
         version_2 = kind[0] == "cgroup2"
         if not version_2 and (kind[0] != "cgroup" or controller not in kind[2].split(",")):
             continue
-        group, top, mount = groups.get("" if version_2 else controller), *map(_unescape, place[3:5])
+        # Octal numbers stand for spaces and the like.
+        top, mount = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path) for path in place[3:5])
+        group = groups.get("" if version_2 else controller)
         if group is None:
             continue
         folder = root / mount.lstrip("/")
@@ -146,20 +146,6 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
         for part in () if ".." in inside else inside:
             folder = folder / part
             yield folder
-
-
-def _own_groups(root: Path) -> dict[str, Path]:
-    """Returns the path of the process's group for each controller of version 1, and of version 2 under the name ""."""
-    groups = {}
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), Path(path)))
-    return groups
-
-
-def _unescape(path: str) -> str:
-    """Replaces the octal numbers that stand for spaces and the like in a list of mounts."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
 
 
 def _number(*files: Path) -> int | None:
