@@ -241,6 +241,6 @@ def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
     advice = (
         " Parquet files without images need lists of numbers, and no other files beside them."
         if "*.parquet" in skipped
-        else ""
+        else " A file is an image if its name ends like one, as in .jpg; a table may name files of any name."
     )
     return f" Skipped by name: {reasons}.{advice}"

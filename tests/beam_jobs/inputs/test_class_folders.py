@@ -140,21 +140,9 @@ def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form:
     assert listing.label_names == ("cat", "dog")
     assert listing.skipped == {
         "hidden": 3,
-        "no image by name": 4,
-        "no image by content": 2,
+        "no image by name": 6,
         **{f"*.{ending}": 1 for ending in ("5", "aae", "odt", "pp3", "pt", "xmp")},
     }
-
-
-def test_images_of_an_unknown_ending_stay(make_tree: MakeTree) -> None:
-    """One image of an ending in a folder is enough: a broken one beside it is then named."""
-    files = {"cat/1": JPEG, "cat/2": OTHER, "dog/1.a": JPEG, "dog/2.a": OTHER, "dog/3.b": OTHER, "fox/1.c": b""}
-    source = write_files(make_tree(), files)
-    listing = list_source(source)
-    assert sorted(get_meanings(listing)) == ["cat/1", "cat/2", "dog/1.a", "dog/2.a", "fox/1.c"]
-    assert listing.skipped == {"*.b": 1}
-    listing = list_source(write_files(source.with_name("others"), {"a.txt": b"", "b/c.json": b""}))
-    assert (list(listing.images), listing.skipped) == ([], {"*.txt": 1, "*.json": 1})
 
 
 def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
