@@ -61,8 +61,8 @@ STEPS: dict[str, set[str]] = {
     "from tfpipe import Manifest, TfpipeError": {"numpy"},
     "import tfpipe.readers.numpy": {"numpy"},  # Pillow is for images that the native library leaves
     "import tfpipe.integrity.verify, tfpipe.integrity.repair, tfpipe.integrity.foreign.index": IMAGES,
-    "import beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base, beam_jobs.shards.job": IMAGES,
-    "import beam_jobs.shard_job": JOBS,  # whose plan is a table of Arrow's
+    "import beam_jobs.__main__, beam_jobs.config, beam_jobs.runners.base": IMAGES,
+    "import beam_jobs.shard_job, beam_jobs.shards.job": JOBS,  # whose plan is a table of Arrow's
     "import beam_jobs.graph, beam_jobs.shards.write_shard": {*JOBS, "apache_beam"},
     "import beam_jobs.read_records, beam_jobs.write_records": {*JOBS, "apache_beam"},
 }

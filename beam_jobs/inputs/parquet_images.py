@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from beam_jobs.config import TableColumns
@@ -89,12 +90,12 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
 
 def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, ImageColumns]:
     """Returns an open Parquet file as Arrow reads it, and its columns."""
-    import pyarrow.parquet
+    import pyarrow.parquet  # loads long
 
     try:
         table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         columns = find_image_columns(table, given)
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UnreadableError(f"cannot be read: {file} is damaged ({_shorten(error)})") from error
     if columns is None:
         raise UnreadableError(f"cannot be read: {file} has changed: it holds no images")
@@ -105,15 +106,13 @@ def _read_members(
     table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str, max_bytes: int
 ) -> Iterator[Found]:
     """Yields the bytes of cells that lie in one row group."""
-    import pyarrow
-
     missing, (file, group, *_) = dict.fromkeys(positions), cells[positions[0]]
     try:
         for position, image, tensors in _read_group(table, columns, group, cells, positions):
             del missing[position]
             yield position, _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
         reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
-    except (pyarrow.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
         reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
     yield from ((position, reason) for position in missing)
 
@@ -146,12 +145,10 @@ def _read_group(
 
 def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
     """Returns the bytes of an image, those of a list of images packed, and those of tensors packed behind them."""
-    import pyarrow
-
     pieces: list[bytes | memoryview] = []
     try:
         if image is not None:
-            read = _read_list if isinstance(image, pyarrow.ListScalar) else _read_one
+            read = _read_list if isinstance(image, pa.ListScalar) else _read_one
             pieces.append(read(image, folder, max_bytes))
         if tensors:
             pieces.append(pack_tensors(tensors))
@@ -164,10 +161,8 @@ def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes:
 
 def _read_one(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
     """Returns the bytes of an image, or those of the file that its cell names."""
-    import pyarrow
-
     path = None
-    if isinstance(scalar, pyarrow.StructScalar):
+    if isinstance(scalar, pa.StructScalar):
         path = scalar["path"].as_py() if scalar.type.get_field_index("path") >= 0 else None
         scalar = scalar["bytes"]
     if scalar.is_valid:

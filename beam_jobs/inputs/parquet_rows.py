@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.column_types import to_text
-from beam_jobs.inputs.parquet_tensors import find_tensor_columns, is_list, is_number, read_metadata
+from beam_jobs.inputs.parquet_tensors import find_tensor_columns, is_binary, is_list, is_number, read_metadata
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
 from tfpipe.format import schema as keys
@@ -65,30 +68,35 @@ class ImageColumns:
 def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
     """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`."""
     schema = table.schema_arrow
-    names = list(schema.names)
-    mask = _find_mask(schema, names, given)
-    image = _find_image(schema, names, mask, given.image_column)
-    if len(set(names)) < len(names):
+    kinds: dict[str, Any] = {field.name: field.type for field in schema}
+    if len(kinds) < len(schema.names):
         return None
+    mask = _find_mask(kinds, given)
+    image = _find_image(kinds, mask, given.image_column)
     mask = mask if image else ""
-    label, class_names = _find_label(schema, names, mask, given.label_column)
+    classes = {name: names for name, names in _read_classes(schema.metadata or {}).items() if name in kinds}
+    labels = (
+        [given.label_column] if given.label_column is not None else ["label", *(classes if len(classes) == 1 else ())]
+    )
+    label = next((name for name in labels if name in kinds and name != mask), "")
     named = {column: name for name, column in given.named.items() if column not in (image, mask, label)}
     tensors = find_tensor_columns(schema, has_images=bool(image))
     tensors = tuple(name for name in tensors if name not in (image, mask, label, *named, *keys.BOX_COLUMNS))
-    if not image and (not tensors or given.image_column in names or _OF_IMAGES.intersection(names)):
+    if not image and (not tensors or given.image_column in kinds or _OF_IMAGES.intersection(kinds)):
         return None
-    kind: Any = schema.field(image).type if image else None
-    has_lists = kind is not None and is_list(kind)
+    kind: Any = kinds.get(image, pa.null())
+    has_lists = is_list(kind)
     kind = kind.value_type if has_lists else kind
-    is_struct = kind is not None and _is_struct(kind)
+    is_struct = _is_struct(kind)
+    has_paths = is_struct and kind.get_field_index("path") >= 0
     return ImageColumns(
         image,
         _find_leaf(table, image, "bytes" if is_struct else "") if image else "",
-        _find_leaf(table, image, "path") if is_struct and kind.get_field_index("path") >= 0 else "",
+        _find_leaf(table, image, "path") if has_paths else "",
         mask,
         label,
-        class_names,
-        tuple(name for name in names if name not in (image, mask, label, *tensors)),
+        classes.get(label, ()),
+        tuple(name for name in kinds if name not in (image, mask, label, *tensors)),
         has_lists,
         tensors,
         tuple(_find_leaf(table, name, "") for name in tensors),
@@ -96,28 +104,17 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     )
 
 
-def _find_label(schema: Any, names: Sequence[str], mask: str, given: str | None) -> tuple[str, tuple[str, ...]]:
-    """Returns the column of the classes, empty if there is none, and their names if the file gives them."""
-    classes = _read_classes(schema.metadata or {})
-    classes = {name: value for name, value in classes.items() if name in names}
-    usual = ("label", *(classes if len(classes) == 1 else ())) if given is None else (given,)
-    labels = [name for name in usual if name in names and name != mask]
-    label = labels[0] if labels else ""
-    return label, classes.get(label, ())
-
-
-def _find_image(schema: Any, names: Sequence[str], mask: str, given: str | None) -> str:
+def _find_image(kinds: Mapping[str, Any], mask: str, given: str | None) -> str:
     """Returns the column of the images; empty if there is none, or if it could be one of several."""
-    kinds = {name: schema.field(name).type for name in names if names.count(name) == 1 and name != mask}
-    structs = [name for name, kind in kinds.items() if _is_struct(kind)]
+    structs = [name for name, kind in kinds.items() if _is_struct(kind) and name != mask]
     lists = [name for name, kind in kinds.items() if is_list(kind) and _is_struct(kind.value_type)]
     if given is not None or "image" in kinds:
         image = given or "image"
-        return image if image in (*structs, *lists) or _is_binary(kinds.get(image)) else ""
-    if structs or "images" not in lists:
-        candidates = structs or lists
-        return candidates[0] if len(candidates) == 1 else ""
-    return "images"
+        return image if image != mask and (image in (*structs, *lists) or is_binary(kinds.get(image))) else ""
+    if not structs and "images" in lists:
+        return "images"
+    candidates = structs or lists
+    return candidates[0] if len(candidates) == 1 else ""
 
 
 def _find_leaf(table: Any, column: str, field: str) -> str:
@@ -127,31 +124,23 @@ def _find_leaf(table: Any, column: str, field: str) -> str:
     return next((leaf for leaf in own if not field or leaf.endswith(f".{field}")), column)
 
 
-def _find_mask(schema: Any, names: Sequence[str], given: TableColumns) -> str:
+def _find_mask(kinds: Mapping[str, Any], given: TableColumns) -> str:
     """Returns the column of the masks; empty if there is none."""
-    sure = _MASK_COLUMNS if given.mask_column is None else (given.mask_column,)
+    sure: tuple[str, ...] = _MASK_COLUMNS if given.mask_column is None else (given.mask_column,)
     likely = _LIKELY_MASK_COLUMNS if given.mask_column is None else ()
     others = {column for name, column in given.named.items() if name != "mask"}
-    candidates: list[str] = [name for name in (*sure, *likely) if name not in others]
-    for name in candidates:
-        kind = schema.field(name).type if names.count(name) == 1 else None
-        if kind is not None and (_is_struct(kind) or (name in sure and _is_binary(kind))):
+    for name in sure + likely:
+        kind = kinds.get(name)
+        if name not in others and (_is_struct(kind) or (name in sure and is_binary(kind))):
             return name
     return ""
 
 
 def _is_struct(kind: Any) -> bool:
     """Checks whether a type is the one that Hugging Face's `datasets` gives to images."""
-    import pyarrow.types
-
-    if not pyarrow.types.is_struct(kind):
-        return False
-    index = kind.get_field_index("bytes")
-    return index >= 0 and _is_binary(kind.field(index).type)
-
-
-def _is_binary(kind: Any) -> bool:
-    return str(kind) in ("binary", "large_binary", "binary_view")
+    return (
+        isinstance(kind, pa.StructType) and kind.get_field_index("bytes") >= 0 and is_binary(kind.field("bytes").type)
+    )
 
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
@@ -186,8 +175,6 @@ def read_embedded_rows(
     budget: Budget,
 ) -> Iterator[dict[str, Any] | None]:
     """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None."""
-    import pyarrow
-
     num_rows, num_bytes = table.metadata.num_rows, file.seek(0, os.SEEK_END)
     if num_rows > num_bytes:  # a damaged file may claim any number
         raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
@@ -213,7 +200,7 @@ def read_embedded_rows(
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
                     yield values
                     row += 1
-        except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store failed, not the file
         yield from [None] * (metadata.num_rows - row)
@@ -239,17 +226,14 @@ def check_type(field: Any, path: str) -> None:
 
 
 def _has_binary(kind: Any) -> bool:
-    return _is_binary(kind) or any(_has_binary(kind.field(k).type) for k in range(kind.num_fields))
+    return is_binary(kind) or any(_has_binary(kind.field(k).type) for k in range(kind.num_fields))
 
 
 def _is_flat(kind: Any) -> bool:
     """Checks whether the values of a type are numbers or texts, or lists of such."""
-    import pyarrow.types as types
-
     kind = kind.value_type if is_list(kind) else kind
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    return bool(is_number(kind) or types.is_null(kind) or is_text or _is_binary(kind))
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return is_number(kind) or is_binary(kind) or str(kind) in ("string", "large_string", "null")
 
 
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
@@ -257,13 +241,11 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
 
     For a list of images their number does.
     """
-    import pyarrow.compute
-
     cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
     if columns.mask:
         cells["mask"] = [None] * batch.num_rows  # its row comes later
     if columns.is_list and columns.path_leaf:
-        lengths = pyarrow.compute.list_value_length(batch.column(columns.image)).to_pylist()
+        lengths = pc.list_value_length(batch.column(columns.image)).to_pylist()
         cells["image"] = [length or 0 for length in lengths]
     elif columns.is_list:  # only the bytes of the images would tell, which are not read here
         cells["image"] = [UNKNOWN_NUMBER] * batch.num_rows
@@ -338,8 +320,7 @@ def _choose_rows(table: Any, file: Any, group: int, columns: Sequence[str] | Non
 
 def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
     """Returns the bytes of the longest value in the dictionary of a column, which one row brings along."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # loads long
 
     reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=[leaf])
     for batch in reader.iter_batches(1, [group], [leaf], use_threads=False):
@@ -350,24 +331,19 @@ def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
 
 def _find_values(array: Any) -> Any:
     """Returns the dictionary in lists and structs that have one leaf."""
-    import pyarrow.types as types
-
-    while not types.is_dictionary(array.type):
-        array = array.field(0) if types.is_struct(array.type) else array.values
+    while not isinstance(array, pa.DictionaryArray):
+        array = array.field(0) if isinstance(array, pa.StructArray) else array.values
     return array.dictionary
 
 
 def _measure(array: Any) -> int:
     """Returns the bytes of an array, with each text of a dictionary as often as rows have it."""
-    import pyarrow.compute as pc
-    import pyarrow.types as types
-
-    if types.is_struct(array.type):
+    if isinstance(array, pa.StructArray):
         return sum(map(_measure, array.flatten()))
     if is_list(array.type):
         values = array.flatten()
         return max(_measure(values), len(values) * _VALUE_BYTES)
-    if types.is_dictionary(array.type) and not types.is_primitive(array.type.value_type):
+    if isinstance(array, pa.DictionaryArray) and not pa.types.is_primitive(array.type.value_type):
         return pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0
     size: int = array.nbytes
     return size

@@ -3,12 +3,15 @@
 Most files do not say how long lists are. So an axis has a size if it is the same in the first rows.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -40,10 +43,9 @@ def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
     metadata = schema.metadata or {}
     if METADATA in metadata:
         types = _read_types(metadata)
-        return tuple(name for name in schema.names if name in types and is_number(_strip(schema.field(name).type)))
-    names = tuple(name for name in schema.names if _is_tensor(schema.field(name).type))
-    known = _read_features(metadata) if has_images else names
-    return tuple(name for name in names if name in known)
+        return tuple(field.name for field in schema if field.name in types and is_number(_split_type(field.type)[1]))
+    known = _read_features(metadata) if has_images else schema.names
+    return tuple(field.name for field in schema if field.name in known and _is_tensor(field.type))
 
 
 def name_feature(column: str) -> str:
@@ -53,7 +55,7 @@ def name_feature(column: str) -> str:
 
 def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> Tensors:
     """Infers the features that the columns of a table become, from its first file."""
-    import pyarrow.parquet
+    import pyarrow.parquet  # loads long
 
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         table = pyarrow.parquet.ParquetFile(file)
@@ -63,20 +65,19 @@ def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorT
                 raise ConfigError(f"`tensors` must name columns of tensors ({', '.join(columns)}), got {name!r}.")
         metadata = schema.metadata or {}
         known = _read_features(metadata) | _read_types(metadata) | dict(given)
-        unknown = [name for name in columns if name not in known and not _is_bytes(schema.field(name).type)]
+        unknown = [name for name in columns if name not in known and not is_binary(schema.field(name).type)]
         samples = _look(table, unknown)
     specs: list[FeatureSpec] = []
     dtypes: dict[str, str] = {}
     for column in columns:
         name, kind = name_feature(column), schema.field(column).type
-        if isinstance(kind, pyarrow.FixedShapeTensorType) and list(kind.permutation or ()) != sorted(
-            kind.permutation or ()
-        ):
-            raise DataError(f"{path}: the axes of column {column!r} must be in their order, got {kind.permutation}.")
+        order = (isinstance(kind, pa.FixedShapeTensorType) and kind.permutation) or []
+        if order != sorted(order):
+            raise DataError(f"{path}: the axes of column {column!r} must be in their order, got {order}.")
         if name in RESERVED:
             raise DataError(f"{path}: a batch has something else of the name {name!r}. Give the column another name.")
         if column in known:
-            dtypes[name] = _BYTES if _is_bytes(kind) else _get_dtype(_strip(kind))
+            dtypes[name] = _BYTES if is_binary(kind) else _get_dtype(kind)
             tensor = known[column]
         else:
             tensor = _infer_type(column, kind, samples.get(column, []), path)
@@ -86,27 +87,29 @@ def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorT
 
 
 def _infer_type(column: str, kind: Any, shapes: Sequence[tuple[int, ...]], path: str) -> TensorType:
-    if _is_bytes(kind):
+    if is_binary(kind):
         raise DataError(
             f"{path}: column {column!r} holds bytes, which do not say what they are. Give their dtype and shape with "
             f"`tensors`, as in {column}=float16[4,64,64]. If they are images, name the column 'image'."
         )
-    dtype, axes = next((name for name in DTYPES if name == _get_dtype(_strip(kind))), None), _list_axes(kind)
+    dtype, axes = next((name for name in DTYPES if name == _get_dtype(kind)), None), _split_type(kind)[0]
     if dtype is None:
-        raise DataError(f"{path}: column {column!r} must hold {', '.join(DTYPES)}, got {_get_dtype(_strip(kind))}.")
+        raise DataError(f"{path}: column {column!r} must hold {', '.join(DTYPES)}, got {_get_dtype(kind)}.")
     for axis in range(len(axes)):
         sizes = {shape[axis] for shape in shapes}
         if axes[axis] is None and len(sizes) == 1:
             axes[axis] = sizes.pop()
-    # Axes of unknown sizes come first in a record.
-    num_unknown = max((axis + 1 for axis, size in enumerate(axes) if not size), default=0)
-    return TensorType(dtype, (*[None] * num_unknown, *axes[num_unknown:]))
+    return TensorType(dtype, _open_first_axes([size or None for size in axes]))
+
+
+def _open_first_axes(sizes: Sequence[int | None]) -> tuple[int | None, ...]:
+    """Returns a shape whose axes of unknown size come first, as in a record."""
+    num_unknown = max((axis + 1 for axis, size in enumerate(sizes) if size is None), default=0)
+    return (*[None] * num_unknown, *sizes[num_unknown:])
 
 
 def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]]:
     """Returns the shapes in the first rows that can be read. Tensors without a value say nothing."""
-    import pyarrow
-
     shapes: dict[str, list[tuple[int, ...]]] = {column: [] for column in columns}
     for number in range(table.num_row_groups if columns else 0):
         group = table.metadata.row_group(number)
@@ -114,7 +117,7 @@ def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]
         rows = max(1, min(_LOOK_AT_ROWS, _LOOK_AT_BYTES // row_bytes))
         try:
             batch = next(table.iter_batches(rows, [number], list(columns), use_threads=False), None)
-        except (pyarrow.ArrowException, UnicodeDecodeError, OSError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError):
             continue
         if batch is None:
             continue
@@ -128,26 +131,23 @@ def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]
 
 def read_value(scalar: Any) -> Value:
     """Returns Arrow's scalar of a tensor as an array or bytes, or words for what it is instead."""
-    import pyarrow
-    import pyarrow.compute
-
-    if isinstance(scalar, pyarrow.ExtensionScalar):
+    if isinstance(scalar, pa.ExtensionScalar):
         value = read_value(scalar.value)
-        if isinstance(value, np.ndarray) and isinstance(scalar.type, pyarrow.FixedShapeTensorType):
+        if isinstance(value, np.ndarray) and isinstance(scalar.type, pa.FixedShapeTensorType):
             value = value.reshape(scalar.type.shape)
         return value
     if scalar is None or not scalar.is_valid:
         return "null"
-    if _is_bytes(scalar.type):
+    if is_binary(scalar.type):
         return bytes(scalar.as_buffer())
     if not is_list(scalar.type):
-        number: NDArray[Any] = pyarrow.array([scalar.as_py()], scalar.type).to_numpy(zero_copy_only=False)
+        number: NDArray[Any] = pa.array([scalar.as_py()], scalar.type).to_numpy(zero_copy_only=False)
         return number.reshape(())
     values, shape = scalar.values, [len(scalar.values)]
     while is_list(values.type):
         if values.null_count:
             return "null in a list"
-        lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(values)).to_pylist()
+        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
         if len(lengths) > 1:
             return f"lists of {lengths[0]:,} and {lengths[1]:,} values"
         shape.append(lengths[0] if lengths else 0)
@@ -251,10 +251,8 @@ def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
     """Returns the types that `tfpipe export` left. What is not valid counts as missing."""
     types: dict[str, TensorType] = {}
     for name, text in read_metadata(metadata, METADATA, "tensors").items():
-        try:
+        with contextlib.suppress(ConfigError):
             types[name] = TensorType.parse(text)
-        except ConfigError:
-            continue
     return types
 
 
@@ -263,12 +261,8 @@ def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
     types: dict[str, TensorType] = {}
     for name, feature in read_metadata(metadata, b"huggingface", "info", "features").items():
         if isinstance(feature, dict) and str(feature.get("_type")) in {f"Array{k}D" for k in range(2, 6)}:
-            try:
-                shape = tuple(feature["shape"])
-                num_unknown = max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
-                types[name] = TensorType(feature["dtype"], (*[None] * num_unknown, *shape[num_unknown:]))
-            except (ConfigError, LookupError, TypeError):
-                continue
+            with contextlib.suppress(ConfigError, LookupError, TypeError):
+                types[name] = TensorType(feature["dtype"], _open_first_axes(tuple(feature["shape"])))
     return types
 
 
@@ -285,57 +279,37 @@ def read_metadata(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> di
 
 
 def _is_tensor(kind: Any) -> bool:
-    leaf = _strip(kind)
-    return _is_bytes(kind) or (is_number(leaf) and leaf != kind)
+    axes, number = _split_type(kind)
+    return is_binary(kind) or (is_number(number) and bool(axes))
 
 
 def is_number(kind: Any) -> bool:
     """Checks whether a type is that of numbers or truth values."""
-    import pyarrow.types as types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _strip(kind: Any) -> Any:
-    """Returns the type of the numbers in lists."""
-    kind = _get_storage(kind)
-    while is_list(kind):
-        kind = kind.value_type
-    return kind
-
-
-def _list_axes(kind: Any) -> list[int | None]:
-    """Returns the size of each axis; None for one that the type does not give."""
-    import pyarrow
-
-    if isinstance(kind, pyarrow.FixedShapeTensorType):
-        return list(kind.shape)
-    axes: list[int | None] = []
-    kind = _get_storage(kind)
-    while is_list(kind):
-        axes.append(kind.list_size if pyarrow.types.is_fixed_size_list(kind) else None)
-        kind = kind.value_type
-    return axes
-
-
-def _get_storage(kind: Any) -> Any:
-    import pyarrow
-
-    return kind.storage_type if isinstance(kind, pyarrow.BaseExtensionType) else kind
-
-
-def _get_dtype(kind: Any) -> str:
-    return _FLOATS.get(str(kind), str(kind))
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def is_list(kind: Any) -> bool:
     """Checks whether a type is that of lists, of any length or of a fixed one."""
-    import pyarrow.types as types
-
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_bytes(kind: Any) -> bool:
-    import pyarrow.types as types
+def is_binary(kind: Any) -> bool:
+    """Checks whether a type is that of bytes, of any length or of a fixed one."""
+    return str(kind).startswith(("binary", "large_binary", "fixed_size_binary"))
 
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+def _split_type(kind: Any) -> tuple[list[int | None], Any]:
+    """Returns the size of each axis of lists in lists, None for one that the type does not give, and their values."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return list(kind.shape), kind.value_type
+    axes: list[int | None] = []
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    while is_list(kind):
+        axes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return axes, kind
+
+
+def _get_dtype(kind: Any) -> str:
+    name = str(_split_type(kind)[1])
+    return _FLOATS.get(name, name)
