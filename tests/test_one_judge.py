@@ -197,16 +197,15 @@ def _write_bmp(pixels: NDArray[np.uint16]) -> bytes:
 def test_rare_files_of_other_formats(tmp_path: Path) -> None:
     images = {
         "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
-        "planar.tif": write_planes(
-            "<", [(np.arange(64 * k, 64 * k + 64, dtype=np.uint16) * 257).tobytes() for k in range(3)], (8, 8), {}
-        ),
+        "planar.tif": write_planes([bytes(128)] * 3, (8, 8)),
         "32.tif": save_image(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
     }
     got = shard_and_read(tmp_path, images)
-    assert got.reasons == {}
-    assert got.changed == {"bmp_to_png": 1, "depth_16_to_8": 1, "depth_32_to_8": 1, "tiff_to_png": 2}
-    assert decode_by_tensorflow(got.stored["planar"])[0, 1].tolist() == [1, 65, 129]
-    assert decode_by_tensorflow(got.stored["32"])[1, 2].tolist() == [10, 10, 10]
+    assert got.reasons == {
+        "planar": "a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples",
+        "32": "samples of 32 bits, whose white nobody knows; save them with 8 or 16 bits",
+    }
+    assert got.changed == {"bmp_to_png": 1}
     colors = [tuple(color) for color in decode_by_tensorflow(got.stored["565"]).reshape(-1, 3).tolist()]
     assert Counter(colors) == dict.fromkeys([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)], 64)
 

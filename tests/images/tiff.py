@@ -25,10 +25,9 @@ def write_tiff(order: str, tags: Mapping[int, int | Sequence[int]], pixels: byte
     return mark + head + pixels + struct.pack(f"{order}{count}", len(tags)) + entries + bytes(size) + lists
 
 
-def write_planes(order: str, planes: Sequence[bytes], size: tuple[int, int], tags: Mapping[int, int]) -> bytes:
-    """Writes a TIFF of 16-bit samples in separate planes, each one strip; RGB if `tags` do not say otherwise."""
-    width, height = size
-    num_planes, num_bytes = len(planes), len(planes[0])
-    layout = {256: width, 257: height, 258: [16] * num_planes, 259: 1, 262: 2, 277: num_planes, 278: height, 284: 2}
-    strips = {273: [BEGIN + k * num_bytes for k in range(num_planes)], 279: [num_bytes] * num_planes}
-    return write_tiff(order, {**layout, **strips, **tags}, b"".join(planes))
+def write_planes(planes: Sequence[bytes], size: tuple[int, int]) -> bytes:
+    """Writes a TIFF of 16-bit RGB in separate planes, each one strip."""
+    (width, height), num_bytes = size, len(planes[0])
+    layout = {256: width, 257: height, 258: [16] * 3, 259: 1, 262: 2, 277: 3, 278: height, 284: 2}
+    strips = {273: [BEGIN + k * num_bytes for k in range(3)], 279: [num_bytes] * 3}
+    return write_tiff("<", {**layout, **strips}, b"".join(planes))

@@ -46,11 +46,9 @@ _PACKAGES = {
 
 _WARNING_LOCK = ForkLock()
 
-_TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 274, 258, 262, 277, 284
-_TIFF_EXTRA, _MULTIPLIED = 338, 1
+_TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 258, 262, 284
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
 _TIFF_VALUE_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of the kinds of more than one
-_TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
 _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
 _SEPARATOR = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PPM_HEADER = re.compile(rb"P[14](?:%b\d+){2}|P\d(?:%b\d+){3}" % (_SEPARATOR, _SEPARATOR))
@@ -155,33 +153,11 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
     return image
 
 
-def open_planes(data: bytes, image: Image.Image) -> list[Image.Image]:
-    """Opens each plane of a TIFF of 16-bit color with separate planes, which Pillow reads wrongly; none for others."""
+def refuse_deep_planes(image: Image.Image) -> None:
+    """Refuses a TIFF of samples of more than 8 bits in separate planes, which Pillow reads wrongly."""
     tags: Any = getattr(image, "tag_v2", {})
-    if tags.get(_TIFF_PLANAR, 1) != 2 or max(tags.get(_TIFF_BITS, (1,))) <= 8:
-        return []
-    if image.mode not in ("RGB", "RGBA") or _MULTIPLIED in tags.get(_TIFF_EXTRA, ()):
-        raise BadImage("a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read")
-    return [open_plugin(_cut_plane(data, tags, plane), "tiff") for plane in range(len(image.mode))]
-
-
-def _cut_plane(data: bytes, tags: Any, plane: int) -> bytes:
-    """Returns a TIFF of one plane: all bytes of the file, with another directory of tags behind them."""
-    order = "<" if data.startswith(b"II") else ">"
-    entries = {tag: (tags[tag],) for tag in _TIFF_KEPT if tag in tags} | {_TIFF_BITS: (16,), _TIFF_PHOTOMETRIC: (1,)}
-    for tag in _TIFF_OFFSETS_AND_SIZES:
-        count = len(tags.get(tag, ())) // tags[_TIFF_SAMPLES]
-        if count:
-            entries[tag] = tags[tag][plane * count : (plane + 1) * count]
-    data += bytes(len(data) % 2)
-    end = len(data) + 2 + 12 * len(entries) + 4
-    directory, lists = struct.pack(order + "H", len(entries)), b""
-    for tag, values in sorted(entries.items()):
-        packed = struct.pack(f"{order}{len(values)}I", *values)
-        place = packed if len(values) == 1 else struct.pack(order + "I", end + len(lists))
-        directory += struct.pack(order + "HHI", tag, 4, len(values)) + place
-        lists += packed if len(values) > 1 else b""
-    return struct.pack(order + "2sHI", data[:2], 42, len(data)) + data[8:] + directory + bytes(4) + lists
+    if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(_TIFF_BITS, (1,))) > 8:
+        raise BadImage("a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples")
 
 
 def _check_gif_blocks(data: bytes) -> None:

@@ -134,16 +134,6 @@ def open_png(data: bytes) -> PngImagePlugin.PngImageFile:
     return PngImagePlugin.PngImageFile(io.BytesIO(data))
 
 
-def as_rgba_bytes(data: bytes) -> bytes:
-    """Returns a 16-bit gray and alpha PNG labeled as 8-bit RGBA: the high and low bytes of gray, then of alpha.
-
-    Both kinds have four bytes a pixel, and PNG filters work on bytes, so the image data stays the same. Pillow reads
-    only the high bytes of the original, but all four bytes of the result.
-    """
-    ihdr = b"IHDR" + data[16:24] + bytes((8, _RGBA)) + data[26:29]
-    return data[:12] + ihdr + struct.pack(">I", zlib.crc32(ihdr)) + data[33:]
-
-
 def _read_ihdr(data: bytes) -> PngHeader:
     if len(data) < 33:
         raise BadImage("truncated PNG")

@@ -1,7 +1,6 @@
 """Decodes to 8-bit pixels, gray or RGB, resizes them, and encodes them.
 
-A 16-bit sample v becomes v * 255 / 65535; alpha lies on white. Samples of 32 bits stay if all lie between 0 and 255.
-Floats are scaled by 255 if all lie between 0 and 1.
+A 16-bit sample v becomes v * 255 / 65535; alpha lies on white.
 """
 
 from __future__ import annotations
@@ -113,9 +112,7 @@ def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image |
 def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     png.verify_png(header)
     if header.depth == 16 and header.color_type == 4:
-        relabelled = png.open_png(png.as_rgba_bytes(header.decodable))
-        relabelled.load()
-        return reduce_gray_alpha(relabelled)
+        raise BadImage("a PNG of 16-bit gray with alpha, which is not read; save it with 8 bits a sample")
     image = png.open_png(header.decodable)
     if get_16bit_raw_mode(image):
         low = png.open_png(header.decodable)
@@ -134,10 +131,7 @@ def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
 
 def _load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     image = source.image
-    if planes := other_formats.open_planes(data, image):
-        import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's
-
-        return reduce_samples(np.stack([np.asarray(plane) for plane in planes], axis=-1), 65535)
+    other_formats.refuse_deep_planes(image)
     raw_mode = get_16bit_raw_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
@@ -155,7 +149,7 @@ def _load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tu
     if is_gray_16bit(image):
         return reduce_gray(image, source.inverted)
     if image.mode in ("I", "F"):
-        return reduce_32bit(image, source.inverted)
+        raise BadImage("samples of 32 bits, whose white nobody knows; save them with 8 or 16 bits")
     flat, changed = flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
 
@@ -213,38 +207,8 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
     import numpy as np  # only such images need it, and its import takes as long as Pillow's
 
     samples = np.asarray(image)
-    return reduce_samples(65535 - samples if inverted else samples, 65535, image.info.get("transparency"))
-
-
-def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces a loaded image of 32-bit gray, of mode "I" or "F", to mode "L"; of an inverted one 0 is white."""
-    import numpy as np
-
-    samples = np.asarray(image)
-    low, high = samples.min(), samples.max()
-    if not 0 <= low <= high <= 255:
-        raise BadImage(
-            f"32-bit samples from {low:g} to {high:g}; only 0 to 255, and fractions from 0 to 1, have a known white"
-        )
-    white = 1 if image.mode == "F" and high <= 1 else 255
-    return reduce_samples(white - samples if inverted else samples, white)
-
-
-def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces samples [height, width] or [height, width, channels], alpha last, to 8 bits; `key` is transparent."""
-    import numpy as np
-
-    planes = samples if samples.ndim == 3 else samples[:, :, None]
-
-    def read(top: int, bottom: int) -> NDArray[np.uint64]:
-        rows = planes[top:bottom].astype(np.float64) * (65535 / white)
-        return np.rint(np.clip(rows, 0, 65535)).astype(np.uint64)
-
-    empty = Image.new("L", (planes.shape[1], planes.shape[0]))
-    empty.info = {} if key is None else {"transparency": key}
-    bands = {1: "L", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
-    small, changed = _reduce(empty, read, tuple(bands))
-    return small, ("depth_16_to_8" if white == 65535 else "depth_32_to_8", *changed[1:])
+    samples = 65535 - samples if inverted else samples
+    return _reduce(image, lambda top, bottom: samples[top:bottom, :, None].astype(np.uint64), "L")
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
@@ -260,21 +224,10 @@ def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tupl
         rows += np.asarray(low.crop(box))
         return rows
 
-    return _reduce(high, read, tuple(high.mode))
+    return _reduce(high, read, high.mode)
 
 
-def reduce_gray_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces 16-bit gray and alpha, given as `png.as_rgba_bytes` relabels it, to mode "L"."""
-    import numpy as np
-
-    def read(top: int, bottom: int) -> NDArray[np.uint64]:
-        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.uint64)
-        return rows[:, :, 0::2] * 256 + rows[:, :, 1::2]
-
-    return _reduce(image, read, ("L", "A"))
-
-
-def _reduce(image: Image.Image, read: ReadRows, bands: tuple[str, ...]) -> tuple[Image.Image, tuple[str, ...]]:
+def _reduce(image: Image.Image, read: ReadRows, bands: str) -> tuple[Image.Image, tuple[str, ...]]:
     """Composites on white and scales to 8 bits, strip by strip."""
     import numpy as np
 
