@@ -9,6 +9,7 @@ from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import schema as s
 from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.json_reader import read
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 from tfpipe.format.tensors.tensor_type import TensorType
 
@@ -93,7 +94,7 @@ def test_specs_that_cannot_be(arguments, message):
 
 
 def test_json_round_trip():
-    assert Schema.from_json(SMALL.to_json()) == SMALL
+    assert read(SMALL.to_json(), Schema) == SMALL
     assert SMALL.to_json()["features"][3:7:3] == [
         {"name": "pair", "dtype": "int64", "shape": [2], "doc": ""},
         {"name": "xs", "dtype": "float", "shape": None, "doc": "left sides"},
@@ -121,7 +122,7 @@ def one(**change):
     ],
 )
 def test_hostile_json(obj, message):
-    assert refusal(FormatError, Schema.from_json, obj).startswith(message)
+    assert refusal(FormatError, read, obj, Schema, "", "schema").startswith(message)
 
 
 def test_image_schema():
@@ -191,7 +192,7 @@ def test_tensors_and_text_come_back():
 
 def test_the_json_of_tensors_and_text_comes_back():
     document = json.loads(json.dumps(RICH.to_json()))
-    assert Schema.from_json(document) == RICH
+    assert read(document, Schema) == RICH
     assert [spec.get("kind") for spec in document["features"]] == ["tensor", "tensor", None, "text", "text"]
     tensor = {"dtype": "uint8", "shape": [None, None], "encoding": "raw", "sizes": "frames.sizes"}
     assert document["features"][1]["tensor"] == tensor

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from tfpipe.format.json_reader import read, to_json
 from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.shard_stats import ShardStats, SideStats, merge_stats
@@ -55,7 +56,7 @@ def test_json_and_back(images: list[tuple[str, int, int, int]]) -> None:
     stats = count(images)
     stats.changed["resized"] += 3
     stats.seekable_jpegs = 2
-    assert ShardStats.from_json(json.loads(json.dumps(stats.to_json()))) == stats
+    assert read(json.loads(json.dumps(to_json(stats))), ShardStats) == stats
 
 
 def test_numbers_that_are_not_classes_do_not_count() -> None:
@@ -63,5 +64,5 @@ def test_numbers_that_are_not_classes_do_not_count() -> None:
     stats = ShardStats()
     stats.add_classes(Schema((spec,)), {"tags": np.array([1, 1, -1, 3, 2**62])})
     stats.add_classes(Schema((spec,)), {"tags": None})
-    assert ShardStats.from_json(stats.to_json()).label_counts == {"tags": {1: 1}}
+    assert read(to_json(stats), ShardStats).label_counts == {"tags": {1: 1}}
     assert stats.to_split_info("train", [], 0).label_counts == {"tags": (0, 1)}

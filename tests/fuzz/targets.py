@@ -134,8 +134,8 @@ def _tensor_proto(data: bytes) -> None:
 
 
 def _schema(data: bytes) -> None:
-    schema = Schema.from_json(parse_json(_text(data), "s.json"))
-    assert Schema.from_json(schema.to_json()) == schema
+    schema = read(parse_json(_text(data), "s.json"), Schema)
+    assert read(schema.to_json(), Schema) == schema
 
 
 def _form(data: bytes) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 from tests.beam_jobs.images import save_image
 from tests.mask_files import make_classes, make_gray, make_mask, make_palette
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.json_reader import read, to_json
 from tfpipe.format.schema import IMAGE_MASK, MASK, Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import MaskStats
@@ -134,5 +135,5 @@ def test_pixels_and_images_of_each_class_are_counted() -> None:
     count_masks(stats, schema, {IMAGE_MASK: [small]}, MAX)
     other = ShardStats()
     count_masks(other, schema, {IMAGE_MASK: large}, MAX)
-    stats.merge(ShardStats.from_json(other.to_json()))
+    stats.merge(read(to_json(other), ShardStats))
     assert stats.masks == {IMAGE_MASK: MaskStats(3, [3, 0, 6, *[0] * 252, 1], [3, 0, 2, *[0] * 252, 1], 2)}

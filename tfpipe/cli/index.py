@@ -9,8 +9,8 @@ from tfpipe.cli.inspect_summary import describe_files
 from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.progress import ScanDisplay
+from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.manifest_json import foreign_to_json
 from tfpipe.integrity.foreign.index import IndexConfig, IndexReport
 from tfpipe.integrity.foreign.index import index as run
 from tfpipe.system.units import human_bytes, human_count
@@ -38,7 +38,7 @@ def _report_json(report: IndexReport) -> dict[str, Any]:
     return {
         "dataset": report.directory,
         "name": manifest.name,
-        **foreign_to_json(manifest.foreign),
+        **to_json(manifest.foreign),
         "random_access": manifest.random_access,
         "splits": {name: describe_files(split) for name, split in manifest.splits.items()},
         "classes": len(manifest.label_names),

@@ -13,8 +13,9 @@ from tfpipe.engine.order import mixing_score
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
+from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
-from tfpipe.format.manifest_json import foreign_to_json, stats_to_json
+from tfpipe.format.manifest_json import stats_to_json
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | N
 
 def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> dict[str, Any]:
     """Returns what the manifest says of these splits, and of the whole dataset, as JSON values."""
-    foreign = {} if manifest.foreign is None else {"foreign": foreign_to_json(manifest.foreign)}
+    foreign = {} if manifest.foreign is None else {"foreign": to_json(manifest.foreign)}
     columns = {
         each.name: {"features": list(each.schema.names), "bytes": sum(split.bytes for split in each.splits.values())}
         for each in manifest.columns

@@ -13,7 +13,8 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.export import parquet, webdataset
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
-from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import file_names, tfds_metadata
+from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, Tally
 from tfpipe.integrity.progress import run_on_files
@@ -138,7 +139,7 @@ def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
         *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
         [column.splits[name].fingerprint for column in manifest.columns for name in splits],
-        None if manifest.foreign is None else manifest_json.foreign_to_json(manifest.foreign),
+        to_json(manifest.foreign),
     )
 
 

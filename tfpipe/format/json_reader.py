@@ -1,4 +1,4 @@
-"""Reads JSON that comes from outside, and names the path of every mistake: `splits.train.shards[3].records`."""
+"""Writes JSON, and reads it from outside: a message names the path of a mistake, `splits.train.shards[3].records`."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -72,6 +73,23 @@ _RULES: dict[Any, tuple[Rule, ...]] = {
 """The rules of types without any of their own: an `int` is a count, and an `object` a single value."""
 
 
+def to_json(value: Any) -> Any:
+    """Returns a value as JSON values, which `read` inverts. An optional field with its default is left out."""
+    if is_dataclass(value):
+        found = {}
+        for field in fields(value):
+            one = getattr(value, field.name)
+            is_default = field.name in getattr(value, "optional", ()) and (not one or one == field.default)
+            if field.compare and not is_default:
+                found[field.name] = to_json(one)
+        return found
+    if isinstance(value, Mapping):
+        return {str(key): to_json(one) for key, one in sorted(value.items())}
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    return list(map(to_json, value)) if isinstance(value, list | tuple) else value
+
+
 def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
     """Returns a JSON value as a type: a dataclass, a list, an object, or a single value that keeps the type's rules.
 
@@ -90,6 +108,8 @@ def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
         if not any(value == word for word in args):
             raise wrong(where, path, f"one of {', '.join(map(repr if '' in args else str, args))}", value)
         return value
+    if origin is Counter:
+        return Counter({args[0](key): count for key, count in read(value, dict[str, int], where, path).items()})
     if origin in (list, tuple):
         if not isinstance(value, list):
             raise wrong(where, path, "a list", value)
@@ -105,9 +125,9 @@ def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
     types, required = _list_fields(kind)
     if missing := [name for name in required if name not in value]:
         raise FormatError(f"{where and f'{where}: '}{_shorten(join(path, missing[0]))} is missing.")
-    fields = {name: read(value[name], below, where, join(path, name)) for name, below in types.items() if name in value}
+    found = {name: read(value[name], below, where, join(path, name)) for name, below in types.items() if name in value}
     try:
-        return kind(**fields)
+        return kind(**found)
     except ValueError as error:  # of the type's own checks
         raise refuse(where, path, error) from None
 
@@ -154,11 +174,11 @@ def parse_json(text: str, where: str) -> Any:
         raise FormatError(f"{where}: {constant} is not a number that JSON allows.")
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        fields = dict(pairs)
-        if len(fields) < len(pairs):
+        found = dict(pairs)
+        if len(found) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             raise FormatError(f"{where} must name a key once in an object, got {_show(twice)} twice.")
-        return fields
+        return found
 
     try:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)

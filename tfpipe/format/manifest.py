@@ -211,21 +211,21 @@ class Manifest:
         version: The text that changes when the file on a local disk is written anew; empty for one elsewhere.
     """
 
-    name: str
-    splits: Mapping[str, SplitInfo]
-    label_names: tuple[str, ...] = ()
-    schema: Schema
+    name: str  # the file has the fields in this order
+    tool_version: str
+    fingerprint: str = ""
     seed: Annotated[int, whole(-MAX_COUNT - 1)] = 0
+    image: Mapping[str, object] = field(default_factory=dict)
+    schema: Schema
+    label_names: tuple[str, ...] = ()
+    foreign: Foreign | None = None
+    stands_on: Mapping[str, str] = field(default_factory=dict)
+    splits: Mapping[str, SplitInfo]
     changed: Mapping[str, int] = field(default_factory=dict)
     noticed: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     quarantined: int = 0
     duplicates: Duplicates = Duplicates({}, 0, 0)
-    image: Mapping[str, object] = field(default_factory=dict)
-    fingerprint: str = ""
-    tool_version: str
-    foreign: Foreign | None = None
-    stands_on: Mapping[str, str] = field(default_factory=dict)
     directory: str = field(default="", compare=False)
     view: str = field(default="", compare=False)
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)

@@ -5,12 +5,12 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.json_reader import MAX_COUNT, join, parse_json, read, refuse, whole, wrong
+from tfpipe.format.json_reader import MAX_COUNT, join, parse_json, read, refuse, to_json, whole, wrong
 from tfpipe.format.manifest import FORMAT_VERSION, Foreign, Manifest, SplitInfo
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_KEYS, DType, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
@@ -25,25 +25,9 @@ _MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, 
 
 def dumps(manifest: Manifest) -> str:
     """Returns the manifest as ASCII text, sorted, with a line for each shard and feature, so that versions compare."""
-    document = {
-        "format_version": FORMAT_VERSION,
-        "name": manifest.name,
-        "tool_version": manifest.tool_version,
-        "fingerprint": manifest.fingerprint,
-        "seed": manifest.seed,
-        "image": _sorted(manifest.image),
-        "schema": manifest.schema.to_json(),
-        "label_names": list(manifest.label_names),
-        **({} if manifest.foreign is None else {"foreign": foreign_to_json(manifest.foreign)}),
-        **({"stands_on": _sorted(manifest.stands_on)} if manifest.stands_on else {}),
-        "splits": {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())},
-        "changed": _sorted(manifest.changed),
-        "noticed": _sorted(manifest.noticed),
-        "skipped": _sorted(manifest.skipped),
-        "quarantined": manifest.quarantined,
-        "duplicates": asdict(manifest.duplicates) | {"within": _sorted(manifest.duplicates.within)},
-    }
-    return _render(document, "") + "\n"
+    splits = {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())}
+    facts = to_json(replace(manifest, splits={}))
+    return _render({"format_version": FORMAT_VERSION, **facts, "splits": splits}, "") + "\n"
 
 
 def _split_to_json(split: SplitInfo) -> dict[str, object]:
@@ -52,10 +36,10 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         "records": split.records,
         "bytes": split.bytes,
         **({"unpacked_bytes": split.unpacked_bytes} if split.unpacked_bytes else {}),
-        "formats": _sorted(split.formats),
+        "formats": to_json(split.formats),
         **({"seekable": split.seekable, "seekable_jpegs": split.seekable_jpegs} if split.seekable_jpegs else {}),
         "class_counts": split.class_counts,
-        "sizes": asdict(split.sizes),
+        "sizes": to_json(split.sizes),
         **stats_to_json(split, split.tensors, split.label_counts),
         "shards": [shard._asdict() for shard in split.shards],
     }
@@ -65,20 +49,8 @@ def stats_to_json(
     split: SplitInfo, tensors: Mapping[str, TensorStats], label_counts: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
     """Returns the fields about tensors, masks, several images and lists of classes that a split or its columns have."""
-    stats = asdict(replace(split, shards=(), tensors=tensors, label_counts=label_counts, chosen=None))
-    return {name: stats[name] for name in _STATS if stats[name]}
-
-
-def _sorted(mapping: Mapping[str, object]) -> dict[str, object]:
-    return dict(sorted(mapping.items()))
-
-
-def foreign_to_json(foreign: Foreign) -> dict[str, Any]:
-    """Returns the facts about foreign shards as JSON values."""
-    fields = asdict(foreign)
-    if not foreign.more_images:  # others stay byte for byte
-        del fields["more_images"]
-    return fields
+    stats = to_json(replace(split, shards=(), tensors=tensors, label_counts=label_counts))
+    return {name: stats[name] for name in _STATS if name in stats}
 
 
 def _render(value: object, indent: str) -> str:

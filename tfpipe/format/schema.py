@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature, FeatureLike
-from tfpipe.format.json_reader import read
+from tfpipe.format.json_reader import to_json
 from tfpipe.format.tensors.tensor_type import SIZE, TensorType, get_numpy_dtype
 
 IMAGE_ENCODED = "image/encoded"
@@ -360,12 +360,7 @@ class Schema:
 
     def to_json(self) -> dict[str, object]:
         """Returns the schema as JSON values."""
-        return {"features": [_spec_to_json(spec) for spec in self.features]}
-
-    @classmethod
-    def from_json(cls, obj: object) -> "Schema":
-        """Inverts `to_json`. Raises `FormatError` for any other value."""
-        schema: Schema = read(obj, cls, "", "schema")
+        schema: dict[str, object] = to_json(self)
         return schema
 
 
@@ -414,18 +409,6 @@ def _check_sizes(spec: FeatureSpec, sizes: FeatureSpec | None) -> None:
 
 def _describe_bytes(error: UnicodeDecodeError) -> str:
     return f"the byte 0x{error.object[error.start]:02x} at {error.start}"
-
-
-def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
-    shape = None if spec.shape is None else list(spec.shape)
-    fields: dict[str, object] = {"name": spec.name, "dtype": spec.dtype, "shape": shape, "doc": spec.doc}
-    if spec.kind != "values":  # others stay byte for byte
-        fields["kind"] = spec.kind
-    if spec.tensor is not None:
-        sizes = {} if spec.tensor.sizes is None else {"sizes": spec.tensor.sizes}
-        tensor = {"dtype": spec.tensor.dtype, "shape": list(spec.tensor.shape), "encoding": spec.tensor.encoding}
-        fields["tensor"] = tensor | sizes
-    return fields | ({"names": list(spec.names)} if spec.names else {})
 
 
 def make_tensor_specs(name: str, tensor: TensorType, doc: str = "") -> list[FeatureSpec]:

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.format.json_reader import read
 from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
 from tfpipe.format.schema import Schema, find_tensors
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
@@ -159,36 +158,6 @@ class ShardStats:
         stats.seekable_jpegs, stats.tensors, stats.masks = info.seekable_jpegs, dict(info.tensors), dict(info.masks)
         stats.label_counts = {name: Counter(dict(enumerate(counts))) for name, counts in info.label_counts.items()}
         return stats
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns all counts as JSON values."""
-        return {
-            "images": self.images,
-            "seekable_jpegs": self.seekable_jpegs,
-            **{name: dict(getattr(self, name)) for name in _COUNTS},
-            **{name: asdict(getattr(self, name)) for name in _SIDES},
-            "tensors": {name: asdict(stats) for name, stats in self.tensors.items()},
-            "masks": {name: asdict(stats) for name, stats in self.masks.items()},
-            "label_counts": {name: dict(counts) for name, counts in self.label_counts.items()},
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "ShardStats":
-        """Inverts `to_json`, also if the fields were in a file between. Other fields are ignored."""
-        same: dict[str, Any] = {name: fields[name] for name in ("images", "seekable_jpegs")}
-        same |= {name: Counter(fields[name]) for name in ("formats", "changed", "noticed")}
-        same |= {name: SideStats(**fields[name]) for name in _SIDES}
-        return cls(
-            **same,
-            labels=_from_json(fields["labels"]),
-            tensors=read(fields["tensors"], dict[str, TensorStats]),
-            masks=read(fields["masks"], dict[str, MaskStats]),
-            label_counts={name: _from_json(counts) for name, counts in fields["label_counts"].items()},
-        )
-
-
-def _from_json(fields: Mapping[str, int]) -> Counter[int]:
-    return Counter({int(number): count for number, count in fields.items()})
 
 
 def merge_stats(stats: Iterable[ShardStats]) -> ShardStats:

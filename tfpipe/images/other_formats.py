@@ -157,7 +157,8 @@ def refuse_deep_planes(image: Image.Image) -> None:
     """Refuses a TIFF of samples of more than 8 bits in separate planes, which Pillow reads wrongly."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(_TIFF_BITS, (1,))) > 8:
-        raise BadImage("a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples")
+        sentence = "a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples"
+        raise BadImage(sentence)
 
 
 def _check_gif_blocks(data: bytes) -> None:

@@ -11,6 +11,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.file_names import shard_name
+from tfpipe.format.json_reader import read, to_json
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.writer.record_form import RecordForm
@@ -33,13 +34,13 @@ class WrittenShard:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields of a row as JSON values."""
-        return {"info": self.info._asdict(), **self.stats.to_json(), "left_out": self.left_out}
+        return {"info": self.info._asdict(), **to_json(self.stats), "left_out": self.left_out}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         info, left_out = ShardInfo(**fields["info"]), fields["left_out"]
-        return cls(info, ShardStats.from_json(fields), left_out, len(left_out))
+        return cls(info, read(fields, ShardStats), left_out, len(left_out))
 
 
 def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, WrittenShard]]:
