@@ -182,22 +182,22 @@ class Manifest:
 
     Attributes:
         name: The name of the dataset.
-        splits: The splits by their names.
-        label_names: The names of class 0, 1, ...; empty without labels.
-        schema: The features of every record.
+        tool_version: The version of tfpipe that wrote the dataset, or its manifest.
+        fingerprint: The hash of the inputs and options. Equal fingerprints give equal shards.
         seed: The seed of the shuffle that ordered the records.
+        image: The options of the requested `ImageForm`, scalars only.
+            `made_from` tells in words which forms the images had before, if they were not originals.
+        schema: The features of every record.
+        label_names: The names of class 0, 1, ...; empty without labels.
+        foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
+        stands_on: The fingerprint of each split that a column belongs to; empty for a dataset of its own.
+        splits: The splits by their names.
         changed: The number of images that were changed, by the kind of change. The counts of the datasets that this
             one was made from are included.
         noticed: The number of images with a property worth knowing that were stored as they are, by property.
         skipped: The number of inputs that are not images, by reason.
         quarantined: The number of images that could not be repaired and are in no shard.
         duplicates: The counts of images whose bytes are equal.
-        image: The options of the requested `ImageForm`, scalars only.
-            `made_from` tells in words which forms the images had before, if they were not originals.
-        fingerprint: The hash of the inputs and options. Equal fingerprints give equal shards.
-        tool_version: The version of tfpipe that wrote the dataset, or its manifest.
-        foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
-        stands_on: The fingerprint of each split that a column belongs to; empty for a dataset of its own.
         directory: The directory that the manifest was loaded from, a local path or a URL. It is not part of the file.
         view: The name of the view through which the dataset is read, as in `flowers@large`, or the number of a layer,
             as in `flowers@2`; empty for all records of the newest layer. It is not part of the file either.
