@@ -28,8 +28,7 @@ FixAction = Literal[
     "move_to_device",
     "cache_before_stage",
     "write_data",
-    "add_machines",
-]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines
+]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -435,7 +434,7 @@ class LoaderProfile(Profile):
 class Bottleneck:
     """The part of the pipeline, or of the machine, that limits the rate."""
 
-    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", "accelerator", or "service"; or of a loader
+    stage: str  # a stage, "storage", "cpu", "memory", "first_batch", or "accelerator"; or of a loader
     reason: str  # the numbers that prove it
     limit_images_per_second: float = float("inf")
     where: str = ""  # in a loader: the user's line, the activity, or the record that it comes from
@@ -449,7 +448,6 @@ class Effort(IntEnum):
     VISIBLE_OPTION = 1  # it affects the trainer, its memory or a line of the user's code
     NEW_SHARDS = 2
     REWRITE = 3  # the user makes a stage of their own cheaper, by how much nobody knows
-    MORE_MACHINES = 4
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The station that limits a pipeline or a service, by hand-made figures."""
+"""The station that limits a pipeline, by hand-made figures."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.diagnosis import find_bottleneck, make_report
-from tfpipe.profiler.types import PipelineProfile
+from tfpipe.profiler.diagnose.diagnosis import find_bottleneck
 
 
 def test_idle_time_is_all_the_time_that_is_not_compute() -> None:
@@ -182,32 +181,3 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
     assert profile.demand.take_batch_s == pytest.approx(other_us / 1e6)
     quiet = make_profile(stages=(make_stage("decode", 200, parallelism=4),), host={"cpu_fraction": 0.5})
     assert find_bottleneck(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")
-
-
-SERVED = {"service.workers": ("a:1", "b:1")}
-
-
-def make_served(**changes: Any) -> PipelineProfile:
-    return make_profile(config=SERVED, stages=(), **({"host": {"cpu_fraction": 0.2}} | changes))
-
-
-def test_too_few_workers_are_counted() -> None:
-    report = make_report(make_served())
-    assert report.bottleneck.reason == (
-        "The 2 workers give 1,000 images/s, and the accelerator needs 4,000: it takes 8 like them."
-    )
-    assert (report.bottleneck.stage, report.bottleneck.limit_images_per_second) == ("service", 1000)
-    [fix] = report.fixes
-    assert (fix.action, fix.predicted_images_per_second, fix.predicted_idle_fraction) == ("add_machines", 4000, 0)
-    assert fix.instruction == "Run 8 workers like these with `tfpipe serve`, in place of 2."
-
-
-def test_a_host_that_is_busy_with_taking_batches() -> None:
-    report = make_report(make_served(host={"cpu_fraction": 0.97}))
-    assert (report.bottleneck.stage, report.fixes) == ("cpu", ())
-    assert report.bottleneck.reason == "This host's 4 cores are 97% busy with taking batches."
-
-
-def test_an_accelerator_that_never_waits_needs_no_fix() -> None:
-    report = make_report(make_served(step=make_step(1000, 1000)))
-    assert (report.bottleneck.stage, report.fixes) == ("accelerator", ())

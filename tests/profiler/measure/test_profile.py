@@ -1,6 +1,5 @@
 """Real pipelines that run for seconds: their stages, their figures, and the command as a user runs it."""
 
-import json
 import threading
 import time
 from collections.abc import Mapping
@@ -15,21 +14,17 @@ import tensorflow as tf
 from tests.flipped_bit import flip_bit
 from tests.profiler.faults.data import join_copies
 from tests.profiler.profiles import make_profile, make_stage
-from tests.service.workers import start_workers
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.clocks import Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stage, Stages
-from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.facts import find_held
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_phases
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.report.text_json import to_json
 from tfpipe.profiler.types import Held
 from tfpipe.system.progress import Observer, Progress
 
@@ -254,16 +249,9 @@ def test_batches_and_caches_are_held() -> None:
     assert find_held(make_profile(config={"prefetch_batches": 0}), [], {}) == ()
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypatch) -> None:
-    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.2)
-    monkeypatch.setattr(profile_module, "measure_storage_rate", lambda _: 1e9)
-    (address,) = start_workers(1)
-    config = PipelineConfig(batch_size=4, image_size=8, training=training, service=ServiceOptions(workers=(address,)))
-    run = ProfileConfig(seconds=0.3, max_warm_up_s=0.3)
-    profile = profile_pipeline(load_manifest(str(small_dataset)), "train", config, Accelerator(0.001, 4), run)
-    assert profile.host.storage_limit_bytes_per_second is None  # the workers have storage of their own
-    report = make_report(profile)
-    assert profile.stages == ()
-    assert report.bottleneck.stage in ("service", "cpu")  # of a busy machine
-    json.dumps(to_json(report), allow_nan=False)
+def test_a_service_is_refused(manifest: Manifest) -> None:
+    config = PipelineConfig(batch_size=4, service=ServiceOptions(workers=("localhost:1",)))
+    with pytest.raises(
+        ConfigError, match=r"must run each stage on this machine, got a `service`\. Profile"
+    ):
+        profile_pipeline(manifest, "train", config, Accelerator(0.001, 4))

@@ -13,7 +13,7 @@ from tfpipe import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.report.text_json import RANKING, explain_no_stages, format_headline
+from tfpipe.profiler.report.text_json import NO_STAGES, RANKING, format_headline
 from tfpipe.profiler.types import OptionValue, PipelineProfile, Report, Spread, Step
 
 INFINITE = float("inf")
@@ -191,7 +191,7 @@ def test_a_compute_bound_page_has_no_fixes() -> None:
 
 def test_missing_stages_and_steps_are_left_out_and_missing_fixes_explained() -> None:
     page = parse_page(report_with(make_profile(stages=())))
-    assert explain_no_stages(make_profile()) in page.text
+    assert NO_STAGES in page.text
     assert page.count("track") == page.count("timeline") == 0
     assert "Step by step" not in page.text
     assert "No fix here would help." in parse_page(report_with(make_profile(), fixes=())).text

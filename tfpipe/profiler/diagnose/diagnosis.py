@@ -20,7 +20,7 @@ from tfpipe.profiler.types import (
     Profile,
     Report,
 )
-from tfpipe.system.units import human_bytes, human_rate
+from tfpipe.system.units import human_bytes
 
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
@@ -39,27 +39,6 @@ _WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a 
 _HOURS_PER_DAY = 24
 
 
-def count_needed_workers(profile: PipelineProfile) -> int:
-    """Returns how many workers like those of its service the accelerator of a profile needs."""
-    now = len(profile.config.service.workers)
-    if not profile.step.has_steps:
-        return now
-    return max(math.ceil(now * profile.step.required_rate / profile.images_per_second), 1)
-
-
-def _find_service_bottleneck(profile: PipelineProfile) -> Bottleneck:
-    """Returns what limits the batches of a service: this host's cores, or its workers and the network to them."""
-    rate, host, count = profile.images_per_second, profile.host, len(profile.config.service.workers)
-    if host.cpu_fraction >= host.other_cpu_fraction and host.cpu_fraction + host.other_cpu_fraction >= SATURATED:
-        reason = f"This host's {host.cores} cores are {host.cpu_fraction:.0%} busy with taking batches."
-        return Bottleneck("cpu", reason, rate / host.cpu_fraction)
-    reason = f"{'The worker gives' if count == 1 else f'The {count} workers give'} {human_rate(rate)} images/s"
-    if profile.step.has_steps:
-        required = human_rate(profile.step.required_rate)
-        reason += f", and the accelerator needs {required}: it takes {count_needed_workers(profile)} like them"
-    return Bottleneck("service", f"{reason}.", rate)
-
-
 def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     """Returns the station that limits the rate, with the numbers that prove it."""
     host, step, rate, limit = profile.host, profile.step, profile.images_per_second, profile.demand.storage_limit
@@ -73,8 +52,6 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
         reason = f"The accelerator is never idle: a step takes {step.step_s.median * 1e3:,.1f} ms."
         reason += " Only a faster step makes this training faster."
         return Bottleneck("accelerator", reason, step.required_rate)
-    if profile.config.service.workers:
-        return _find_service_bottleneck(profile)
     if limit is not None and rate >= SATURATED * limit:
         read, most = host.storage_bytes_per_second, host.storage_limit_bytes_per_second or 0.0
         reason = f"The storage gives {read / 1e6:,.0f} MB/s of the {most / 1e6:,.0f} MB/s that it can."
@@ -187,7 +164,7 @@ def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
 
 
 def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first. Fixes of memory, of the start and of a service have no demand."""
+    """Returns the changes that help, best first. Fixes of memory and of the start have no demand."""
     if bottleneck.stage == "accelerator":
         return ()
     now, required = profile.images_per_second, profile.step.required_rate
@@ -197,23 +174,11 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
     urgent = [replace(fix, **unchanged) for fix in early]
     if profile.step.idle <= NO_IDLE:
         return tuple(urgent)
-    if profile.config.service.workers:  # the stages run elsewhere
-        return (*urgent, *(_add_workers(profile) if bottleneck.stage == "service" else ()))
     fixes = [fix.predict(profile, profile.demand) for fix in propose(profile, bottleneck)]
     # Without a step nothing bounds a fix after which no processor time is left that was measured: it has no prediction.
     known = [fix for fix in fixes if now * (1 + MIN_GAIN) <= fix.predicted_images_per_second < float("inf")]
     faster = _rank_all(known, now, required)
     return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
-
-
-def _add_workers(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields as many workers of a service as the accelerator needs."""
-    count, needed = len(profile.config.service.workers), count_needed_workers(profile)
-    if needed > count:
-        reason = f"A worker makes {human_rate(profile.images_per_second / count)} images/s."
-        instruction = f"Run {needed} workers like these with `tfpipe serve`, in place of {count}."
-        fix = Fix(Effort.MORE_MACHINES, reason, instruction=instruction, action="add_machines")
-        yield replace(fix, predicted_images_per_second=profile.step.required_rate)
 
 
 def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:

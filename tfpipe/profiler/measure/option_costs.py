@@ -279,7 +279,7 @@ def measure_option_costs(
     """
     one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
-    if config.service.workers or config.cache == "decoded" or not one_image:
+    if config.cache == "decoded" or not one_image:
         return {}
     whole = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not whole:

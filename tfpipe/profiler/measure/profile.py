@@ -183,8 +183,11 @@ def profile_pipeline(
     """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
     The engine's own clocks say where its time goes. Stages of tf.data's operations and Python functions are timed
-    afterwards, if the accelerator waits at all. With a `service` the profile has no stages.
+    afterwards, if the accelerator waits at all.
     """
+    if config.service.workers:
+        advice = "Profile the pipeline without it; `tfpipe.IdleMonitor` says how long a training waits for its workers."
+        raise ConfigError(f"A profile must run each stage on this machine, got a `service`. {advice}")
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
     pipeline, plan = _open(data, split, config, customize, functions)
@@ -193,8 +196,6 @@ def profile_pipeline(
         started = time.perf_counter()
         run = _run(pipeline, accelerator, run_config, plan, observer)
         profile = _describe(run, started, plan, facts, accelerator)
-        if config.service.workers:  # which run the stages
-            return profile
         profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
         if profile.step.idle <= NO_IDLE:  # no change makes the training faster
             return replace(profile, held=find_held(profile, pipeline.built, {}))
@@ -297,8 +298,7 @@ def _describe(
             peak_memory_bytes=run.peak_memory_bytes,
             memory_limit_bytes=host_limits.memory_limit_bytes(),
             storage_bytes_per_second=timing.rate * plan.source.record_bytes,
-            # The workers of a service have storage of their own.
-            storage_limit_bytes_per_second=None if config.service.workers else measure_storage_rate(plan.source.files),
+            storage_limit_bytes_per_second=measure_storage_rate(plan.source.files),
         ),
         images_per_second=timing.rate,
         first_batch_s=run.first.begins_s - started,

@@ -28,13 +28,13 @@ VERSION = 5
 _LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # the fields that JSON does not have
 _TOO_LONG = ("record_s", "files")  # the fields of which JSON has only the name
 NO_FIXES = "No fix here would help."
+NO_STAGES = "No stage was tried, since the accelerator does not wait."
 HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
     "first_batch": "the first batch",
     "accelerator": "the accelerator",
-    "service": "the service",
 }
 _TRAINERS = {
     "loop": "a plain loop, which takes a batch and then computes",
@@ -47,7 +47,6 @@ EFFORTS = {
     Effort.VISIBLE_OPTION: "an option or a line of yours",
     Effort.NEW_SHARDS: "new shards",
     Effort.REWRITE: "your code",
-    Effort.MORE_MACHINES: "more machines",
 }  # the kinds of effort, in their order
 _MOST_NAME = 20  # characters of a stage in the first line
 _IMAGES = re.compile(r"(?<![\w/.-])( ?µs/image|images/s|for each image)(?![\w/.-])")
@@ -274,13 +273,6 @@ def _code_lines(profile: LoaderProfile) -> Iterator[str]:
         yield f"{human_share(totals[place, activity] / every_s):>10}  {place}{what}"
 
 
-def explain_no_stages(profile: PipelineProfile) -> str:
-    """Returns why a profile has no stages."""
-    if profile.config.service.workers:
-        return "The workers of the service run the stages. To time these, run this on a worker without `service`."
-    return "No stage was tried, since the accelerator does not wait."
-
-
 def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
     """Returns the cells of each stage, and of what no stage accounts for; none if no stage was timed."""
     demand, total_s = profile.demand, sum(profile.demand.cpu_s.values()) or 1.0
@@ -303,7 +295,7 @@ def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
 
 def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
     if not profile.stages:
-        yield explain_no_stages(profile)
+        yield NO_STAGES
         return
     names, widths = ("waits", "at_once", "out_kb", "out_per_in"), (11, 9, 9, 8)
     yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
@@ -317,10 +309,10 @@ def format_shortfall(report: Report) -> str:
     profile, step = report.profile, report.profile.step
     if not isinstance(profile, PipelineProfile) or not step.has_steps or step.idle <= NO_IDLE:
         return ""
-    sure = [fix for fix in report.fixes if fix.effort not in (Effort.REWRITE, Effort.MORE_MACHINES)]
+    sure = [fix for fix in report.fixes if fix.effort is not Effort.REWRITE]
     rates = [profile.images_per_second, *(fix.predicted_images_per_second for fix in sure)]
     best = max(rates) if report.after_images_per_second is None else report.after_images_per_second
-    if profile.config.service.workers or best >= step.required_rate * (1 - NO_IDLE):
+    if best >= step.required_rate * (1 - NO_IDLE):
         return ""
     who = "the best" if report.fixes else "this pipeline"
     who = who if report.after_images_per_second is None else "what was kept"
