@@ -25,7 +25,9 @@ def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]
     """Returns the values for the table `tuned`, whose `key` differs if the host or the data do, but not their path."""
     source = get_source(data, split)
     processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
-    fingerprint = _compute_fingerprint(data, split, source)
+    fingerprint = _digest([source.total_bytes, *(os.path.basename(path) for path in source.files)])
+    if isinstance(data, Manifest) and split is not None:
+        fingerprint = data.splits[split].fingerprint[:_KEY_DIGITS]
     return {
         "key": _digest([processor, cores, split or "", fingerprint]),
         "processor": processor,
@@ -66,12 +68,6 @@ def write(
             options[inner] = value
     notes = {"key": place["key"], "at": at, **place, **versions, **result}
     toml_json.write(path, {**table, toml_json.NOTES: notes})
-
-
-def _compute_fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:
-    if isinstance(data, Manifest) and split is not None:
-        return data.splits[split].fingerprint[:_KEY_DIGITS]
-    return _digest([source.total_bytes, *(os.path.basename(path) for path in source.files)])
 
 
 def _digest(value: Any) -> str:

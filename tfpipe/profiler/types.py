@@ -155,14 +155,6 @@ class HostUse:
 
 
 @dataclass(frozen=True)
-class OwnStage:
-    """The facts that a stage of the user's own declares, see `tfpipe.Stage`; None where it says nothing."""
-
-    random: bool | None = None  # whether it draws anew in each epoch
-    per_image: bool | None = None  # whether it treats each image for itself
-
-
-@dataclass(frozen=True)
 class DatasetFacts:
     """The facts about the data and its stages that the diagnosis needs."""
 
@@ -185,7 +177,7 @@ class DatasetFacts:
     described: bool = True  # whether there is a manifest
     compression: str = ""  # of every file, if it is unpacked from its beginning; else empty
     unpacked_record_bytes: float = 0.0  # the mean size in memory
-    declared: Mapping[str, OwnStage] = field(default_factory=dict)  # by the name of the user's stage
+    declared: Mapping[str, Mapping[str, bool | None]] = field(default_factory=dict)  # as `tfpipe.Stage`, by its name
     unit: str = "images"  # or "records" where records have no image
     address: str = ""  # to open the dataset again, or the pattern of files
 

@@ -9,7 +9,7 @@ import pytest
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
 from tfpipe.profiler.diagnose.diagnosis import find_bottleneck, find_fixes
 from tfpipe.profiler.diagnose.proposals import propose
-from tfpipe.profiler.types import Effort, Fix, Held, OptionValue, OwnStage, PipelineProfile
+from tfpipe.profiler.types import Effort, Fix, Held, OptionValue, PipelineProfile
 from tfpipe.system.options import get_value, replace_options
 
 INDEX_FIRST = (
@@ -488,7 +488,11 @@ def make_blurred(
     """Returns a pipeline of 1,000 images/s on 4 cores with an own stage between `decode` and `augment`."""
     decode, augment = (make_stage(name, 300, parallelism=4) for name in ("decode", "augment"))
     blur = make_stage("blur", 3000, parallelism=4, bytes_out_per_image=150e3)
-    dataset = {"own_stages": ("blur",), "declared": {"blur": OwnStage(random, per_image)}, "records": 1000}
+    dataset = {
+        "own_stages": ("blur",),
+        "declared": {"blur": {"random": random, "per_image": per_image}},
+        "records": 1000,
+    }
     return make_profile(stages=(decode, blur, augment), dataset=dataset, step=make_step(1000, required), **changes)
 
 
@@ -524,7 +528,7 @@ def test_a_fix_that_leaves_no_time_which_was_measured_has_no_prediction() -> Non
     stages = (make_stage("decode", 400, parallelism=4), make_stage("blur", 3600, parallelism=4))
     dataset = {"own_stages": ("blur",), "by_engine": False, "records": 1000}
     profile = make_profile(stages=stages, dataset=dataset, host={"cpu_fraction": 1.0})
-    profile = replace(profile, dataset=replace(profile.dataset, declared={"blur": OwnStage(random=False)}))
+    profile = replace(profile, dataset=replace(profile.dataset, declared={"blur": {"random": False}}))
     (fix,) = get_fixes(profile, "cache_before_stage")
     assert fix.predicted_images_per_second == profile.step.required_rate
     without_steps = replace(profile, step=replace(profile.step, method="none"))

@@ -251,7 +251,5 @@ def test_batches_and_caches_are_held() -> None:
 
 def test_a_service_is_refused(manifest: Manifest) -> None:
     config = PipelineConfig(batch_size=4, service=ServiceOptions(workers=("localhost:1",)))
-    with pytest.raises(
-        ConfigError, match=r"must run each stage on this machine, got a `service`\. Profile"
-    ):
+    with pytest.raises(ConfigError, match=r"must run each stage on this machine, got a `service`\. Profile"):
         profile_pipeline(manifest, "train", config, Accelerator(0.001, 4))

@@ -352,11 +352,11 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
 
 def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
     """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
-    name, facts, demand = stage.name, profile.dataset.declared.get(stage.name), profile.demand
+    name, facts, demand = stage.name, profile.dataset.declared.get(stage.name, {}), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
     share, cost_us, cheap_us = cost_s / all_s, cost_s * 1e6, _CHEAPER * cost_s * 1e6
     takes = f"{name} takes {share:.0%} of the processor time, {cost_us:,.0f} µs for each image"
-    if facts is None or facts.per_image is not False:
+    if facts.get("per_image") is not False:
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand.scale({name: 0.0}), threads=threads)
         left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # that no accelerator waits for
@@ -365,7 +365,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
         yield Fix(
             Effort.VISIBLE_OPTION, f"{takes}.", without, instruction=instruction, action="move_to_device", stage=name
         )
-    if facts is not None and facts.random is False and profile.config.training:
+    if facts.get("random") is False and profile.config.training:
         yield from _cache_behind(profile, stage, takes)
     change = f"for {cheap_us:,.0f} µs for each image in place of {cost_us:,.0f}"
     instruction = f"Make {_name(name)} cheaper, which is work for you: the prediction is {change}."
@@ -378,7 +378,7 @@ def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> I
     names = [each.name for each in profile.stages]
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
     records, demand = profile.dataset.records, profile.demand
-    random = {name for name, facts in profile.dataset.declared.items() if facts.random is True}
+    random = {name for name, facts in profile.dataset.declared.items() if facts.get("random")}
     draws = next((name for name in after if name == "augment" or name in random), None)
     if records is None or random.intersection(before):
         return

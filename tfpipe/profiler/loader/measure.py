@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import mmap
@@ -16,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.images import jpeg
 from tfpipe.images.errors import BadImage
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, timing_records, watching_processes
+from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, replacing, timing_records, watching_processes
 from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing
@@ -211,22 +211,18 @@ def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], None]) -> Iterator[None]:
-    method = getattr(kind, name)
-    signature = inspect.signature(method)
+def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], None]) -> AbstractContextManager[None]:
+    signature = inspect.signature(getattr(kind, name))
 
-    @functools.wraps(method)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        change(bound)
-        return method(*bound.args, **bound.kwargs)
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            change(bound)
+            return method(*bound.args, **bound.kwargs)
 
-    setattr(kind, name, changed)
-    try:
-        yield
-    finally:
-        setattr(kind, name, method)
+        return changed
+
+    return replacing(kind, name, wrap)
 
 
 def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
@@ -189,56 +190,58 @@ class ProbedTarget:
 
 
 @contextlib.contextmanager
-def watching_processes(folder: Path) -> Iterator[None]:
-    """Puts a probe into every process that `multiprocessing` starts until `end_probes`, by any start method."""
-    start = BaseProcess.start
-
-    def start_probed(process: Any) -> None:
-        target = getattr(process, "_target", None)
-        if target is not None and not isinstance(target, ProbedTarget) and not (folder / _END).exists():
-            process._target = ProbedTarget(target, folder)
-        start(process)
-
-    BaseProcess.start = start_probed  # type: ignore[method-assign, assignment]
+def replacing(kind: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Wraps a method of a class until the block ends; one of a type that is built in stays as it is."""
+    is_own, method = name in vars(kind), getattr(kind, name)
     try:
-        yield
-    finally:
-        BaseProcess.start = start  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
-    """Measures each record that a map-style dataset of PyTorch gives in this process, until the block ends."""
-    while type(dataset).__name__ == "Subset" and hasattr(dataset, "dataset"):
-        dataset = dataset.dataset
-    kind: Any = type(dataset)
-    if not hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__"):  # whole batches at once
-        yield
-        return
-    is_own, method = "__getitem__" in vars(kind), kind.__getitem__
-
-    @functools.wraps(method)
-    def get(self: Any, key: Any) -> Any:
-        if probe.is_done:
-            return method(self, key)
-        started = probe.read_clock()
-        record = method(self, key)
-        if self is dataset:
-            probe.note_record(started, str(key)[:40])
-        return record
-
-    try:
-        kind.__getitem__ = get
-    except TypeError:  # a list, or another type that is built in
+        setattr(kind, name, functools.wraps(method)(wrap(method)))
+    except TypeError:
         yield
         return
     try:
         yield
     finally:
         if is_own:
-            kind.__getitem__ = method
+            setattr(kind, name, method)
         else:
-            del kind.__getitem__
+            delattr(kind, name)
+
+
+def watching_processes(folder: Path) -> AbstractContextManager[None]:
+    """Puts a probe into every process that `multiprocessing` starts until `end_probes`, by any start method."""
+
+    def wrap(start: Callable[[Any], None]) -> Callable[[Any], None]:
+        def start_probed(process: Any) -> None:
+            target = getattr(process, "_target", None)
+            if target is not None and not isinstance(target, ProbedTarget) and not (folder / _END).exists():
+                process._target = ProbedTarget(target, folder)
+            start(process)
+
+        return start_probed
+
+    return replacing(BaseProcess, "start", wrap)
+
+
+def timing_records(dataset: Any, probe: Probe) -> AbstractContextManager[None]:
+    """Measures each record that a map-style dataset of PyTorch gives in this process, until the block ends."""
+    while type(dataset).__name__ == "Subset" and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    if not hasattr(type(dataset), "__getitem__") or hasattr(type(dataset), "__getitems__"):  # whole batches at once
+        return contextlib.nullcontext()
+
+    def wrap(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def get(self: Any, key: Any) -> Any:
+            if probe.is_done:
+                return method(self, key)
+            started = probe.read_clock()
+            record = method(self, key)
+            if self is dataset:
+                probe.note_record(started, str(key)[:40])
+            return record
+
+        return get
+
+    return replacing(type(dataset), "__getitem__", wrap)
 
 
 def _list_frames() -> dict[int, FrameType]:

@@ -22,7 +22,7 @@ from tfpipe.pipeline.steps import CALL_NAME, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.option_costs import count_records, measure_unread, sample_records
-from tfpipe.profiler.types import DatasetFacts, Held, OwnStage, PipelineProfile
+from tfpipe.profiler.types import DatasetFacts, Held, PipelineProfile
 from tfpipe.system.units import parse_bytes
 
 _CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
@@ -195,7 +195,7 @@ def get_dataset_facts(
         by_engine=by_engine,
         shuffled_records=count_shuffled_records(plan) if config.training and not by_engine else 0,
         own_stages=tuple(stage.name for stage in own),
-        declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
+        declared={stage.name: {"random": stage.random, "per_image": stage.per_image} for stage in own},
         late_caches=find_late_caches(stages),
         filters=tuple(stage.name for stage in own if stage.can_drop),
         unread_features=tuple(unread),

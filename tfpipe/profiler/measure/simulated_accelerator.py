@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 from tfpipe.errors import ConfigError
 from tfpipe.profiler.types import IdleMethod, Spread, Step, StepTiming
@@ -79,33 +81,27 @@ def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> Step
     """Returns the figures of a run, from the beginning of its first step to that of its last."""
     if len(steps) < 2:
         raise ConfigError("The run was too short for two steps. Give more `seconds`, or a shorter step.")
+    table = np.array([(step.begins_s, step.idle_s, step.wait_s) for step in steps])
     num_parts = min(_PARTS, len(steps) - 1)
     edges = [round(i * (len(steps) - 1) / num_parts) for i in range(num_parts + 1)]
-    parts = [steps[first : last + 1] for first, last in pairwise(edges)]
 
-    def spread(name: Literal["idle_s", "wait_s"]) -> Spread:
-        return Spread.from_values([_compute_share(part, name) for part in parts], _compute_share(steps, name))
+    def compute_shares(first: int, last: int) -> list[float]:
+        shares = table[first + 1 : last + 1].sum(0) / (table[last, 0] - table[first, 0])
+        return [min(share, 1.0) for share in shares.tolist()]
 
+    _, idle, wait = zip(*(compute_shares(*ends) for ends in pairwise(edges)), strict=True)
+    _, whole_idle, whole_wait = compute_shares(0, len(steps) - 1)
     return StepTiming(
         method=accelerator.trainer,
         steps=len(steps) - 1,
         images_per_step=accelerator.images_per_step,
         step_s=Spread(accelerator.step_s, accelerator.step_s, accelerator.step_s),
-        wall_s=_wall_s(steps),
-        idle_fraction=spread("idle_s"),
-        input_wait_fraction=spread("wait_s"),
+        wall_s=steps[-1].begins_s - steps[0].begins_s,
+        idle_fraction=Spread.from_values(idle, whole_idle),
+        input_wait_fraction=Spread.from_values(wait, whole_wait),
     )
 
 
 def make_timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Returns the first steps after the one with which measuring begins, in seconds since then."""
     return tuple(replace(step, begins_s=step.begins_s - steps[0].begins_s) for step in steps[1 : _TIMELINE_STEPS + 1])
-
-
-def _compute_share(steps: Sequence[Step], name: Literal["idle_s", "wait_s"]) -> float:
-    spent_s: float = sum(getattr(step, name) for step in steps[1:])
-    return min(spent_s / _wall_s(steps), 1.0)
-
-
-def _wall_s(steps: Sequence[Step]) -> float:
-    return steps[-1].begins_s - steps[0].begins_s
