@@ -130,10 +130,6 @@ class StepTiming:
         """Whether steps take time; without that nobody can say how long an accelerator waits."""
         return self.method != "none"
 
-    def compute_idle(self, rate: float) -> float | None:
-        """Returns the share of idle time at a rate; None without steps that take time."""
-        return 1 - rate / self.required_rate if self.has_steps else None
-
 
 @dataclass(frozen=True)
 class HostUse:
@@ -464,9 +460,10 @@ class Fix:
     @property
     def name(self) -> str:
         """The instruction, or else the options with their values."""
-        return self.instruction or ", ".join(
-            f"{name} = {_option_to_text(value)}" for name, value in self.changes.items()
-        )
+        values = {
+            name: str(value).lower() if isinstance(value, bool) else repr(value) for name, value in self.changes.items()
+        }
+        return self.instruction or ", ".join(f"{name} = {values[name].replace('None', 'auto')}" for name in values)
 
     def predict(self, profile: Profile, demand: Demand) -> Fix:
         """Returns this fix with the rate and the idle share that it gives; an accelerator takes no more than it can.
@@ -478,12 +475,10 @@ class Fix:
             efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
         if efficiency is None:
             efficiency = profile.images_per_second / demand.limit if demand.limit > 0 else 1.0
-        rate = min(efficiency * changed.limit, self.max_images_per_second, profile.step.required_rate)
-        return replace(self, predicted_images_per_second=rate, predicted_idle_fraction=profile.step.compute_idle(rate))
-
-
-def _option_to_text(value: object) -> str:
-    return "auto" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        required = profile.step.required_rate
+        rate = min(efficiency * changed.limit, self.max_images_per_second, required)
+        idle = 1 - rate / required if profile.step.has_steps else None
+        return replace(self, predicted_images_per_second=rate, predicted_idle_fraction=idle)
 
 
 @dataclass(frozen=True)

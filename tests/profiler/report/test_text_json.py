@@ -113,7 +113,6 @@ def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
 
 
 def test_the_text_says_that_a_cache_was_being_filled() -> None:
-    assert explain_filling(PROFILE) == ""
     profile = replace(PROFILE, fill_s=70.2)
     sentence = "The cache was still being filled. Epochs that only read it begin after 71 s more."
     assert explain_filling(profile) == sentence

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
@@ -59,11 +60,10 @@ class BuiltStage:
     def calls_python(self) -> bool:
         """Whether a Python function runs in it."""
         # Every class of tf.data has `_functions`. Only the graphs of a dataset's functions tell what runs in it.
-        return any(
-            _calls_python(wrapper.function.graph)
-            for dataset in self.list_datasets()
-            for wrapper in dataset._functions()
-        )
+        # The calls of the engine do not count: they let go of Python's lock.
+        graphs = [wrapper.function.graph for dataset in self.list_datasets() for wrapper in dataset._functions()]
+        nodes = chain.from_iterable(map(_list_nodes, graphs))
+        return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in nodes)
 
     @property
     def can_drop(self) -> bool:
@@ -75,7 +75,9 @@ class BuiltStage:
         datasets, dataset = [], self.dataset
         while dataset is not None and dataset is not self.before:
             datasets.append(dataset)
-            dataset = _get_input(dataset, self.before)
+            # Every class of tf.data has `_inputs`; there is no public way back. Of a zip this is the one before.
+            inputs = dataset._inputs()
+            dataset = next((one for one in inputs if _leads_to(one, self.before)), inputs[0] if inputs else None)
         return datasets
 
     def count_buffered(self) -> int:
@@ -133,13 +135,6 @@ def get_kind(dataset: Any) -> str:
     return "Cache" if "Cache" in name else name
 
 
-def _get_input(dataset: Any, before: Any) -> Any:
-    """Returns the dataset that a dataset was built on, of a zip the one that leads to `before`; None for a source."""
-    # Every class of tf.data has `_inputs`; there is no public way back.
-    inputs = dataset._inputs()
-    return next((parent for parent in inputs if _leads_to(parent, before)), inputs[0] if inputs else None)
-
-
 def _leads_to(dataset: Any, before: Any) -> bool:
     return dataset is before or any(_leads_to(parent, before) for parent in dataset._inputs())
 
@@ -150,11 +145,6 @@ def _list_nodes(graph: Any) -> Iterable[tuple[str, str]]:
     for function in graph._functions.values():
         for node in function.cached_definition.node_def:
             yield node.op, node.name
-
-
-def _calls_python(graph: Any) -> bool:
-    """Returns whether an operation runs Python. The calls of the engine do not count: they let go of Python's lock."""
-    return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in _list_nodes(graph))
 
 
 def _has_state(graph: Any) -> bool:
@@ -181,6 +171,8 @@ def get_dataset_facts(
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
         mean_size = (sizes.mean_height, sizes.mean_width)
+    size, short_side = mean_size or (source.images.size if by_engine else None), round(max(config.size) * 8 / 7)
+    is_larger = size is not None and short_side < _CLEARLY_SMALLER * min(size)
     return DatasetFacts(
         name=source.name,
         address=data.address if isinstance(data, Manifest) else source.name,
@@ -189,7 +181,7 @@ def get_dataset_facts(
         formats=tuple(sorted(source.images.formats)),
         stored_size=source.images.size,
         mean_size=mean_size,
-        short_side=_compute_short_side(mean_size or (source.images.size if by_engine else None), config),
+        short_side=short_side if is_larger else None,  # 8/7 of the model's input
         decoded_size=plan.decoded_size,
         cycle_length=count_batches_read(plan) if by_engine else count_files_at_once(plan),
         by_engine=by_engine,
@@ -220,43 +212,31 @@ def _measure_unread(data: Manifest | Source, plan: BatchPlan, payloads: Sequence
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
 
 
-def _compute_short_side(size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
-    """Returns the short side to store images with: 8/7 of the model's input; None if images are hardly larger."""
-    if size is None:
-        return None
-    short_side = round(max(config.size) * 8 / 7)
-    return short_side if short_side < _CLEARLY_SMALLER * min(size) else None
-
-
 def find_held(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
 ) -> tuple[Held, ...]:
     """Returns what the stages hold, the most bytes first."""
-    return tuple(sorted(_find_held(profile, built, element_bytes), key=lambda each: -each.num_bytes))
-
-
-def _find_held(
-    profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
-) -> Iterator[Held]:
+    held: list[Held] = []
     config, dataset = profile.config, profile.dataset
     records = dataset.records
     for stage in built:
         number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
         if stage.name == "shuffle":
-            yield Held(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size)
+            held.append(Held(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size))
         elif stage.is_own and number:
             # A training repeats in front of it, so it is full of several epochs.
             number = number if config.training else min(number, records or number)
-            yield Held(stage.name, "elements", number, number * size)
+            held.append(Held(stage.name, "elements", number, number * size))
     batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches
     images = [stage.bytes_out_per_image for stage in profile.stages if stage.name in ("decode", "batch", "transform")]
     if batches and images:
         size = images[-1] * profile.step.images_per_step
-        yield Held("prefetch", "batches", batches, batches * size)
+        held.append(Held("prefetch", "batches", batches, batches * size))
     if config.cache != "none" and config.cache_dir is None:
         height, width = dataset.decoded_size
         image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
         num_bytes = (records or 0) * image_bytes
         if config.cache_bytes is not None:
             num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
-        yield Held("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes)
+        held.append(Held("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes))
+    return tuple(sorted(held, key=lambda each: -each.num_bytes))

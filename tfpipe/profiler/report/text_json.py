@@ -26,12 +26,13 @@ from tfpipe.system.units import human_bytes, human_count, human_rate, human_shar
 
 VERSION = 5
 _LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # the fields that JSON does not have
+_OF_A_LOADER = ("images_per_second", "first_batch_s", "host", "batch", "workers", "main")
 _TOO_LONG = ("record_s", "files")  # the fields of which JSON has only the name
 NO_FIXES = "No fix here would help."
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
 HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
-_BOTTLENECK_NAMES = {
+BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
     "first_batch": "the first batch",
     "accelerator": "the accelerator",
@@ -68,8 +69,8 @@ def format_headline(report: Report) -> str:
     stage, where = report.bottleneck.stage, report.bottleneck.where
     if isinstance(report.profile, LoaderProfile):
         return f"Bottleneck: {stage}{f' ({where})' if where else ''}"
-    name = name_bottleneck(stage)[:_MOST_NAME]
-    name = name[0].upper() + name[1:] if stage in _BOTTLENECK_NAMES else name
+    name = BOTTLENECK_NAMES.get(stage, stage)[:_MOST_NAME]
+    name = name[0].upper() + name[1:] if stage in BOTTLENECK_NAMES else name
     if not report.profile.step.has_steps:
         return f"{name} limits this pipeline: {rate} images/s."
     required = human_rate(report.profile.step.required_rate)
@@ -77,9 +78,7 @@ def format_headline(report: Report) -> str:
 
 
 def explain_neighbors(profile: Profile) -> str:
-    """Returns the sentence about other programs that take the cores, or an empty text if they take hardly any."""
-    if not profile.host.is_crowded:
-        return ""
+    """Returns the sentence about other programs that take the cores."""
     taken = f"{human_share(profile.host.other_cpu_fraction)} of {human_count(profile.host.cores, 'core')}"
     advice = "End them and run this again: the figures hold only beside them."
     return f"Busy neighbors: other programs take {taken}. {advice}"
@@ -112,18 +111,10 @@ def explain_memory(profile: Profile) -> str:
     return text
 
 
-def explain_filling(profile: Profile) -> str:
-    """Returns a sentence if the profile is of the epoch that fills a cache, or an empty text."""
-    if not isinstance(profile, PipelineProfile) or not profile.fill_s:
-        return ""
-    return (
-        f"The cache was still being filled. Epochs that only read it begin after {math.ceil(profile.fill_s):,} s more."
-    )
-
-
-def name_bottleneck(stage: str) -> str:
-    """Returns the words for a bottleneck in a sentence."""
-    return _BOTTLENECK_NAMES.get(stage, stage)
+def explain_filling(profile: PipelineProfile) -> str:
+    """Returns the sentence about a profile of the epoch that fills a cache."""
+    left_s = math.ceil(profile.fill_s)
+    return f"The cache was still being filled. Epochs that only read it begin after {left_s:,} s more."
 
 
 def to_text(report: Report) -> str:
@@ -159,15 +150,10 @@ def to_json(report: Report) -> dict[str, Any]:
     }
     if isinstance(profile, LoaderProfile):
         document |= {
-            "images_per_second": profile.images_per_second,
-            "first_batch_s": profile.first_batch_s,
-            "host": profile.host,
+            **{name: getattr(profile, name) for name in _OF_A_LOADER},
             "loader": profile.kind,
             "options": _list_plain(profile),
             "free_images_per_second": profile.free_rate,
-            "batch": profile.batch,
-            "workers": profile.workers,
-            "main": profile.main,
             "costs": compute_costs(profile),
         }
     elif isinstance(profile, PipelineProfile):
@@ -213,7 +199,8 @@ def _step_to_json(step: StepTiming) -> dict[str, Any]:
 
 def _summary_lines(report: Report) -> Iterator[str]:
     profile, step, host = report.profile, report.profile.step, report.profile.host
-    yield from filter(None, (explain_neighbors(profile),))
+    if host.is_crowded:
+        yield explain_neighbors(profile)
     yield format_headline(report)
     yield ""
     yield report.bottleneck.reason
@@ -231,7 +218,8 @@ def _summary_lines(report: Report) -> Iterator[str]:
         f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; {explain_memory(profile)}; reads "
         f"{human_bytes(host.storage_bytes_per_second)}/s; first batch after {profile.first_batch_s:.1f} s."
     )
-    yield from filter(None, (explain_filling(profile),))
+    if isinstance(profile, PipelineProfile) and profile.fill_s:
+        yield explain_filling(profile)
     if isinstance(profile, LoaderProfile):
         yield from _loader_lines(profile)
     if report.price_per_day is not None:
@@ -340,7 +328,9 @@ def _fix_lines(report: Report) -> Iterator[str]:
         yield f"   {explain_gain(fix)} {fix.reason}"
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
-    yield from filter(None, (format_shortfall(report), format_after(report)))
+    yield from filter(None, (format_shortfall(report),))
+    if report.after_images_per_second is not None:
+        yield format_after(report)
 
 
 def explain_gain(fix: Fix) -> str:
@@ -353,9 +343,8 @@ def explain_gain(fix: Fix) -> str:
 
 
 def format_after(report: Report) -> str:
-    """Returns the rate with all fixes that were kept, or an empty text if none was tried."""
-    if report.after_images_per_second is None:
-        return ""
+    """Returns the rate with all fixes that were kept."""
+    assert report.after_images_per_second is not None
     idle = report.idle_after_fixes if report.profile.step.has_steps else None
     return f"With what was kept: {_format_rate(report.after_images_per_second, idle)}."
 
