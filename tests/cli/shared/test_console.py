@@ -139,17 +139,17 @@ def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsy
 
 
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    with ShardDisplay() as display:
-        display.progress(_at(600))
-        display.interrupted()
+    display = ShardDisplay()
+    display.progress(_at(600))
+    display.__exit__(KeyboardInterrupt)
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "Interrupted. 2 of 4 shards are finished. Run the same command again to go on."
 
 
 def test_interrupted_while_a_service_works(capsys: pytest.CaptureFixture[str]) -> None:
-    with ShardDisplay() as display:
-        display.submitted(SubmittedJob("2026-1", "p", "europe-west4"))
-        display.interrupted()
+    display = ShardDisplay()
+    display.submitted(SubmittedJob("2026-1", "p", "europe-west4"))
+    display.__exit__(KeyboardInterrupt)
     assert capsys.readouterr().err.splitlines() == [
         "Dataflow job 2026-1: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-1?project=p",
         "Interrupted. The job goes on without this command; end it with: "

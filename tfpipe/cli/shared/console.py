@@ -36,7 +36,7 @@ class Display(Observer):
             self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

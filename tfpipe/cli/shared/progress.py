@@ -82,8 +82,11 @@ class ShardDisplay(_JobDisplay, ShardObserver):
         self._job = job
         self.note(f"Dataflow job {job.id}: {job.page}")
 
-    def interrupted(self) -> None:
-        """Says what is kept after an interruption, and how to go on."""
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        """Says after an interruption what is kept, and how to go on."""
+        super().__exit__()
+        if kind is not KeyboardInterrupt:
+            return
         if self._job is not None:
             self.note(
                 f"Interrupted. The job goes on without this command; end it with: {self._job.cancel_command}\n"

@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
@@ -152,13 +151,14 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
         run = _dry_run
     elif run_args.plan_only or run_args.part is not None:
         run = _run_in_parts
-    if run_args.part is not None:
-        _check_part(config)
+    flags = [] if run_args.part is None else [flag for flag in _list_given(config) if flag != "--workers"]
+    if flags:
+        raise ConfigError(f"The plan in OUTPUT decides {flags[0]}. Leave it out; it goes with --plan-only.")
     from beam_jobs import process_pool
 
     if run is not _run_whole or run_args.beam_args or config.workers or not process_pool.holds_little(config.input):
         process_pool.start_early()  # before this process imports what it needs
-    with ShardDisplay() as display:
+    with ShardDisplay() as display, restore_interrupts():
         facts, lines = run(config, run_args, append, display)
     show(facts, lines, run_args.as_json)
 
@@ -230,17 +230,6 @@ def _format_opaque(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"num_examples: {facts['records']}"
 
 
-@contextmanager
-def _telling_interrupts(display: ShardDisplay) -> Iterator[None]:
-    """Lets an interrupt end the block, and says how to go on."""
-    try:
-        with restore_interrupts():
-            yield
-    except KeyboardInterrupt:
-        display.interrupted()
-        raise
-
-
 def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
     from beam_jobs import shard_job
     from beam_jobs.append_job import AppendedBefore
@@ -252,8 +241,7 @@ def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", 
             _tell_splits(append, plan)
 
     try:
-        with _telling_interrupts(display):
-            result = shard_job.run(config, run_args.beam_args, display, check)
+        result = shard_job.run(config, run_args.beam_args, display, check)
     except GraphWritten as written:
         return {"dataset": config.output, "message": str(written)}, [str(written)]
     except AppendedBefore as before:
@@ -268,12 +256,11 @@ def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None
     """Writes the plan of a job, or runs a part of the job."""
     from beam_jobs.part_job import Part, plan_parts, run_part
 
-    with _telling_interrupts(display):
-        if run_args.part is None:
-            plan = plan_parts(config, display)
-            facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
-            return facts, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
-        result = run_part(config, Part(*run_args.part), display)
+    if run_args.part is None:
+        plan = plan_parts(config, display)
+        facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
+        return facts, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
+    result = run_part(config, Part(*run_args.part), display)
     facts = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
     return facts, [format_part(facts)]
 
@@ -290,13 +277,6 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", di
         _tell_splits(append, plan)
     facts = describe_plan(config, plan, estimate_job(config, plan, planned_s, run_args.beam_args))
     return facts, format_plan(facts)
-
-
-def _check_part(config: ShardConfig) -> None:
-    """Checks that no option is given that the plan decides."""
-    flags = [flag for flag in _list_given(config) if flag != "--workers"]
-    if flags:
-        raise ConfigError(f"The plan in OUTPUT decides {flags[0]}. Leave it out; it goes with --plan-only.")
 
 
 def _tell_splits(append: "Append", plan: "Plan") -> None:
@@ -320,11 +300,14 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         words = ["reshard", *config.datasets, config.output]
     else:
         words = ["shard", config.input, config.output]
-    options = [
-        _format_option(flag, one)
-        for flag, value in _list_given(config).items()
-        for one in (value if isinstance(value, tuple) else (value,))
-    ]
+    options: list[str] = []
+    for flag, value in _list_given(config).items():
+        if isinstance(value, bool):
+            options.append(flag if value else flag.replace("--", "--no-", 1))
+            continue
+        if isinstance(value, Mapping):
+            value = ",".join(f"{key}={share}" for key, share in value.items())
+        options += (f"{flag}={one}" for one in (value if isinstance(value, tuple) else (value,)))
     return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
 
 
@@ -333,11 +316,3 @@ def _list_given(config: ShardConfig) -> dict[str, Any]:
     changes = list_changes(ShardConfig(config.input, config.output), config)
     changes |= {f"form.{name}": value for name, value in config.form_changes.items()}
     return {get_flag(ShardConfig, name): value for name, value in changes.items()}
-
-
-def _format_option(flag: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return flag if value else flag.replace("--", "--no-", 1)
-    if isinstance(value, Mapping):
-        value = ",".join(f"{key}={share}" for key, share in value.items())
-    return f"{flag}={value}"
