@@ -244,14 +244,6 @@ class Source:
             visit(name)
         return circles
 
-    def find_prints(self) -> list[str]:
-        return [
-            f"{at(module, node)} no print in the library: log, or let the command line render."
-            for module in self.modules.values()
-            for node in module.nodes
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-        ]
-
     def find_reads_of_the_environment(self) -> list[str]:
         names = {"environ", "environb", "getenv", "getenvb"}
         faults = []
@@ -288,7 +280,6 @@ CHECKS: tuple[Check, ...] = (
     Source.find_imports_between_rooms_apart,
     Source.find_heavy_imports,
     Source.find_circles,
-    Source.find_prints,
     Source.find_reads_of_the_environment,
     Source.find_threads_of_arrow,
     Source.find_modules_named_utils,
@@ -415,7 +406,6 @@ PLANTED = [
     ("find_circles", PNG, "from tfpipe.images import jpeg\n", "png -> tfpipe.images.jpeg"),
     ("find_circles", "tfpipe/format/tfrecord.py", "from tfpipe.format import scan\n", "-> tfpipe.format.tfrecord"),
     ("find_circles", PNG, "def f():\n    from . import jpeg\n", "images.jpeg -> tfpipe.images.png"),
-    ("find_prints", "tfpipe/cli/main.py", "print('a')\n", "no print"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "A = os.environ.get('A')\n", "reads the environment"),
     ("find_reads_of_the_environment", "tfpipe/errors.py", "from os import getenv\n", "reads the environment"),
     ("find_threads_of_arrow", "beam_jobs/config.py", "for a in b.iter_batches(9): pass\n", "use_threads=False"),

@@ -15,7 +15,7 @@ from tfpipe.export.run import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
-from tfpipe.service import ServiceConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 

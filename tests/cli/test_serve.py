@@ -6,20 +6,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.beam_jobs.commands import wait_for
 from tests.conftest import Tfpipe
 from tests.refusals import refusal
+from tests.system.test_child_process import is_running
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.service import ServiceConfig, processes
-from tfpipe.service.client import Workers
+from tfpipe.service import processes
+from tfpipe.service.config import ServiceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
@@ -43,22 +44,6 @@ class Server:
     def end(self, signum: int) -> int:
         os.killpg(self.process.pid, signum) if signum == signal.SIGINT else self.process.send_signal(signum)
         return self.process.wait(10)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def all_gone(pids: list[int], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any(map(is_alive, pids)):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.fixture
@@ -91,21 +76,9 @@ def running() -> Iterator[Server]:
 def test_a_signal_ends_all_processes(start: Callable[..., Server], signum: int, code: int) -> None:
     server = start("--port", "0", "--workers", "2" if signum == signal.SIGINT else "1")
     assert all(worker["address"].startswith("127.0.0.1:") for worker in server.json["workers"])
-    assert all(map(is_alive, server.pids))
+    assert all(map(is_running, server.pids))
     assert server.end(signum) == code
-    assert all_gone(server.pids, 0.1 if code == 0 else 5)
-
-
-def test_a_killed_worker_is_started_again_on_its_port(start: Callable[..., Server]) -> None:
-    server = start("--port", "0")
-    address = server.json["workers"][0]["address"]
-    os.kill(server.pids[0], signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    workers = Workers(ServiceOptions(workers=(address,)))
-    while workers.find_silent() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert workers.find_silent() == {}
-    assert server.end(signal.SIGTERM) == 0
+    wait_for(lambda: not any(map(is_running, server.pids)), 0.1 if code == 0 else 5)
 
 
 def test_a_port_in_use_is_one_sentence(tfpipe: Tfpipe) -> None:

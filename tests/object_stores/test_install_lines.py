@@ -22,7 +22,7 @@ assert not {{"tensorflow", "torch", "jax"}} - {{"{}"}} & set(sys.modules)
 """
 SERVED_BATCH = """
 import sys, tfpipe
-from tfpipe.service import ServiceConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     workers = tfpipe.ServiceOptions(workers=service.addresses)

@@ -33,8 +33,9 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
-from tfpipe.service import ServiceConfig, client, server
+from tfpipe.service import client, server
 from tfpipe.service.client import RemoteMaker, is_local
+from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
@@ -370,7 +371,7 @@ def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) 
 
 ENDING = """
 import sys, tfpipe
-from tfpipe.service import ServiceConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     workers = tfpipe.ServiceOptions(workers=service.addresses)

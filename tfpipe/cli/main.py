@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 import click
 
-from tfpipe import service
 from tfpipe._version import __version__
 from tfpipe.cli.shared.console import clean_text, echo
 from tfpipe.cli.shared.help_groups import debug_option
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
+from tfpipe.service import config as service
 from tfpipe.system import extras, host_limits
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 

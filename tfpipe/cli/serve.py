@@ -16,7 +16,7 @@ from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.errors import TfpipeError
-from tfpipe.service import TOKEN_VARIABLE, ServiceConfig
+from tfpipe.service.config import TOKEN_VARIABLE, ServiceConfig
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 

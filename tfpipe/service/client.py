@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tfpipe import service
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
+from tfpipe.service import config
 from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import importing
 
@@ -68,14 +68,14 @@ class Workers:
         self._options, self._most, self._pid = options, most, os.getpid()
         self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address) for address in options.workers]
-        token = service.token
+        token = config.token
         if options.token_file is not None:
-            token = service.read_file("token_file", options.token_file).decode(errors="replace").strip()
+            token = config.read_file("token_file", options.token_file).decode(errors="replace").strip()
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         self._scheme, self._tls = "grpc", {}
         if options.certificate is not None:
             self._scheme = "grpc+tls"
-            self._tls = {"tls_root_certs": service.read_file("certificate", options.certificate)}
+            self._tls = {"tls_root_certs": config.read_file("certificate", options.certificate)}
         for worker in self._workers:
             arguments = (weakref.ref(self), worker)
             threading.Thread(target=_keep_calling, args=arguments, name="tfpipe-call", daemon=True).start()

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.service import ServiceConfig, read_file
+from tfpipe.service.config import ServiceConfig, read_file
 from tfpipe.storage.file_io import resolve_links
 from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
