@@ -83,8 +83,8 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
         tool_version="1",
     )
     (folder / file_names.MANIFEST).write_text(manifest_json.dumps(manifest))
-    (folder / file_names.TFDS_FEATURES).write_text(tfds_metadata.features_json(manifest))
-    (folder / file_names.TFDS_INFO).write_text(tfds_metadata.dataset_info_json(manifest))
+    for name, text in tfds_metadata.make_files(manifest).items():
+        (folder / name).write_text(text)
     return folder
 
 

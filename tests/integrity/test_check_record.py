@@ -61,13 +61,9 @@ def test_strangers() -> None:
     assert text.startswith("Not a tf.train.Example: ")
 
 
-def test_damage_as_json_and_back() -> None:
-    one = Damage("a", "image", "why", 3, 7, "cat/1.png")
-    assert Damage.from_json(one.to_json()) == one
-    whole = Damage("a", "sha256", "why")
+def test_damage_as_json() -> None:
     nothing = dict.fromkeys(("record", "offset", "key"))
-    assert whole.to_json() == {"file": "a", "kind": "sha256", "detail": "why", **nothing}
-    assert Damage.from_json(whole.to_json()) == whole
+    assert Damage("a", "sha256", "why").to_json() == {"file": "a", "kind": "sha256", "detail": "why", **nothing}
 
 
 def test_masks() -> None:

@@ -1,8 +1,7 @@
 """The kinds of damage that a dataset can have, and the place of one damage."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Kind = Literal[
     "length_crc",  # the checksum of a record's length is wrong
@@ -47,8 +46,3 @@ class Damage:
         """Returns the damage as JSON values."""
         fields = {"file": self.file, "record": self.record, "offset": self.offset, "kind": self.kind}
         return {**fields, "detail": self.detail, "key": self.key or None}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Damage":
-        """Inverts `to_json`."""
-        return cls(**{**fields, "key": fields["key"] or ""})

@@ -5,7 +5,6 @@
 
 import contextlib
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +24,11 @@ from tfpipe.format import schema as keys
 from tfpipe.format.catalog import Catalog
 from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.example import Feature, decode_example, encode_example
-from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.schema import image_schema
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tfrecord import FRAME_BYTES, read_record
+from tfpipe.format.tfrecord import read_record
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import (
@@ -46,10 +43,8 @@ from tfpipe.integrity.check_file import (
 )
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.foreign.infer_schema import infer_schema
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
+from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.count_record import count_record
@@ -57,12 +52,8 @@ from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
-_MAX_LABELS = 1_000_000
-_MAX_LABELS_BYTES = 100 << 20
-_KEYS = Keys((), keys.CLASS_LABEL, keys.CLASS_TEXT)
 _MAX_QUARANTINE_BYTES = 1 << 30
 _MAY_BE_HIDDEN = "without the index of the shard nobody knows whether it was deleted"
-_LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
 """The shards of each split that have records, each behind its name in the source."""
@@ -75,7 +66,6 @@ class RepairResult:
     records: int
     shards: int
     lost: list[Damage]  # by file names of the source
-    inferred: bool  # whether the manifest was made from the records
 
 
 class RepairFolder(ShardFolder):
@@ -99,8 +89,7 @@ def repair(
     staging = RepairFolder(check_output(output, [source], {file_names.REPAIR, RepairFolder.ending}.__contains__))
     output = staging.output
     with file_io.explain_os_errors(f"write to {output}"):
-        manifest, inferred = _manifest(source, listing)
-        history = _open_layers(source, manifest, layer)
+        history = _open_layers(source, _load_manifest(source), layer)
         manifest, unusable = _find_columns(history)
         jobs = dataset_jobs(source, manifest)
         files = [job for column in manifest.columns for job in dataset_jobs(column.directory, column)]
@@ -115,7 +104,7 @@ def repair(
         shards: dict[str, list[WrittenShard]] = {}
         for job, shard in zip(jobs, written, strict=True):
             shards.setdefault(job.split, []).append(shard)
-        document = {"identity": identity, "source": source, "manifest_inferred": inferred}
+        document = {"identity": identity, "source": source}
         quarantined = history.base.quarantined  # whose list is copied
         folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=(), quarantined=quarantined)
         _write_dataset(staging, folded, shards, document, unusable)
@@ -125,21 +114,20 @@ def repair(
     return result
 
 
-def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
-    """Returns the dataset's manifest or one inferred from its records, and whether it was inferred."""
+def _load_manifest(source: str) -> Manifest:
     try:
         manifest = load_own_manifest(source)
     except (FormatError, DataError) as error:
-        inferred = _recover_manifest(source, listing)
-        if inferred is None:
-            raise DataError(f"{source} cannot be repaired: {error}") from error
-        return inferred, True
+        raise DataError(
+            f"{source} cannot be repaired: {error} Put a copy of its {file_names.MANIFEST} there, or remove it and "
+            f"describe the records anew: tfpipe index {source}"
+        ) from error
     if manifest.foreign is not None:
         raise ConfigError(
             f"{source} describes files that another program wrote, and a repair writes records as they are. "
             f"`tfpipe reshard {source} OUTPUT` writes the undamaged ones as a dataset of tfpipe and lists the others."
         )
-    return manifest, False
+    return manifest
 
 
 def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
@@ -183,8 +171,8 @@ def _finished(staging: RepairFolder, identity: str) -> RepairResult | None:
     # A bucket gets one file after another.
     if document is None or not file_io.exists(file_io.join(staging.output, file_names.MANIFEST)):
         return None
-    lost = [Damage.from_json(damage) for damage in document["lost"]]
-    return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
+    lost = [Damage(**damage | {"key": damage["key"] or ""}) for damage in document["lost"]]
+    return RepairResult(document["records"], document["shards"], lost)
 
 
 def _write_dataset(
@@ -265,85 +253,6 @@ def _copy_quarantine(source: str, data: str) -> bool:
             with file_io.open_file(file_io.join(folder, name)) as file, file_io.create(target) as out:
                 shutil.copyfileobj(file, out)
     return True
-
-
-def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | None:
-    """Makes a manifest from the common properties of all records in a directory's shards.
-
-    The records tell the schema, the form of raw images, and the names of the classes that occur, or that the file for
-    TFDS lists. They do not tell how images were changed before they were written, or how records were shuffled.
-    """
-    names = shard_files(listing)
-    scan, raw_bytes = FileScan(), 0
-    for name in names:
-        for features in _examples(file_io.join(directory, name)):
-            scan.add(_KEYS, name, {key: value for key, value in features.items() if value is not None}, {})
-            raw_bytes = _find_raw(features) or raw_bytes
-    if keys.IMAGE_ENCODED not in scan.features:
-        return None
-    labels, side = _label_names(directory, scan), math.isqrt(raw_bytes // 3)
-    try:
-        schema = _infer_schema(scan)
-    except ConfigError as error:
-        raise DataError(f"The manifest cannot be made from the records of {directory}: {error}") from None
-    splits = {}
-    for split in dict.fromkeys(file_names.parse_shard_name(name).split for name in names):
-        split_files = [name for name in names if file_names.parse_shard_name(name).split == split]
-        shards = tuple(ShardInfo(name, listing[name] // FRAME_BYTES, listing[name], "0" * 64) for name in split_files)
-        splits[split] = SplitInfo(split, shards, {}, (0,) * len(labels), ImageSizes(0, 0, 0, 0, 0, 0))
-    return Manifest(
-        name=file_io.make_absolute(directory).rpartition("/")[2],
-        splits=splits,
-        label_names=labels,
-        schema=schema,
-        image={"encoding": "raw", "square": side} if side else {"encoding": "keep"},
-        tool_version=__version__,
-    )
-
-
-def _infer_schema(scan: FileScan) -> keys.Schema:
-    """Returns the schema: the format's own features, which are written together, then all other features."""
-    found = scan.features
-    boxes, box_labels = keys.BBOX_XMIN in found, keys.BBOX_LABEL in found
-    least, most = found[keys.IMAGE_ENCODED].min_values, found[keys.IMAGE_ENCODED].max_values
-    images = () if most <= 1 else (most,) if least == most else None
-    standard = image_schema(
-        labeled=keys.CLASS_LABEL in found, boxes=boxes, box_labels=boxes and box_labels, images=images
-    )
-    extra = [spec for spec in infer_schema(scan, _KEYS, []).features if spec.name not in standard]
-    return keys.Schema((*standard.features, *extra))
-
-
-def _find_raw(features: Mapping[str, Feature]) -> int:
-    """Returns the bytes of the first image of a record if it is raw, else 0."""
-    stored, formats = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
-    is_raw = isinstance(stored, list) and isinstance(formats, list) and stored and set(formats) == {b"RAW"}
-    return len(stored[0]) if is_raw and isinstance(stored, list) else 0
-
-
-def _examples(path: str) -> Iterator[dict[str, Feature]]:
-    with contextlib.suppress(OSError, FormatError), file_io.open_file(path) as file:
-        reader = HashedReader(file)
-        for record in scan(reader):
-            if isinstance(record, Intact):
-                with contextlib.suppress(FormatError):
-                    yield decode_example(reader.payload(record.offset, record.size))
-
-
-def _label_names(directory: str, scan: FileScan) -> tuple[str, ...]:
-    """Returns the class names: from the file that lists them if it fits the records, else from the records."""
-    labels = [label for label in scan.stats.labels if 0 <= label < _MAX_LABELS]
-    if not labels:
-        return ()
-    texts = {label: min(scan.texts.get(label, {b""})).decode("utf-8", "surrogateescape") for label in labels}
-    count = max(texts) + 1
-    with contextlib.suppress(OSError, DataError, FormatError, UnicodeDecodeError):
-        listed = file_io.read_bytes(file_io.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
-        fits = len(listed) >= count and all(not name or listed[k] == name for k, name in texts.items())
-        if fits and len(set(listed)) == len(listed):
-            return tuple(listed)
-    names = [texts.get(k) or f"class {k}" for k in range(count)]
-    return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
 
 
 def repair_shard(
