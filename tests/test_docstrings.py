@@ -25,7 +25,7 @@ VERBS = """
     Recognizes Reduces Refuses Removes Renders Repeats Replaces Reports Resizes Restores Returns Rewrites Runs
     Samples Saves Says Scales Searches Selects Sends Serves Sets Shifts Shows Slices Splits Spreads Squeezes Stacks
     Starts Stores Submits Subtracts Sums Swaps Takes Tells Tests Trains Transcodes Tries Turns Unpacks Waits Warns
-    Writes Yields
+    Wraps Writes Yields
 """.split()
 
 # The first word of a class's or a property's docstring.
@@ -137,21 +137,9 @@ def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
 
 def get_attributes(text: str) -> dict[str, str]:
     """Returns the entries of a class's `Attributes:` section, each as one line of text by its name."""
-    entries: dict[str, str] = {}
-    inside, name = False, ""
-    for line in text.splitlines():
-        if line == "Attributes:":
-            inside = True
-        elif inside and line.strip():
-            if not line.startswith(" "):
-                break
-            start = re.match(r"(?:  |    )(\w+)(?: \([^)]*\))?: ?(.*)", line)
-            if start:
-                name = start[1]
-                entries[name] = start[2]
-            elif name:
-                entries[name] += " " + line.strip()
-    return entries
+    section = re.split(r"\n(?=\S)", f"\n{text}".partition("\nAttributes:\n")[2], maxsplit=1)[0]
+    entries = re.findall(r"^(?: {2}| {4})(\w+)(?: \([^)]*\))?: ?(.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(entry.split()) for name, entry in entries}
 
 
 def get_last_name(decorator: ast.expr) -> str:
