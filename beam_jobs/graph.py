@@ -8,7 +8,8 @@ without a name the runner is Beam's own of this machine, `FnApiRunner`.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import iadd
 from typing import Any
 
 import apache_beam as beam
@@ -47,70 +48,44 @@ def add_steps(start: Any, job: Job) -> Any:
     """
     numbers = start | "Number shards" >> beam.FlatMap(partial(_count_up, job))
     written = numbers | "Spread shards" >> beam.Reshuffle() | "Write shards" >> beam.ParDo(_WriteFn(job))
-    gathered = written | "Gather shards" >> beam.CombineGlobally(_GatherFn())
-    return gathered | "Write manifest" >> beam.Map(partial(_finish, job))
+    gathered = written | "Gather shards" >> beam.CombineGlobally(_gather)
+    return gathered | "Write manifest" >> beam.Map(partial(finish, job))
 
 
-def _count_up(job: Job, _: int) -> Iterator[int]:
-    job.configure()
-    yield from range(len(job.header.shards))
+def _count_up(job: Job, _: int) -> Iterable[int]:
+    return range(len(job.header.shards))
 
 
-def _finish(job: Job, gathered: GatheredShards) -> int:
-    job.configure()
-    finish(job, gathered)
-    return 0
+def _gather(written: Iterable[Any]) -> Any:  # without types, which Beam would take for its schemas
+    return reduce(iadd, written, GatheredShards())
 
 
-class _GatherFn(beam.CombineFn):
-    """The gathering of written shards."""
-
-    def create_accumulator(self) -> GatheredShards:
-        return GatheredShards()
-
-    def add_input(self, accumulator: GatheredShards, written: WrittenShard | GatheredShards) -> GatheredShards:
-        accumulator += written
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[GatheredShards]) -> GatheredShards:
-        gathered = GatheredShards()
-        for accumulator in accumulators:
-            gathered += accumulator
-        return gathered
-
-    def extract_output(self, accumulator: GatheredShards) -> GatheredShards:
-        return accumulator
+_COUNTED = ("images", "bytes", "bad", "unreadable", "shards", "kept")
+_COUNTERS = {name: Metrics.counter("tfpipe", name) for name in _COUNTED}
+_IMAGE_BYTES, _IMAGE_MS = (Metrics.distribution("tfpipe", name) for name in ("image_bytes", "image_ms"))
 
 
-class _Metrics:
-    """The counters and distributions of the step that writes shards. Beam pickles them and sends them to the workers.
+def _count_image(num_bytes: int, seconds: float, bad_kind: str | None) -> None:
+    """Counts one image when it is done; `bad_kind` is None for a good one."""
+    _COUNTERS["images"].inc()
+    _COUNTERS["bytes"].inc(num_bytes)
+    _IMAGE_BYTES.update(num_bytes)
+    _IMAGE_MS.update(round(seconds * 1000))
+    if bad_kind is not None:
+        _COUNTERS[bad_kind].inc()
+
+
+def _count_shard(shard: WrittenShard, *, by_image: bool) -> None:
+    """Counts one shard when it is done, and its images unless `_count_image` got them.
 
     The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards.
     """
-
-    def __init__(self) -> None:
-        counted = ("images", "bytes", "bad", "unreadable", "shards", "kept")
-        self._counters = {name: Metrics.counter("tfpipe", name) for name in counted}
-        self._image_bytes = Metrics.distribution("tfpipe", "image_bytes")
-        self._image_ms = Metrics.distribution("tfpipe", "image_ms")
-
-    def count_image(self, num_bytes: int, seconds: float, bad_kind: str | None) -> None:
-        """Counts one image when it is done; `bad_kind` is None for a good one."""
-        self._counters["images"].inc()
-        self._counters["bytes"].inc(num_bytes)
-        self._image_bytes.update(num_bytes)
-        self._image_ms.update(round(seconds * 1000))
-        if bad_kind is not None:
-            self._counters[bad_kind].inc()
-
-    def count_shard(self, shard: WrittenShard, *, by_image: bool) -> None:
-        """Counts one shard when it is done, and its images unless `count_image` got them."""
-        self._counters["shards"].inc()
-        self._counters["kept"].inc(int(shard.kept))
-        if shard.kept or not by_image:
-            self._counters["images"].inc(shard.info.records + shard.num_left_out)
-            for line in shard.left_out:
-                self._counters[line["kind"]].inc()
+    _COUNTERS["shards"].inc()
+    _COUNTERS["kept"].inc(int(shard.kept))
+    if shard.kept or not by_image:
+        _COUNTERS["images"].inc(shard.info.records + shard.num_left_out)
+        for line in shard.left_out:
+            _COUNTERS[line["kind"]].inc()
 
 
 class _WriteFn(beam.DoFn):
@@ -118,10 +93,7 @@ class _WriteFn(beam.DoFn):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self._job, self._metrics = job, _Metrics()
-
-    def setup(self) -> None:
-        self._job.configure()
+        self._job = job
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
@@ -131,8 +103,8 @@ class _WriteFn(beam.DoFn):
         if self._job.workers:
             self._waiting.append(number)
         else:
-            shard = write_one(self._job, number, self._metrics.count_image)
-            self._metrics.count_shard(shard, by_image=True)
+            shard = write_one(self._job, number, _count_image)
+            _count_shard(shard, by_image=True)
             stop_if_bad(self._job, shard, self._bad_shards)
             yield shard
 
@@ -142,7 +114,7 @@ class _WriteFn(beam.DoFn):
         window = GlobalWindow()
         gathered = GatheredShards()  # of the whole bundle: the results of many shards would take memory
         for shard in write_shards(self._job, self._waiting):
-            self._metrics.count_shard(shard, by_image=False)
+            _count_shard(shard, by_image=False)
             gathered += shard
         yield WindowedValue(gathered, window.max_timestamp(), (window,))
 

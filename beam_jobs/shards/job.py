@@ -37,10 +37,6 @@ class Job:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "header"}
 
-    def configure(self) -> None:
-        """Configures the file systems of this process."""
-        job_stores.adopt(self.file_options)
-
     def check_versions(self) -> None:
         """Checks that this process has the versions of packages that the job needs."""
         versions = get_versions()
@@ -53,7 +49,8 @@ class Job:
 
     @cached_property
     def header(self) -> PlanHeader:
-        """The header of the plan; a `DataError` if this process has other versions, or does not see this plan."""
+        """The header of the plan, with which each process begins; it must have the same versions and see this plan."""
+        job_stores.adopt(self.file_options)
         self.check_versions()
         host = socket.gethostname()
         try:
