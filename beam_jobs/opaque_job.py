@@ -1,14 +1,14 @@
 """Shuffles TFRecords byte for byte, whatever they hold: the job of `tfpipe reshard --opaque`.
 
-Each input file is read once, for the place of each record. One that is packed as a single stream is written to a
-scratch file with a gzip member for each record. Then every shard copies its records from where they lie, in the
-planned order.
+Each input file is read once, for the place of each record. One that is packed otherwise than the output is written to
+a scratch file in the output's form, as is a single stream. Then every shard copies its records from where they lie, in
+the planned order.
 The working folder beside the output has:
 
 ```
 plan.json            what tells this job from others
-sizes/00017          int64: form of the file that has the records, their unpacked bytes, 0, the end of each record
-scratch/00017        the gzip members of the records of a file that was a single stream
+sizes/00017          int64: 0, and the end of each record in its file or in the scratch file
+scratch/00017        the records of a file that was packed otherwise, as the output has them
 rows/NAME            the bytes of a finished shard
 data/                the output, which gets its final name when it is complete
 ```
@@ -44,8 +44,6 @@ from tfpipe.system.hash_permutation import key_of, permute
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.working_folder import WorkingFolder, check_output
 
-_PLAIN, _MEMBERS = 0, 1  # the forms of a file: records as they are, or each as a gzip member
-_HEAD = 2  # numbers before the ends of the records
 _LEVEL = 6  # zlib's default, which TensorFlow's writer uses too
 _AT_ONCE = 4096  # records that are looked up at once
 _BLOCK_BYTES = 16 << 20  # of records that are held at once
@@ -180,66 +178,64 @@ def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], 
 
 
 def _list_records(job: _Job, number: int) -> None:
-    """Saves where the records of an input file lie, and writes those of a single stream as members of their own."""
-    path = job.files[number]
+    """Saves where the records of an input file lie, or lie in a scratch file that has them in the output's form."""
+    path, scratch = job.files[number], job.scratch_path(number)
     if os.path.exists(job.sizes_path(number)):
         return
     try:
         with file_io.explain_os_errors(f"read {path}"):
             compression = compressed.detect_compression(file_io.read_start(path, HEADER_BYTES))
-            found = _measure(path, compression)
-            form, sizes, unpacked = found or (_MEMBERS, *_pack(path, compression, job.scratch_path(number)))
+            sizes = _measure(path, compression) if bool(compression) == job.packs else None
+            if sizes is None:
+                sizes = _rewrite(path, compression, job.packs, scratch)
     except FormatError as error:
         raise FormatError(f"{path}: {error} `tfpipe verify` lists all damage.") from None
-    ends = np.concatenate(([form, unpacked, 0], np.cumsum(sizes, dtype=np.int64))).astype(np.int64)
+    ends = np.cumsum([0, *sizes], dtype=np.int64)
     file_io.write_file(job.sizes_path(number), ends.tobytes(), f"{job.sizes_path(number)}.tmp")
 
 
-def _measure(path: str, compression: Compression) -> tuple[int, NDArray[np.int64], int] | None:
-    """Returns the form of a file, and its records' sizes there and in all unpacked; None for a single stream."""
-    sizes, unpacked = array("q"), 0
+def _measure(path: str, compression: Compression) -> Sequence[int] | None:
+    """Returns the bytes of each record in a file; None for a single stream, whose records cannot be read alone."""
+    sizes = array("q")
     with file_io.open_read(path) as file:
-        for payload, size in _scan(file, compression):
+        for _, size in _scan(file, compression):
             if size is None:
                 return None
             sizes.append(size)
-            unpacked += len(payload) + FRAME_BYTES
-    return (_MEMBERS if compression else _PLAIN), np.array(sizes, np.int64), unpacked
+    return sizes
+
+
+def _rewrite(path: str, compression: Compression, packs: bool, scratch: str) -> Sequence[int]:
+    """Writes each record of a file as the output has it, and returns their bytes there."""
+    sizes = array("q")
+    with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
+        for payload, _ in _scan(file, compression):
+            framed = frame_record(payload)
+            piece = compressed.pack_member(framed, _LEVEL) if packs else framed
+            out.write(piece)
+            sizes.append(len(piece))
+    return sizes
 
 
 def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
     """Yields the payload of each record, and its bytes in the file; None if it cannot be unpacked on its own."""
     if compression:
         yield from compressed.scan_members(file, compression)
-    else:
-        for _, payload in scan_records(file):
-            if len(payload) > compressed.MAX_RECORD_BYTES:
-                raise FormatError(
-                    f"A record must have at most {compressed.MAX_RECORD_BYTES:,} bytes, got {len(payload):,}."
-                )
-            yield payload, len(payload) + FRAME_BYTES
-
-
-def _pack(path: str, compression: Compression, scratch: str) -> tuple[NDArray[np.int64], int]:
-    """Writes each record of a single stream as a gzip member of its own, and returns their sizes there and unpacked."""
-    sizes, unpacked = array("q"), 0
-    with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
-        for payload in compressed.scan_compressed(file, compression):
-            member = compressed.pack_member(frame_record(payload), _LEVEL)
-            out.write(member)
-            sizes.append(len(member))
-            unpacked += len(payload) + FRAME_BYTES
-    return np.array(sizes, np.int64), unpacked
+        return
+    for _, payload in scan_records(file):
+        if len(payload) > compressed.MAX_RECORD_BYTES:
+            must = f"have at most {compressed.MAX_RECORD_BYTES:,} bytes"
+            raise FormatError(f"A record must {must}, got {len(payload):,}.")
+        yield payload, len(payload) + FRAME_BYTES
 
 
 def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
     """Returns the shards, each with as many records, and the number of all records."""
     sizes = job.open_sizes()
-    records = sum(len(ends) - _HEAD - 1 for ends in sizes)
+    records = sum(len(ends) - 1 for ends in sizes)
     if not records:
         raise DataError(f"The {len(sizes):,} files of {config.input} have no record.")
-    # How far a plain record shrinks is not known before it is packed, so then shards become smaller than asked for.
-    num_bytes = sum(int(ends[-1] if job.packs else ends[1]) for ends in sizes)
+    num_bytes = sum(int(ends[-1]) for ends in sizes)
     count = max(1, min(config.num_shards or -(-num_bytes // config.shard_size_bytes), records))
     if count > file_names.MAX_SHARDS or -(-records // count) > MAX_RECORDS:
         raise ConfigError(
@@ -258,14 +254,16 @@ def _write_shard(job: _Job, shard: _Shard) -> None:
     if os.path.exists(row) and file_io.get_size(target) == int(file_io.read_whole(row)):
         return
     sizes = job.open_sizes()
-    bases = np.cumsum([0, *(len(ends) - _HEAD - 1 for ends in sizes)])
+    bases = np.cumsum([0, *(len(ends) - 1 for ends in sizes)])
     num_bytes = 0
     with file_io.explain_os_errors(f"write {name}"), file_io.create(target, f"{target}.tmp") as out:
         for begin in range(first, behind, _AT_ONCE):
             numbers = np.arange(begin, min(begin + _AT_ONCE, behind))
             if job.key is not None:
                 numbers = permute(job.key, int(bases[-1]), numbers)
-            for block in _cut(_locate(numbers, bases, sizes)):
+            table = _locate(numbers, bases, sizes)
+            blocks = np.cumsum(table[:, 2] - table[:, 1]) // _BLOCK_BYTES
+            for block in np.split(table, np.flatnonzero(np.diff(blocks)) + 1):
                 for piece in _read(job, block, sizes):
                     out.write(piece)
                     num_bytes += len(piece)
@@ -281,19 +279,13 @@ def _locate(
     table[:, 0] = files
     for file in np.unique(files):
         of_file = files == file
-        rows = numbers[of_file] - bases[file] + _HEAD
+        rows = numbers[of_file] - bases[file]
         table[of_file, 1], table[of_file, 2] = sizes[file][rows], sizes[file][rows + 1]
     return table
 
 
-def _cut(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Cuts the places of records into blocks of up to about 16 MB."""
-    numbers = np.cumsum(table[:, 2] - table[:, 1]) // _BLOCK_BYTES
-    yield from np.split(table, np.flatnonzero(np.diff(numbers)) + 1)
-
-
-def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]) -> Iterator[bytes]:
-    """Reads records in the order of their places, and yields them in that of the table, in the form of the output."""
+def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]) -> list[bytes]:
+    """Reads records in the order of their places, and returns them in that of the table."""
     pieces = [b""] * len(table)
     for file, group in groupby(np.lexsort((table[:, 1], table[:, 0])).tolist(), key=lambda row: int(table[row, 0])):
         scratch = job.scratch_path(file)
@@ -304,12 +296,7 @@ def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]
             for row in group:
                 _, begin, end = table[row].tolist()
                 pieces[row] = os.pread(opened.fileno(), end - begin, begin)
-    packed = [bool(sizes[file][0]) for file in table[:, 0].tolist()]
-    for piece, is_packed in zip(pieces, packed, strict=True):
-        if is_packed == job.packs:
-            yield piece
-        else:
-            yield compressed.pack_member(piece, _LEVEL) if job.packs else frame_record(compressed.unpack_member(piece))
+    return pieces
 
 
 def _describe(config: ShardConfig, job: _Job, describe: Callable[[str], Manifest]) -> str | None:

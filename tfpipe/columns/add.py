@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
@@ -73,37 +74,26 @@ def add_column(
     with open_change(load_for_column(dataset).directory) as change:
         new = NewColumn(change, config, fields, identity, workers)
         new.check()
-        new.write(_Make(new.manifest, function, only, batch_size))
+        new.write(partial(_make, new.manifest, function, only, batch_size))
     return load_manifest(dataset)
 
 
-@dataclass(frozen=True)
-class _Make:
-    """The values of a shard's records by a user's function."""
-
-    manifest: Manifest
-    function: Callable[[Any], Any]
-    only: str | None  # the feature whose value it returns; None if it returns mappings
-    batch_size: int | None  # None: one record, not in a list
-
-    def __call__(self, split: str, number: int) -> Iterator[Value]:
-        counts = self.manifest.splits[split].records_per_shard
-        first = sum(counts[:number])
-        with data_source(self.manifest, split) as records:
-            end = first + counts[number]
-            if self.batch_size is None:
-                for record in records[first:end]:
-                    yield Value(record.label, self._name(self.function(record)))
-                return
-            for begin in range(first, end, self.batch_size):
-                batch = list(records[begin : min(begin + self.batch_size, end)])
-                values = list(self.function(batch))
-                if len(values) != len(batch):
-                    raise DataError(
-                        f"The function must return {len(batch)} values for as many records, got {len(values)}."
-                    )
-                for record, value in zip(batch, values, strict=True):
-                    yield Value(record.label, self._name(value))
-
-    def _name(self, value: Any) -> Any:
-        return value if self.only is None or value is None else {self.only: value}
+def _make(
+    manifest: Manifest,
+    function: Callable[[Any], Any],
+    only: str | None,  # the feature whose value the function returns; None if it returns mappings
+    batch_size: int | None,  # None: one record, not in a list
+    split: str,
+    number: int,
+) -> Iterator[Value]:
+    """Yields the values of the records of a shard by a user's function."""
+    counts = manifest.splits[split].records_per_shard
+    first = sum(counts[:number])
+    with data_source(manifest, split) as records:
+        rest = iter(records[first : first + counts[number]])
+        while batch := list(islice(rest, batch_size or 1)):
+            values = [function(batch[0])] if batch_size is None else list(function(batch))
+            if len(values) != len(batch):
+                raise DataError(f"The function must return {len(batch)} values for as many records, got {len(values)}.")
+            for record, value in zip(batch, values, strict=True):
+                yield Value(record.label, value if only is None or value is None else {only: value})

@@ -85,10 +85,7 @@ class RecordFacts:
             return f"it cannot be read: {first_line(error)}"
         if not table.schema.equals(self._schema):
             return f"it must have the columns {', '.join(self._schema.names)}"
-        rows = table.num_rows if len(self._schema) else records  # a file without columns has no rows
-        if rows != records or (table.schema.metadata or {}).get(_SHARD_KEY) != sha256.encode():
-            return "it was made for another shard"
-        return ""
+        return "" if _fits(table, table.schema.metadata, sha256, records) else "it was made for another shard"
 
     def _pack(self) -> None:
         import pyarrow as pa
@@ -123,10 +120,10 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
         path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
         try:
             table = _read_table(file_io.read_whole(path), [DIGEST])
-            if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
-                raise ValueError("it is of another shard")
             digests = table[DIGEST]
-        except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
+            if not _fits(table, table.schema.metadata, shard.sha256, shard.records):
+                raise LookupError("it is of another shard")
+        except (OSError, pa.ArrowException, LookupError) as error:
             raise DataError(
                 f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                 f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
@@ -156,10 +153,15 @@ def is_of_shard(path: str, sha256: str, records: int) -> bool:
 
     try:
         found = pq.read_metadata(path)
-        rows = found.num_rows if found.num_columns else records
-        return rows == records and (found.metadata or {}).get(_SHARD_KEY) == sha256.encode()
+        return _fits(found, found.metadata, sha256, records)
     except (OSError, pa.ArrowInvalid):
         return False
+
+
+def _fits(found: Any, metadata: Mapping[bytes, bytes] | None, sha256: str, records: int) -> bool:
+    """Returns whether a table or file with some metadata holds the facts of a shard. Without columns it has no rows."""
+    rows = found.num_rows if found.num_columns else records
+    return rows == records and (metadata or {}).get(_SHARD_KEY) == sha256.encode()
 
 
 class _Column(NamedTuple):
