@@ -164,18 +164,13 @@ class NewColumn:
         """Writes the values of the layers that have none, each in a folder of its own."""
         config, busy = self._config, f"adds {self._config.name!r} to {self.manifest.directory}"
         layers = [(part, self._plan_job(part)) for part in self.list_lacking()]
-        # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
-        unwritten = [
-            (part, job)
-            for part, job in layers
-            if config.missing == "view" or not file_io.exists(file_io.join(job.folder.output, file_names.MANIFEST))
-        ]
         with contextlib.ExitStack() as opened:
-            for part, job in unwritten:
+            for part, job in layers:
+                # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
+                if config.missing != "view" and file_io.exists(file_io.join(job.folder.output, file_names.MANIFEST)):
+                    continue
                 opened.enter_context(job.folder.open(self._identify(part), busy))
-            written = [self._write_shards(part, job, make) for part, job in unwritten]
-            for (part, job), shards in zip(unwritten, written, strict=True):
-                put_together(job, config.name, shards, list_fingerprints(part.manifest))
+                put_together(job, config.name, self._write_shards(part, job, make), list_fingerprints(part.manifest))
                 if not file_io.is_url(job.folder.output):
                     file_io.remove_tree(job.folder.output)  # of a run that was killed before it made the view
                 job.folder.publish()
@@ -204,9 +199,8 @@ class NewColumn:
 
     def _make_entry(self, part: LayerRows, job: WriteJob) -> Entry:
         """Returns the entry of the values of a layer, which are written."""
-        made, below = (
-            list_fingerprints(manifest) for manifest in (load_own_manifest(job.folder.output), part.manifest)
-        )
+        manifests = part.manifest, load_own_manifest(job.folder.output)
+        below, made = map(list_fingerprints, manifests)
         return Entry("column", self._identify(part), part.layer, self._config.name, below, made)
 
     def _identify(self, part: LayerRows) -> str:

@@ -33,7 +33,7 @@ def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest
         num_bytes = 0
         for sample in samples:
             rows.append(_make_row(columns, sample))
-            num_bytes += sum(len(image.data) for image in sample.files)
+            num_bytes += sum(len(data) for data, _ in sample.files)
             if len(rows) == _GROUP_ROWS or num_bytes >= _GROUP_BYTES:
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema))
                 rows, num_bytes = [], 0
@@ -105,7 +105,7 @@ def _list_numbers(array: NDArray[Any]) -> Any:
 
 def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
     path = human_text(sample.name.rpartition("/")[2]) or None
-    images = [{"bytes": file.data, "path": path} for file in sample.files]
+    images = [{"bytes": data, "path": path} for data, _ in sample.files]
     row: dict[str, Any] = {"image": images[0] if images else None, "images": images, "label": sample.label}
     return row | {name: _make_cell(spec, sample.features.get(spec.name)) for name, spec in columns.items()}
 

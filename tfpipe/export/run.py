@@ -85,7 +85,10 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     file_io.check_stores([config.dataset, config.output])
     check_package(config.to)
     manifest = load_manifest(config.dataset)
-    splits = _choose_splits(manifest, config.splits)
+    for name in config.splits:
+        if name not in manifest.splits:
+            raise ConfigError(f"`splits` must be among {', '.join(manifest.splits)}, got {name!r}.")
+    splits = tuple(name for name in manifest.splits if not config.splits or name in config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     sources = {manifest.directory, manifest.shard_directory(manifest.directory)}
     workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
@@ -98,7 +101,13 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
         shared = (config.to, manifest, workshop)
         written = run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
-        report = _finish(config, manifest, _sum(jobs, written), workshop, identity)
+        sums = {name: {"records": 0, "files": 0, "bytes": 0} for name in splits}
+        for job, num_bytes in zip(jobs, written, strict=True):
+            of_split = sums[job.file.split]
+            of_split["records"] += job.num_records
+            of_split["files"] += 1
+            of_split["bytes"] += num_bytes
+        report = _finish(config, manifest, sums, workshop, identity)
         workshop.publish()
     return report
 
@@ -126,13 +135,6 @@ def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
     return jobs
 
 
-def _choose_splits(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
-        if name not in manifest.splits:
-            raise ConfigError(f"`splits` must be among {', '.join(manifest.splits)}, got {name!r}.")
-    return tuple(name for name in manifest.splits if not names or name in names)
-
-
 def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -> str:
     """Returns a hash of everything that shapes the result. After a change of the dataset an export begins anew."""
     return hash_facts(
@@ -148,9 +150,10 @@ def _finish(
 ) -> ExportReport:
     """Writes the files beside the shards, the report last."""
     files: dict[str, bytes] = {}
-    whole = replace(manifest, schema=manifest.full_schema)
-    if config.to == "arrayrecord":
-        files |= _describe_for_tfds(whole, splits)
+    if config.to == "arrayrecord" and manifest.foreign is None:  # TFDS cannot nest the names of others
+        part = replace(manifest, schema=manifest.full_schema, splits={name: manifest.splits[name] for name in splits})
+        texts = tfds_metadata.make_files(part, _ENDINGS[config.to])
+        files |= {name: text.encode() for name, text in texts.items()}
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)
@@ -174,16 +177,6 @@ def _finish(
     }
     file_io.write_file(workshop.result(REPORT), json.dumps(document, indent=1).encode() + b"\n")
     return ExportReport(config.to, splits, tuple(notes))
-
-
-def _sum(jobs: Sequence[ShardJob], written: Sequence[int]) -> dict[str, dict[str, int]]:
-    """Returns the records, the files and the bytes of each split."""
-    splits: dict[str, dict[str, int]] = {}
-    for job, num_bytes in zip(jobs, written, strict=True):
-        sums = splits.setdefault(job.file.split, {"records": 0, "files": 0, "bytes": 0})
-        for name, count in (("records", job.num_records), ("files", 1), ("bytes", num_bytes)):
-            sums[name] += count
-    return splits
 
 
 def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:
@@ -224,11 +217,3 @@ def _write_array_record(file: IO[bytes], payloads: Iterable[bytes]) -> None:
         finally:
             writer.close()
         shutil.copyfileobj(made, file)
-
-
-def _describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, bytes]:
-    """Returns the files with which TFDS opens the folder; none for foreign records and names that it cannot nest."""
-    if manifest.foreign is not None:
-        return {}
-    part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
-    return {name: text.encode() for name, text in tfds_metadata.make_files(part, _ENDINGS["arrayrecord"]).items()}

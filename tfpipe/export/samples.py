@@ -1,6 +1,6 @@
 """Reads the records of a shard as samples: an image file, a class, and all other features."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,25 +26,12 @@ _ENDINGS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2"}
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image file."""
-
-    data: bytes
-    kind: str  # such as "jpeg"
-
-    @property
-    def ending(self) -> str:
-        """The ending of the file's name, without a dot."""
-        return _ENDINGS.get(self.kind, self.kind)
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """One record as another format takes it."""
 
     number: int  # in its split, from 0
     name: str  # of the image file; empty if unknown; not UTF-8 as surrogates
-    files: tuple[ImageFile, ...]  # of the record, or PNGs of raw pixels
+    files: Sequence[tuple[bytes, str]]  # images, or PNGs of raw pixels, each with the ending of its name
     label: int | None  # from 0
     features: dict[str, Any]  # but the image, the class and sizes of tensors; a mask is the bytes of its PNG
 
@@ -110,17 +97,12 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator
     for number, payload in read_payloads(job, manifest, progress):
         try:
             features = decode_example(payload)
-            files = () if manifest.image_key is None else _get_files(features, manifest, form)
+            files = [] if manifest.image_key is None else _get_files(features, manifest, form)
             values = {spec.name: _get_value(spec, features) for spec in columns if spec.name in features}
         except FormatError as error:
             raise FormatError(f"Record {number} of {job.file.split!r}: {error} {_ADVICE}") from None
-        yield Sample(
-            number,
-            get_text(features, name_key).decode("utf-8", "surrogateescape"),
-            files,
-            get_label(features, manifest),
-            values,
-        )
+        name = get_text(features, name_key).decode("utf-8", "surrogateescape")
+        yield Sample(number, name, files, get_label(features, manifest), values)
 
 
 def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
@@ -130,7 +112,7 @@ def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
     return spec.decode(features)
 
 
-def _get_files(features: dict[str, Feature], manifest: Manifest, form: ImageForm) -> tuple[ImageFile, ...]:
+def _get_files(features: dict[str, Feature], manifest: Manifest, form: ImageForm) -> list[tuple[bytes, str]]:
     """Returns a record's image as a file, or its several images."""
     from tfpipe.images.decode import decode_pixels, make_image
     from tfpipe.images.errors import BadImage
@@ -143,7 +125,8 @@ def _get_files(features: dict[str, Feature], manifest: Manifest, form: ImageForm
     try:
         if form.encoding == "raw":
             pixels = [make_image(decode_pixels(value, form)) for value in values]
-            return tuple(ImageFile(encode(image, "png", form), "png") for image in pixels)
-        return tuple(ImageFile(value, sniff_format(value)) for value in values)
+            return [(encode(image, "png", form), "png") for image in pixels]
+        kinds = map(sniff_format, values)
+        return [(value, _ENDINGS.get(kind, kind)) for value, kind in zip(values, kinds, strict=True)]
     except BadImage as error:
         raise FormatError(f"its image cannot be used, {error}.") from None

@@ -31,9 +31,9 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             key = f"{sample.number:09d}"
-            for number, image in enumerate(sample.files):
+            for number, (data, ending) in enumerate(sample.files):
                 place = f".{number}" if manifest.has_several_images else ""
-                _add(tar, f"{key}{place}.{image.ending}", image.data)
+                _add(tar, f"{key}{place}.{ending}", data)
             if isinstance(mask := sample.features.get(IMAGE_MASK), bytes):
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:
@@ -58,18 +58,14 @@ def find_caption(columns: Iterable[FeatureSpec]) -> str | None:
 def describe_captions(columns: Sequence[FeatureSpec]) -> str | None:
     """Returns a sentence on the texts that are not in the `.txt` files; None if there are no such."""
     caption = find_caption(columns)
-    others = ", ".join(
-        spec.name
-        for spec in columns
-        if spec.name != caption and (spec.kind == "text" or (spec.name == _TEXT and _holds_text(spec)))
-    )
-    if caption is None:
-        return f"No text is named caption or text, so there are no .txt files. In .json: {others}." if others else None
-    several = any(spec.name == caption and spec.shape != () for spec in columns)
-    held = f"{'the first' if several else 'the'} {caption} of each record"
-    if not (others or several):
+    first = ["all"] if any(spec.name == caption and spec.shape != () for spec in columns) else []
+    texts = [spec.name for spec in columns if spec.kind == "text" or (spec.name == _TEXT and _holds_text(spec))]
+    others = ", ".join([*first, *(name for name in texts if name != caption)])
+    if not others:
         return None
-    return f"The .txt files hold {held}. In .json: {', '.join(filter(None, ['all' if several else '', others]))}."
+    if caption is None:
+        return f"No text is named caption or text, so there are no .txt files. In .json: {others}."
+    return f"The .txt files hold the {'first ' * bool(first)}{caption} of each record. In .json: {others}."
 
 
 def _holds_text(spec: FeatureSpec) -> bool:
