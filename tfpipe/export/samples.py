@@ -22,7 +22,7 @@ from tfpipe.storage.file_io import open_file
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 
 # The ending of a file of each format that `sniff_format` knows.
-_ENDINGS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2"}
+_ENDINGS = {"jpeg": "jpg", "tiff": "tif"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC and JPEG XL.
+"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, HEIC and JPEG XL.
 
 No reader of training data needs them, so this code aims at right pixels and not at speed.
 """
@@ -33,7 +33,6 @@ _PLUGINS = {
     "tiff": ("PIL.TiffImagePlugin", "TiffImageFile"),
     "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
-    "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
     "heic": ("pillow_heif", "HeifImageFile"),
     "jxl": ("pillow_jxl.JpegXLImagePlugin", "JXLImageFile"),
 }
@@ -53,9 +52,6 @@ _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow sk
 _SEPARATOR = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PPM_HEADER = re.compile(rb"P[14](?:%b\d+){2}|P\d(?:%b\d+){3}" % (_SEPARATOR, _SEPARATOR))
 _PPM_HEADER_BYTES = 65_536  # Pillow reads a comment byte by byte
-_JPEG2000_START = re.compile(rb"\xff\x4f\xff\x51")
-_COD, _COC, _SOT, _SOD = 0xFF52, 0xFF53, 0xFF90, 0xFF93
-_MAX_CODESTREAMS = 8  # a thumbnail may lie beside the image
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
@@ -115,8 +111,6 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
         _check_gif_blocks(data)
     if kind == "tiff":
         _check_tiff_tags(data)
-    if kind == "jpeg2000":
-        _check_jpeg2000_blocks(data)
     if kind == "ppm" and len(data) > _PPM_HEADER_BYTES and not _PPM_HEADER.match(data, 0, _PPM_HEADER_BYTES):
         raise BadImage(f"PPM without a header in its first {_PPM_HEADER_BYTES:,} bytes")
     image = open_plugin(data, kind)
@@ -196,41 +190,6 @@ def _check_tiff_tags(data: bytes) -> None:
         raise BadImage("TIFF whose tags name more bytes than the file has")
 
 
-def _check_jpeg2000_blocks(data: bytes) -> None:
-    """Refuses a JPEG 2000 of very many small blocks: its decoder takes 300 bytes for each of a tile."""
-    starts = [match.start() for match in _JPEG2000_START.finditer(data)]
-    if len(starts) > _MAX_CODESTREAMS:
-        raise BadImage(f"JPEG 2000 of more than {_MAX_CODESTREAMS} images")
-    for start in starts:
-        try:
-            width, height, _, _, tile_width, tile_height, _, _, components = struct.unpack_from(">8IH", data, start + 8)
-            area = min(width, tile_width) * min(height, tile_height) * components
-            for style in _list_coding_styles(data, start, components):
-                levels, x, y = style[1], (style[2] & 15) + 2, (style[3] & 15) + 2
-                precincts = style[6 : 7 + levels] if style[0] & 1 else b"\xff" * (levels + 1)
-                sides = [(min(x, each & 15), min(y, each >> 4)) for each in precincts]  # as powers of two
-                if sum(area >> sum(side) + 2 * (levels - k) for k, side in enumerate(sides)) > STRIPS.items:
-                    raise BadImage(f"JPEG 2000 of more than {STRIPS.items:,} blocks in a tile")
-        except (struct.error, IndexError):
-            continue  # Pillow says what is wrong
-
-
-def _list_coding_styles(data: bytes, start: int, components: int) -> Iterator[bytes]:
-    """Yields the flags, the levels, the sides of blocks and more of each coding style of a codestream."""
-    at, tile_end = start + 2, len(data)
-    while at + 4 <= len(data):
-        marker, length = struct.unpack_from(">HH", data, at)
-        body = data[at + 4 : at + 2 + length]
-        if marker == _SOT:
-            size = int.from_bytes(body[2:6], "big")
-            tile_end = at + size if size else len(data)
-        elif marker == _COD:
-            yield body[:1] + body[5:]
-        elif marker == _COC:
-            yield body[1 if components < 257 else 2 :]
-        at = max(tile_end, at + 2) if marker == _SOD else at + 2 + length
-
-
 def _find_table_bytes(flags: bytes) -> int:
     """Returns the bytes of the table of colors that the flags of a GIF or of an image in it announce."""
     return 3 << (flags[0] & 7) + 1 if flags and flags[0] & 0x80 else 0
@@ -241,8 +200,6 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return image.info.get("compression") not in _LOSSY_IN_TIFF
     if kind == "webp":
         return _first_webp_frame(data) == b"VP8L"
-    if kind == "jpeg2000":
-        return _is_reversible(data)
     return kind not in ("avif", "heic", "jxl")  # which are rarely lossless, and no header says so
 
 
@@ -272,10 +229,3 @@ def _first_webp_frame(data: bytes) -> bytes:
         length = int.from_bytes(data[position + 4 : position + 8], "little")
         position += 8 + length + (length & 1)
     return b""
-
-
-def _is_reversible(data: bytes) -> bool:
-    """Returns whether the coding style (COD marker) of a JPEG 2000 codestream names the reversible 5-3 wavelet."""
-    start = data.find(b"\xff\x4f\xff\x51")
-    style = data.find(b"\xff\x52", start)
-    return start >= 0 and style >= 0 and data[style + 13 : style + 14] == b"\x01"

@@ -116,7 +116,7 @@ BESIDE = Budget(bytes=1 << 20)
 """A small text beside an image or a dataset: its boxes in VOC's XML, its caption, the run of a job."""
 
 STRIPS = Budget(items=500_000)
-"""The strips or tiles of a TIFF, or the blocks of a JPEG 2000: 64 megapixels in the smallest tiles are 250,000."""
+"""The strips or tiles of a TIFF: 64 megapixels in the smallest tiles are 250,000."""
 
 SCANS = Budget(items=2_500_000_000)
 """The pixels of a progressive or arithmetic JPEG, once a scan: ten scans are usual, 50 of 50 megapixels take 5 s."""
