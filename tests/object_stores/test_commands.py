@@ -91,7 +91,6 @@ def test_damage_is_found_and_repaired_as_on_a_disk(cloud: Cloud, damaged: Path, 
 
 
 def test_a_repair_here_of_what_is_there(cloud: Cloud, damaged: Path, tmp_path: Path) -> None:
-    (damaged / file_names.MANIFEST).write_bytes(b"{")
     repair(put(cloud, damaged), str(tmp_path / "one"), workers=0)
     repair(str(damaged), f"{cloud.new()}/two", workers=0)
     assert load_manifest(str(tmp_path / "one")).splits["train"].records == 5

@@ -82,8 +82,8 @@ def _format(target: str, report: VerifyReport) -> Iterator[str]:
 def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json: bool) -> None:
     """Write every undamaged record of DATASET into the new directory OUTPUT, and list what was lost.
 
-    DATASET is only read. OUTPUT appears when it is complete. Its file repair.json lists the lost records. Run the same
-    command again after an interruption.
+    DATASET is only read. OUTPUT appears when it is complete. Its file repair.json lists the lost records. The lists of
+    quarantined and of equal images stay in DATASET. Run the same command again after an interruption.
     """
     with ScanDisplay("Repairing") as display:
         result = run_repair(dataset, output, quick=quick, workers=workers, observer=display)

@@ -48,21 +48,16 @@ class Content:
         return all(map(is_seekable, jpegs)) if jpegs else None
 
     @property
-    def digest(self) -> bytes:
-        """The SHA-256 of the image's source, of several digests, of the stored bytes, or of all features."""
+    def identity(self) -> bytes:
+        """The beginning of the SHA-256 of the image's source, of several digests, of the stored bytes, or of all."""
         value = self.features.get(keys.IMAGE_SHA256)
         if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
             with contextlib.suppress(ValueError):
-                return bytes.fromhex(value[0].decode())
-        if isinstance(value, list) and len(value) > 1:
-            return hashlib.sha256(b"".join(value)).digest()
+                return bytes.fromhex(value[0].decode())[:IDENTITY_BYTES]
         content = b"".join(self._images) if self.image_keys else encode_example(self.features)
-        return hashlib.sha256(content).digest()
-
-    @property
-    def identity(self) -> bytes:
-        """The beginning of the digest, by which equal images are found."""
-        return self.digest[:IDENTITY_BYTES]
+        if isinstance(value, list) and len(value) > 1:
+            content = b"".join(value)
+        return hashlib.sha256(content).digest()[:IDENTITY_BYTES]
 
     @property
     def _images(self) -> list[bytes]:

@@ -3,15 +3,11 @@
 `repair_shard` is the work of a worker process.
 """
 
-import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-
-import numpy as np
 
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
@@ -20,15 +16,11 @@ from tfpipe.dataset.parts import load_own_manifest, use_columns
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format import schema as keys
 from tfpipe.format.catalog import Catalog
-from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
-from tfpipe.format.example import Feature, decode_example, encode_example
-from tfpipe.format.manifest import Manifest
-from tfpipe.format.record_index import decode_index
+from tfpipe.format.example import Feature, encode_example
+from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tfrecord import read_record
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import (
@@ -52,7 +44,6 @@ from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
-_MAX_QUARANTINE_BYTES = 1 << 30
 _MAY_BE_HIDDEN = "without the index of the shard nobody knows whether it was deleted"
 
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
@@ -69,7 +60,7 @@ class RepairResult:
 
 
 class RepairFolder(ShardFolder):
-    """The working folder of a repair; the digests are the SHA-256 of each image's source."""
+    """The working folder of a repair."""
 
     ending = ".tfpipe-repair"
 
@@ -105,8 +96,7 @@ def repair(
         for job, shard in zip(jobs, written, strict=True):
             shards.setdefault(job.split, []).append(shard)
         document = {"identity": identity, "source": source}
-        quarantined = history.base.quarantined  # whose list is copied
-        folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=(), quarantined=quarantined)
+        folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=())
         _write_dataset(staging, folded, shards, document, unusable)
         staging.publish()
     result = _finished(staging, identity)
@@ -188,71 +178,32 @@ def _write_dataset(
     if not splits:
         raise DataError(f"{source} has no undamaged record.")
     data = staging.result()
-    new, lines = _describe(staging, manifest, splits)
-    quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
-    new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
     staging.move_shards(chain(*splits.values()))
-    if duplicates := b"".join(lines):
-        file_io.write_file(file_io.join(data, file_names.DUPLICATES), duplicates)
     losses = [damage.to_json() for damage in lost]
     losses += [damage for shard in chain(*shards.values()) for damage in shard.left_out]
     infos = [shard.info for _, shard in chain(*splits.values())]
     counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": losses}, indent=1)
     file_io.write_file(file_io.join(data, file_names.REPAIR), text.encode() + b"\n")
-    for name, content in make_dataset_files(new).items():
+    for name, content in make_dataset_files(_describe(manifest, splits)).items():
         file_io.write_file(file_io.join(data, name), content)
 
 
-def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, Iterator[bytes]]:
-    """Returns the new manifest, which keeps the counts of changed images, and the lines of the duplicates."""
+def _describe(manifest: Manifest, splits: _Splits) -> Manifest:
+    """Returns the new manifest, which keeps the counts of changed images, and has no lists of others."""
     infos = {
         name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
         for name, split in manifest.splits.items()
         if name in splits
     }
-    shards = list(chain(*splits.values()))
-    digests = b"".join(file_io.read_whole(staging.digests_path(name)) for name, _ in shards)
-    duplicates, lines = list_duplicates(
-        np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
-        [(split, shard.info.records) for split in splits for _, shard in splits[split]],
-        lambda shard, records: _read_image_paths(staging, *shards[shard], records),
-        manifest.duplicates.dropped,
-    )
-    new = replace(
+    return replace(
         manifest,
         splits=infos,
-        duplicates=duplicates,
-        fingerprint=hash_facts(manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)),
+        duplicates=Duplicates({}, 0, manifest.duplicates.dropped),
+        quarantined=0,
+        fingerprint=hash_facts(manifest.fingerprint, *(shard.info.sha256 for _, shard in chain(*splits.values()))),
         tool_version=__version__,
     )
-    return new, lines
-
-
-def _read_image_paths(staging: RepairFolder, name: str, shard: WrittenShard, records: Sequence[int]) -> Iterator[str]:
-    """Reads the paths of images from their records."""
-    places = decode_index(file_io.read_whole(staging.index_path(name)), shard.info.bytes, shard.info.records)
-    with file_io.open_file(staging.shard_path(name)) as file:
-        for record in records:
-            value = decode_example(read_record(file, *places[record].tolist())).get(keys.IMAGE_FILENAME)
-            yield value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
-
-
-def _copy_quarantine(source: str, data: str) -> bool:
-    """Copies the list of quarantined images, and their bytes as far as they can be read."""
-    try:
-        lines = file_io.read_bytes(file_io.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
-    except (OSError, DataError, FormatError):
-        return False
-    file_io.make_folder(file_io.join(data, file_names.QUARANTINED_BYTES_DIR))
-    file_io.write_file(file_io.join(data, file_names.QUARANTINE), lines)
-    folder = file_io.join(source, file_names.QUARANTINED_BYTES_DIR)
-    for name in file_io.list_names(folder):
-        with contextlib.suppress(OSError, FormatError):
-            target = file_io.join(data, file_names.QUARANTINED_BYTES_DIR, name)
-            with file_io.open_file(file_io.join(folder, name)) as file, file_io.create(target) as out:
-                shutil.copyfileobj(file, out)
-    return True
 
 
 def repair_shard(
@@ -274,14 +225,12 @@ def _write_shard(
     content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Tally, report: FileReport
 ) -> WrittenShard:
     job, lost = report.job, report.damaged
-    count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
+    count = partial(_count, replace(content, schema=columns.schema), job.seekable)
     name = get_staged_name(job)
     with staging.new_shard(name, count, columns.schema, content.label_names) as writer:
         for payload, record in _good_records(content, columns, progress, report):
             writer.add(record.features, payload)
-            digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
-        file_io.write_file(staging.digests_path(name), bytes(digests))
     progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
     return writer.describe_shard(name)
 
