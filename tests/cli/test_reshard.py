@@ -21,22 +21,11 @@ def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("reshard", shapes, tmp_path / "out", "--num-shards", 4, "--json")
     assert done.code == 0, done.err
     result = done.json
-    assert result.pop("seconds") > 0
-    assert result.pop("images_per_second") > 0
     num_bytes = sum(path.stat().st_size for path in shapes.glob("*.tfrecord"))
-    assert result == {
-        "dataset": str(tmp_path / "out"),
-        "splits": {"train": {"records": 149, "shards": 4, "bytes": num_bytes}},
-        "classes": {"circle": 50, "square": 49, "triangle": 50},
-        "no_classes": None,
-        "columns": [],
-        "quarantined": 0,
-        "first_quarantined": [],
-        "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
-        "duplicates": {"within": {}, "across": 0, "dropped": 0},
-        "skipped": {},
-        "kept_shards": 0,
-    }
+    assert result["splits"] == {"train": {"records": 149, "shards": 4, "bytes": num_bytes}}
+    assert result["classes"] == {"circle": 50, "square": 49, "triangle": 50}
+    assert result["changed"] == {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1}
+    assert (result["quarantined"], result["first_quarantined"], result["skipped"]) == (0, [], {})
 
 
 def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
@@ -71,24 +60,10 @@ def test_foreign_files_without_a_feature(foreign, tmp_path: Path, tfpipe) -> Non
     assert printed == f"python -m beam_jobs reshard {files} out '--drop-feature=a b' --drop-feature=c\n"
 
 
-def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
-    done = tfpipe("reshard", shapes, tmp_path / "out", "--dry-run", "--num-shards", 3)
-    assert (done.code, done.err) == (0, "")
-    first, second, *classes = done.out.splitlines()[:-3]
-    assert first.startswith("149 images, ")
-    assert first.endswith(", nothing written")
-    assert second.startswith("train: 149 images, ")
-    assert [line.split()[:2] for line in classes] == [["circle", "50"], ["triangle", "50"], ["square", "49"]]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (
-            ["SHAPES", "out", "third"],
-            "DATASET and OUTPUT must be two paths, got a third, 'third'. Write options for Beam",
-        ),
+        (["SHAPES", "out", "c"], "DATASET and OUTPUT must be two paths, got a third, 'c'. Write options for Beam"),
         (["SHAPES", "SHAPES"], "The output must not lie inside the input, got "),
         (["SHAPES", "out", "--quality", "50"], "--quality is for images that are encoded again, and none would be."),
     ],

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
+from tests.refusals import refusal
 from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.config_option import COUNT_OR_SHARE, SHARES, SIZE, config_option, config_options, describe_field
 from tfpipe.cli.shared.help_groups import HelpOption
@@ -121,33 +122,22 @@ def test_every_option_has_a_text_that_the_site_can_show() -> None:
                 assert not re.search(r"\w_(?!\w)", re.sub(r"`.*?`", "", text)), (name, param.name)  # a link there
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
+def test_values_in_words() -> None:
+    for kind, text, value in (
         (SIZE, "128MiB", 128 * 2**20),
         (COUNT_OR_SHARE, "25", 25),
         (COUNT_OR_SHARE, "1%", 0.01),
         (COUNT_OR_SHARE, "0.25", 0.25),
         (COUNT_OR_SHARE, "0", 0),
         (SHARES, "train=0.9, validation=0.1", {"train": 0.9, "validation": 0.1}),
-    ],
-)
-def test_value(kind: click.ParamType, text: str, value: Any) -> None:
-    converted = kind.convert(text, None, None)
-    assert converted == value
-    assert type(converted) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (SIZE, "big", "must be a size such as 128MiB or 2GB, got 'big'."),
-        (COUNT_OR_SHARE, "some", "must be a count such as 25 or a share such as 1%, got 'some'."),
-        (SHARES, "train", "must be like train=0.9,validation=0.1, each split once, got 'train'."),
-        (SHARES, "a=0.5,a=0.5", "must be like train=0.9,validation=0.1, each split once, got 'a=0.5,a=0.5'."),
-    ],
-)
-def test_wrong_value(kind: click.ParamType, text: str, message: str) -> None:
-    with pytest.raises(click.BadParameter) as error:
-        kind.convert(text, None, None)
-    assert error.value.message == message
+    ):
+        converted = kind.convert(text, None, None)
+        assert (converted, type(converted)) == (value, type(value))
+    for kind, text, must in (
+        (SIZE, "big", "a size such as 128MiB or 2GB"),
+        (COUNT_OR_SHARE, "some", "a count such as 25 or a share such as 1%"),
+        (SHARES, "train", "like train=0.9,validation=0.1, each split once"),
+        (SHARES, "a=0.5,a=0.5", "like train=0.9,validation=0.1, each split once"),
+    ):
+        error = refusal(click.BadParameter, kind.convert, text, None, None)
+        assert error == f"must be {must}, got {text!r}."
