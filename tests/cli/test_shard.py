@@ -95,24 +95,15 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     assert head == "estimate from 150 images of 150, 1 of them bad:"
     assert output == "  output  619.7 KB"
     assert re.fullmatch(r"  time    \d:\d\d with \d+ workers?", time)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_dry_run_as_json(tmp_path: Path, shard) -> None:
-    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").out)
-    estimate = plan.pop("estimate")
+    plan = shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").json
+    estimate, classes = plan.pop("estimate"), dict.fromkeys(("circle", "square", "triangle"), 50)
     assert set(estimate) == {"sampled", "bad", "output_bytes", "wall_s", "workers"}
     assert (estimate["sampled"], estimate["bad"]) == (150, 1)
-    classes = dict.fromkeys(("circle", "square", "triangle"), 50)
-    assert plan == {
-        "images": 150,
-        "bytes": plan["bytes"],
-        "shards": 1,
-        "splits": {"train": {"images": 150, "bytes": plan["bytes"], "shards": 1, "classes": classes}},
-        "no_classes": None,
-        "skipped": {"*.md": 1, "*.py": 1, "*.txt": 1},
-        "dropped": 0,
-    }
+    split = {"images": 150, "bytes": plan["bytes"], "shards": 1, "classes": classes}
+    skipped = {"*.md": 1, "*.py": 1, "*.txt": 1}
+    assert plan.items() >= {"images": 150, "shards": 1, "no_classes": None, "dropped": 0}.items()
+    assert (plan["splits"], plan["skipped"], len(plan)) == ({"train": split}, skipped, 7)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +114,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         (["--splits", "a=0.5"], "The shares of --splits must add up to 1, got 0.5."),
         (
             ["--group-by", "x", "--splits", "a=1"],
-            "--group-by names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input.",
+            "--group-by names a column; it needs a CSV, JSONL or Parquet manifest",
         ),
         (["--shard-size", "big"], "must be a size such as 128MiB or 2GB, got 'big'."),
         (["--num-shards", 2, "--shard-size", "1MB"], "--num-shards and --shard-size exclude each other."),
@@ -133,18 +124,12 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
             *(DATAFLOW, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
             marks=pytest.mark.needs("google.api_core"),
         ),
-        (
-            ["--encoding", "raw", "--square", "8", "--seekable"],
-            "--encoding raw and --seekable exclude each other: only a JPEG has restart markers.",
-        ),
+        (["--encoding", "raw", "--square", "8", "--seekable"], "--encoding raw and --seekable exclude each other: "),
         pytest.param(
             *(DATAFLOW[:4], "Dataflow needs a project and a region to run in; give --region too."),
             marks=pytest.mark.needs("google.api_core"),
         ),
-        (
-            [*DATAFLOW, "--", "--runner=DirectRunner"],
-            "--runner dataflow and --runner=DirectRunner after -- exclude each other.",
-        ),
+        ([*DATAFLOW, "--", "--runner=A"], "--runner dataflow and --runner=A after -- exclude each other."),
         (["--max-bad", "0"], "At most 0 of 150 images may be bad, got 1, the first square/"),
     ],
 )

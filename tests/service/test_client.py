@@ -83,7 +83,7 @@ def test_any_number_of_workers_gives_the_same_batches(made: Path, workers: int) 
     assert sum(counts) >= STEPS
 
 
-def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
+def test_several_images_text_tensors_and_floats_are_served(made: Path, tmp_path: Path) -> None:
     addresses = start_workers(2)
     several = write_several(tmp_path / "several", number=None)
     records = [
@@ -97,6 +97,7 @@ def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
     for data, options in (
         (several, {"images": 2, "extra_features": ("caption",), **small}),
         (several, {"images": "first", **small}),
+        (made, {"image_dtype": "float32", "one_hot": True, **small}),
         (plain, {"batch_size": 4}),
         (plain, {"batch_size": 4, "pad_to": {"tokens": 3}}),
     ):
@@ -324,7 +325,8 @@ def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path)
     copied.rename(tmp_path / "moved")
     with pytest.raises(DataError, match=rf"^At the worker .*: Workers must reach the dataset under .* {copied}: "):
         batches.read(0)
-    write_dataset(copied, {"train": [payload(k) for k in range(7)]})
+    shards = {"train": [payload(k) for k in range(1, 21)], "train:1": [payload(k) for k in range(20, 53)]}
+    write_dataset(copied, shards)  # of the same sizes
     with pytest.raises(DataError, match=r"must have the trainer's records and columns, and has others here"):
         batches.read(0)
 

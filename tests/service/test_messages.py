@@ -57,6 +57,8 @@ def test_a_batch_comes_back(piece_bytes: int, monkeypatch) -> None:
     check_same(batch, BATCH)
     assert facts == {"release": "0.1"}
     assert batch["image"].flags.writeable
+    assert batch["image"].ctypes.data % 64 == 0
+    assert np.shares_memory(batch["image"], batch["image"][:1])
 
 
 def test_a_sender_copies_no_large_array() -> None:

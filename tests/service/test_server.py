@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from pyarrow import flight
 
@@ -239,12 +238,6 @@ def test_no_way_leads_out_of_a_url(plan: dict[str, Any], address: str) -> None:
     assert f"and {address} lies elsewhere" in end["text"]
 
 
-def test_another_dataset_of_the_same_size_is_refused(worker: Server, plan: dict[str, Any], made: Path) -> None:
-    other = write_dataset(made.parent / "other", {"train": [payload(k) for k in range(1, 21)]})
-    _, end = ask(worker, make_ticket(source_of(plan, address=str(other))))
-    assert "must have the trainer's records and columns, and has others here" in end["text"]
-
-
 def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
     addresses, token = start_workers(1, token="secret"), tmp_path / "token"
     options = ServiceOptions(workers=addresses)
@@ -370,15 +363,6 @@ def test_the_makers_of_the_last_plans_stay_open(made: Path, plan: dict[str, Any]
         for seed in range(20):
             ask(worker, make_ticket(change(plan, seed=seed)))
         assert len(worker._makers) == 16
-
-
-def test_equal_values_of_float_images(worker: Server, made: Path) -> None:
-    config = replace(CONFIG, image_dtype="float32", one_hot=True)
-    served = NumpyBatches(made, "train", replace(config, service=ServiceOptions(workers=(f"127.0.0.1:{worker.port}",))))
-    given, expected = served.read(1), NumpyBatches(made, "train", config).read(1)
-    check_same(given, expected)
-    assert given["image"].ctypes.data % 64 == 0
-    assert np.shares_memory(given["image"], given["image"][1:])
 
 
 def list_granted(*turns: Turn) -> list[bool]:
