@@ -102,19 +102,6 @@ def test_splits_and_views_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path
     assert [item["place"] for item in read_facts(target)["items"]] == ["validation:0", "validation:1", "validation:2"]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--page", "0", "a.html"], "--page must be from 1 to 5,000 records, got 0."),
-        (["--page", "1", "a.png"], "--page writes HTML: the file's name must end in .html, got 'a.png'."),
-        (["--record", "train:0", "--page", "1", "a.html"], "--record and --page exclude each other."),
-    ],
-)
-def test_a_wrong_option(tfpipe: Tfpipe, small_dataset: Path, args: list[str], message: str) -> None:
-    done = tfpipe("inspect", small_dataset, *args)
-    assert (done.code, done.out, done.err) == (2, "", f"Error: {message}\n")
-
-
 @needs_browser
 @pytest.mark.needs("selenium")
 def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser: Any) -> None:

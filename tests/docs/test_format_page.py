@@ -16,8 +16,10 @@ from PIL import Image
 from tests.beam_jobs.images import make_png
 from tests.conftest import ROOT, Tfpipe
 from tests.export.datasets import write_foreign
+from tfpipe.format.manifest import FORMAT_VERSION
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text(encoding="utf-8")
+NAMED = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
 
 Features = dict[str, list[Any]]
 
@@ -175,10 +177,6 @@ def check_counts(records: list[Features], split: dict[str, Any], manifest: dict[
     assert split["class_counts"] == [found.count(k) for k in range(len(labels))]
 
 
-def test_the_checksum_is_that_of_the_page() -> None:
-    assert f"0x{crc32c(b'123456789'):X}" in PAGE
-
-
 def test_a_dataset_is_read_by_the_page(small_dataset: Path) -> None:
     manifest, splits = read_dataset(small_dataset)
     assert {name: len(records) for name, records in splits.items()} == {"train": 12, "validation": 3}
@@ -237,9 +235,8 @@ def test_tensors_and_text_are_read_by_the_page(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["format_version"] == 1
     specs = {spec["name"]: spec for spec in manifest["schema"]["features"]}
-    named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
     stats = manifest["splits"]["train"]["tensors"]
-    assert {"kind", "tensor", *specs["frames"]["tensor"], *stats["frames"]} <= named
+    assert {"kind", "tensor", *specs["frames"]["tensor"], *stats["frames"]} <= NAMED
     (shard,) = manifest["splits"]["train"]["shards"]
     records = [read_example(payload) for _, payload in read_shard((tmp_path / shard["file"]).read_bytes())]
     tokens = [np.frombuffer(record["tokens"][1][0], "<i4").reshape(-1, 2) for record in records]
@@ -268,7 +265,7 @@ def test_masks_are_read_by_the_page(tmp_path: Path) -> None:
     (spec,) = [spec for spec in manifest["schema"]["features"] if spec.get("kind") == "mask"]
     assert (manifest["format_version"], spec["name"], spec["dtype"], spec["shape"]) == (1, "image/mask", "bytes", [])
     stats = manifest["splits"]["train"]["masks"]["image/mask"]
-    assert set(stats) <= set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
+    assert set(stats) <= NAMED
     assert stats["pixels"] == np.bincount(classes.reshape(-1)).tolist()
     (shard,) = manifest["splits"]["train"]["shards"]
     ((_, payload),) = read_shard((tmp_path / "out" / shard["file"]).read_bytes())
@@ -277,26 +274,21 @@ def test_masks_are_read_by_the_page(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(image), classes)
 
 
-def test_the_page_names_every_field_and_every_feature(small_dataset: Path) -> None:
+def test_the_page_names_the_version_and_every_field_and_feature(small_dataset: Path) -> None:
+    assert f"format version {FORMAT_VERSION}." in PAGE
+    assert f"| `format_version` | integer | {FORMAT_VERSION}," in PAGE
     manifest, _ = read_dataset(small_dataset)
-    named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
     (split, *_) = manifest["splits"].values()
     (spec, *_) = manifest["schema"]["features"]
     parts = (split, split["sizes"], split["shards"][0], spec, manifest["image"], manifest["duplicates"])
-    assert {key for part in parts for key in part} <= named
-    assert {key for key in manifest if key != "schema"} <= named
-    assert {spec["name"] for spec in manifest["schema"]["features"]} <= named
-
-
-def test_the_page_is_about_the_version_that_is_written() -> None:
-    from tfpipe.format.manifest import FORMAT_VERSION
-
-    assert f"format version {FORMAT_VERSION}." in PAGE
-    assert f"| `format_version` | integer | {FORMAT_VERSION}," in PAGE
+    assert {key for part in parts for key in part} <= NAMED
+    assert {key for key in manifest if key != "schema"} <= NAMED
+    assert {spec["name"] for spec in manifest["schema"]["features"]} <= NAMED
 
 
 @pytest.mark.parametrize("damage", [0, 9, 20, -1])
 def test_the_checksums_of_the_page_find_a_damaged_byte(small_dataset: Path, damage: int) -> None:
+    assert f"0x{crc32c(b'123456789'):X}" in PAGE
     data = bytearray((small_dataset / "validation-00000-of-00002.tfrecord").read_bytes())
     data[damage] ^= 1
     with pytest.raises((AssertionError, struct.error)):

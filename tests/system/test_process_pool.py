@@ -41,26 +41,29 @@ def test_workers_import_nothing_of_the_current_folder(tmp_path: Path) -> None:
     assert done.stdout == f"{[(item, tfpipe.__file__) for item in range(4)]} {tfpipe.__file__}\n"
 
 
+def run_script(folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "job.py").write_text(text)
+    return subprocess.run([sys.executable, "job.py"], cwd=folder, capture_output=True, text=True, check=False)
+
+
 def test_a_script_without_a_guard_runs_once(tmp_path: Path, draw_images: DrawImages) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(
+    draw_images(tmp_path / "images")
+    done = run_script(
+        tmp_path,
         "from beam_jobs.config import ShardConfig\nfrom beam_jobs import shard_job\nprint('begun')\n"
         "result = shard_job.run(ShardConfig('images', 'pets', num_shards=2, workers=2, max_bad=1))\n"
-        "print(result.manifest.splits['train'].records)\n"
+        "print(result.manifest.splits['train'].records)\n",
     )
-    draw_images(tmp_path / "images")
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("begun\n12\n", "")
 
 
 def test_a_function_of_a_script_needs_the_guard(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(
+    done = run_script(
+        tmp_path,
         "import numpy as np\nimport tfpipe\n\n"
         "def make(shard):\n    yield {'x': np.zeros(2, np.float32)}\n\n"
-        "tfpipe.write(make, 'out', {'x': tfpipe.fields.Tensor('float32', (2,))}, num_shards=2, workers=2)\n"
+        "tfpipe.write(make, 'out', {'x': tfpipe.fields.Tensor('float32', (2,))}, num_shards=2, workers=2)\n",
     )
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
         "tfpipe.errors.DataError: A worker process died: it was killed, memory ran out, or a library crashed. Make the "
         "same call again: what is written is kept. A script that starts workers must do so below "
