@@ -7,9 +7,9 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, takewhile
 
 import numpy as np
 
@@ -61,7 +61,10 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
         sample = _draw_sample(plan, config.seed)
         unpacked, unpack_s = _unpack_sample(sample, file_io.join(folder, "unpacked"))
         header = replace(make_plan_header(config, sample), unpacked=unpacked)
-        costs = _write_sample(WorkDir(file_io.join(folder, "out")), header, sample, min(processes, usable_cpus()))
+        work, deadline = WorkDir(file_io.join(folder, "out")), time.monotonic() + _SAMPLE_S
+        write_plan(work, header, sample)
+        numbers = takewhile(lambda number: not number or time.monotonic() < deadline, range(len(header.shards)))
+        costs = list(map_unordered(_measure_shard, numbers, min(processes, usable_cpus()), shared=(work, header)))
     sizes = [image[:2] for images, _ in costs for image in images]
     # A process loads what it needs with its first image.
     timed = [(source_bytes, wall_s) for images, _ in costs for source_bytes, _, wall_s in images[1:] or images]
@@ -117,50 +120,28 @@ def _draw_sample(plan: Plan, seed: int) -> Plan:
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     """Copies sampled images out of compressed files into sparse ones; returns these, and the seconds for all."""
-    unpacked: dict[str, str] = {}
-    unpack_s = 0.0
     ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
     for image in (image for shard in plan.shards for image in plan.read_lines(shard)):
-        mask = image.mask_ref
-        for file in (*list_files(image), *([] if mask is None else [mask.as_image])):
+        masks = [] if image.mask_ref is None else [image.mask_ref.as_image]
+        for file in (*list_files(image), *masks):
             if file.location.file in ranges:
                 ranges[file.location.file].add((file.location.offset, file.size))
     os.makedirs(folder, exist_ok=True)
+    started, unpacked = time.monotonic(), dict[str, str]()
     for archive in filter(ranges.__getitem__, ranges):
-        started = time.monotonic()
         unpacked[archive] = file_io.join(folder, f"{len(unpacked)}.tar")
         with open(unpacked[archive], "wb") as out:
             unpack(plan.listing, archive, out, ranges[archive])
-        unpack_s += time.monotonic() - started
-    return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
-
-
-def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: int) -> list[_ShardCost]:
-    """Writes shards of the sample, at least one and as many as the time allows, and returns what each has cost."""
-    write_plan(work, header, sample)
-    deadline = time.monotonic() + _SAMPLE_S
-
-    def iterate_shards() -> Iterator[int]:
-        for shard_index in range(len(header.shards)):
-            if shard_index and time.monotonic() > deadline:
-                return
-            yield shard_index
-
-    return list(map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header)))
+    return unpacked, (time.monotonic() - started) * len(ranges) / max(1, len(unpacked))
 
 
 def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _ShardCost:
     """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk."""
-    readings: list[tuple[int, float, bool]] = []
+    readings: list[tuple[int, float, str | None]] = []
     started = time.perf_counter()
-
-    def meter(source_bytes: int, wall_s: float, bad_kind: str | None) -> None:
-        readings.append((source_bytes, wall_s, bad_kind is None))
-
-    written = write_shard(work, header, shard_index, meter)
+    written = write_shard(work, header, shard_index, lambda *reading: readings.append(reading))
     overhead_s = time.perf_counter() - started - sum(wall_s for _, wall_s, _ in readings)
     index_bytes = file_io.read_whole(work.result(index_name(written.info.file)))
     record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
-    images = [(size, next(record_bytes) if is_good else 0, wall_s) for size, wall_s, is_good in readings]
     file_io.remove(work.result(written.info.file))
-    return images, overhead_s
+    return [(size, 0 if bad else next(record_bytes), wall_s) for size, wall_s, bad in readings], overhead_s
