@@ -1,14 +1,13 @@
 """The stores of a job: how `file_io` opens a URL in each of its processes, by the options of the pipeline.
 
-Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
-alone knows.
+No file goes through Beam. So a worker process imports it (1.2 s and 100 MB) only to read options of the pipeline.
 """
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import IO, Any, BinaryIO, cast
+from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import stores
@@ -50,82 +49,21 @@ _is_configured = False
 def _open_store(scheme: str, path: str) -> FileStore:
     if scheme == SCHEME:
         return HuggingFaceStore(path)
-    if scheme in ("http", "https"):
-        raise ConfigError(
-            f"Files must be on a disk or in a bucket, got {path}. Download it first: img2dataset downloads the images "
-            "that a table names into tars, which `tfpipe shard` reads."
-        )
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
         return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
-    with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
-        from apache_beam.options import pipeline_options
-    options = pipeline_options.PipelineOptions(list(_beam_args))
     if scheme in SCHEMES:
+        with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
+            from apache_beam.options import pipeline_options
+        options = pipeline_options.PipelineOptions(list(_beam_args))
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
-    try:
-        return BeamStore(path, options)
-    except DataError:
-        if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
-            with contextlib.suppress(DataError):
-                return TensorFlowStore(path)
-        raise
-
-
-class BeamStore(FileStore):
-    """A `FileStore` for the other file systems that Beam knows by a scheme, such as `hdfs://`."""
-
-    def __init__(self, url: str, options: Any) -> None:
-        from apache_beam.io.filesystems import FileSystems
-
-        FileSystems.set_options(options)
-        self._files: Any = FileSystems
-        try:
-            FileSystems.get_filesystem(url)
-        except ValueError as error:
-            raise DataError(
-                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, az://, and those that "
-                "Apache Beam knows."
-            ) from error
-
-    def open(self, url: str) -> BinaryIO:
-        """Opens the file for reading at any place. Compressed files are not unpacked."""
-        return cast(BinaryIO, self._files.open(url, compression_type="uncompressed"))
-
-    @contextlib.contextmanager
-    def create(self, url: str) -> Iterator[IO[bytes]]:
-        """Opens a new file; one that is cut off by an error is removed."""
-        file = self._files.create(url, compression_type="uncompressed")
-        try:
-            yield file
-            file.close()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                file.close()
-                self._files.delete([url])
-            raise
-
-    def size(self, url: str) -> int:
-        """Implements `FileStore.size`."""
-        (match,) = self._files.match([url])
-        return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
-
-    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Implements `FileStore.list`, but always recursive: by `*`, Beam finds files alone, and no folders."""
-        (match,) = self._files.match([f"{folder}**"])
-        for metadata in match.metadata_list:
-            if not metadata.path.endswith("/"):
-                yield metadata.path, metadata.size_in_bytes
-
-    def rename(self, source: str, target: str) -> None:
-        """Implements `FileStore.rename`."""
-        self._files.rename([source], [target])
-
-    def delete(self, urls: Iterable[str]) -> None:
-        """Implements `FileStore.delete`."""
-        for url in urls:
-            if self._files.exists(url):
-                self._files.delete([url])
+    if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
+        with contextlib.suppress(DataError):
+            return TensorFlowStore(path)
+    raise ConfigError(
+        f"Files must be on a disk, or at gs://, s3://, az:// or hf://, got {path}. Mount its store as a folder, or "
+        "download it first: img2dataset downloads the images that a table names into tars, which `tfpipe shard` reads."
+    )
 
 
 def _read_options(google: Any, amazon: Any) -> StoreOptions:
@@ -143,4 +81,4 @@ def _read_options(google: Any, amazon: Any) -> StoreOptions:
     )
 
 
-stores.configure(_open_store)  # a worker that gets no options needs Beam's file systems all the same
+stores.configure(_open_store)  # also in a worker that gets no options

@@ -238,3 +238,49 @@ def test_a_file_that_is_larger_than_it_says_is_read_to_its_end() -> None:
 )
 def test_a_path_below_a_folder(path: str, root: str, below: bool) -> None:
     assert file_io.lies_below(path, root) is below
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "joined"),
+    [
+        ("/a", ("b", "c"), "/a/b/c"),
+        ("", ("b",), "b"),
+        ("/a", ("/b",), "/b"),
+        ("/a", ("s3://x/y",), "s3://x/y"),
+        ("s3://x", ("y", "z"), "s3://x/y/z"),
+        ("s3://x", ("/abs",), "/abs"),
+    ],
+)
+def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...], joined: str) -> None:
+    assert file_io.join(base, *parts) == joined
+
+
+def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert file_io.make_absolute("a/../b/") == f"{tmp_path}/b"
+    assert file_io.make_absolute("s3://x/y/") == "s3://x/y"
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with file_io.create(str(path), str(tmp_path / "tmp" / "a"), makes_folders=True) as out:
+            out.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "gone").symlink_to("nowhere")
+    names = ("a", "pipe", "link", "gone", ".", "none")
+    assert file_io.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert [file_io.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]

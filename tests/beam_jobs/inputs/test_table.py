@@ -707,24 +707,20 @@ def test_a_damaged_table_is_refused(tmp_path: Path, name: str, data: bytes, mess
     assert refuse_source(path).startswith(f"{path}{message}")
 
 
-def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
+def test_images_on_the_web_and_in_other_stores_are_refused(write_jsonl: WriteRows) -> None:
     for url, shown in (
         ("http://example.com/1.jpg", "http://example.com/1.jpg"),
         ("https://me:SECRET@example.com/1.jpg?sig=SECRET", "https://...@example.com/1.jpg?..."),
     ):
         assert refuse_source(write_jsonl({"image": "0.jpg"}, {"image": url}), ConfigError) == (
-            f"Files must be on a disk or in a bucket, got {shown}. Download it first: img2dataset downloads the images "
-            "that a table names into tars, which `tfpipe shard` reads."
+            f"Files must be on a disk, or at gs://, s3://, az:// or hf://, got {shown}. Mount its store as a folder, "
+            "or download it first: img2dataset downloads the images that a table names into tars, which `tfpipe shard` "
+            "reads."
         )
-
-
-@pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
-def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows, url: str) -> None:
-    known = "there are gs://, s3://, az://, and those that Apache Beam knows."
-    assert refuse_source(url) == f"No file system is installed for {url}; {known}"
-    assert refuse_source(write_jsonl({"image": url}), image_root="nosuch://bucket") == (
-        f"No file system is installed for {url}; {known}"
-    )
+    table = write_jsonl({"image": "nosuch://bucket/1.jpg"})
+    assert "got nosuch://bucket/1.jpg. Mount" in refuse_source(table, ConfigError, image_root="nosuch://bucket")
+    for url in ("nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"):
+        assert f", got {url}" in refuse_source(url, ConfigError)
 
 
 def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
