@@ -460,10 +460,7 @@ class Fix:
     @property
     def name(self) -> str:
         """The instruction, or else the options with their values."""
-        values = {
-            name: str(value).lower() if isinstance(value, bool) else repr(value) for name, value in self.changes.items()
-        }
-        return self.instruction or ", ".join(f"{name} = {values[name].replace('None', 'auto')}" for name in values)
+        return self.instruction or ", ".join(f"{name} = {_to_text(value)}" for name, value in self.changes.items())
 
     def predict(self, profile: Profile, demand: Demand) -> Fix:
         """Returns this fix with the rate and the idle share that it gives; an accelerator takes no more than it can.
@@ -479,6 +476,10 @@ class Fix:
         rate = min(efficiency * changed.limit, self.max_images_per_second, required)
         idle = 1 - rate / required if profile.step.has_steps else None
         return replace(self, predicted_images_per_second=rate, predicted_idle_fraction=idle)
+
+
+def _to_text(value: object) -> str:
+    return "auto" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 @dataclass(frozen=True)

@@ -159,11 +159,16 @@ def _copy(batch: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _forgetting_functions() -> Iterator[None]:
-    """Lets go of the functions of pipelines built in the block, and of their caches: TensorFlow keeps them for ever."""
+    """Lets go of the functions of pipelines built in the block, and of their caches: TensorFlow keeps them for ever.
+
+    An error of a pipeline becomes a sentence.
+    """
     graph = tf.compat.v1.get_default_graph()
     before = len(getattr(graph, _FUNCTIONS, ()))
     try:
         yield
+    except tf.errors.OpError as error:
+        raise explain_pipeline_error(error) from error
     finally:
         getattr(graph, _FUNCTIONS, [])[before:] = []
         gc.collect()
@@ -192,22 +197,19 @@ def profile_pipeline(
     config = prefer_textbook(config, customize)
     pipeline, plan = _open(data, split, config, customize, functions)
     facts = replace(get_dataset_facts(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
-    try:
-        started = time.perf_counter()
-        run = _run(pipeline, accelerator, run_config, plan, observer)
-        profile = _describe(run, started, plan, facts, accelerator)
-        profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
-        if profile.step.idle <= NO_IDLE:  # no change makes the training faster
-            return replace(profile, held=find_held(profile, pipeline.built, {}))
-        observer.phase("Trying stages and options")
-        profile, element_bytes = pipeline.try_parts(profile)
-        costs = measure_option_costs(plan.source, config, facts.short_side, facts.unread_features)
-        can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
-        if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
-            larger = replace(config, batch_size=LARGE_BATCH)
-            costs |= pipeline.try_larger_batches(build_stages(data, split, larger, customize=customize))
-    except tf.errors.OpError as error:
-        raise explain_pipeline_error(error) from error
+    started = time.perf_counter()
+    run = _run(pipeline, accelerator, run_config, plan, observer)
+    profile = _describe(run, started, plan, facts)
+    profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
+    if profile.step.idle <= NO_IDLE:  # no change makes the training faster
+        return replace(profile, held=find_held(profile, pipeline.built, {}))
+    observer.phase("Trying stages and options")
+    profile, element_bytes = pipeline.try_parts(profile)
+    costs = measure_option_costs(plan.source, config, facts.short_side, facts.unread_features)
+    can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
+    if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
+        larger = replace(config, batch_size=LARGE_BATCH)
+        costs |= pipeline.try_larger_batches(build_stages(data, split, larger, customize=customize))
     storage_rate = profile.host.storage_bytes_per_second * profile.records_per_image
     host = replace(profile.host, storage_bytes_per_second=storage_rate)
     profile = replace(profile, option_costs=costs, host=host)
@@ -226,12 +228,8 @@ def measure_rate(
 ) -> tuple[float, float]:
     """Runs the pipeline as `profile_pipeline` does, and returns its rate and the seconds until a cache is full."""
     pipeline, plan = _open(data, split, prefer_textbook(config, customize), customize, functions)
-    try:
-        run = _run(pipeline, accelerator, run_config, plan, Observer())
-    except tf.errors.OpError as error:
-        raise explain_pipeline_error(error) from error
-    timing = compute_step_timing(run.steps, accelerator)
-    return timing.rate, _compute_fill_s(run, timing)
+    run = _run(pipeline, accelerator, run_config, plan, Observer())
+    return run.timing.rate, run.fill_s
 
 
 def make_turn(
@@ -281,10 +279,8 @@ def _open(
     return NumpyPipeline(data, split, config, functions), plan
 
 
-def _describe(
-    run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator
-) -> PipelineProfile:
-    timing, config, every = compute_step_timing(run.steps, accelerator), plan.config, host_limits.usable_cpus()
+def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts) -> PipelineProfile:
+    timing, config, every = run.timing, plan.config, host_limits.usable_cpus()
     cores = every if config.cpu_budget is None else config.max_threads
     process, others = run.after.compute_fractions(run.before, every)
     return PipelineProfile(
@@ -306,7 +302,7 @@ def _describe(
         config=config,
         dataset=facts,
         timeline=make_timeline(run.steps),
-        fill_s=_compute_fill_s(run, timing),
+        fill_s=run.fill_s,
     )
 
 
@@ -336,7 +332,8 @@ class _Run:
     times: Sequence[Mapping[Phase, PhaseTime]]  # of the engine, before and after
     before: HostTime
     after: HostTime
-    missing_steps: int  # that would still fill the cache
+    timing: StepTiming
+    fill_s: float  # until the cache is full
     peak_memory_bytes: int  # since the pipeline began
 
 
@@ -355,9 +352,22 @@ def _run(
     clocks = pipeline.clocks or Clocks()
     count, first = next(steps)
     if fill_steps > 1:
-        count = _fill_cache(steps, first, fill_steps, config.max_fill_s, observer)
-    begin = _warm_up(steps, None if fill_steps else first, config.max_warm_up_s, observer)
-    measured, is_filling = [begin], count < fill_steps
+        observer.phase("Filling the cache")
+        for count, step in steps:
+            passed_s = step.begins_s - first.begins_s
+            observer.progress(Progress(count, fill_steps, "steps"))
+            too_long = passed_s >= MIN_WARM_UP_S and passed_s / (count - 1) * fill_steps > config.max_fill_s
+            if count >= fill_steps or too_long:
+                break
+    is_filling, begins = count < fill_steps, [] if fill_steps else [first.begins_s]
+    observer.phase("Warming up")
+    for _, begin in steps:
+        begins.append(begin.begins_s)
+        passed_s = begin.begins_s - begins[0]
+        observer.progress(Progress(round(passed_s), unit="s"))
+        if passed_s >= config.max_warm_up_s or is_settled(begins):
+            break
+    measured = [begin]
     observer.phase(f"Measuring for {config.seconds:g} s")
     times, before = clocks.read(), HostTime.now()
     for count, step in steps:
@@ -372,7 +382,9 @@ def _run(
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
     _drop(held)
-    return _Run(first, measured, both, before, after, max(fill_steps - count, 0), peak_bytes)
+    timing = compute_step_timing(measured, accelerator)
+    fill_s = max(fill_steps - count, 0) * timing.wall_s / timing.steps
+    return _Run(first, measured, both, before, after, timing, fill_s, peak_bytes)
 
 
 def _drop(held: list[Any]) -> None:
@@ -380,34 +392,3 @@ def _drop(held: list[Any]) -> None:
     thread = threading.Thread(target=held.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)
-
-
-def _fill_cache(
-    steps: Iterator[tuple[int, Step]], first: Step, fill_steps: int, max_s: float, observer: Observer
-) -> int:
-    """Takes the steps that fill a cache, unless that would take too long; returns the number of all steps."""
-    observer.phase("Filling the cache")
-    for count, step in steps:
-        passed_s = step.begins_s - first.begins_s
-        observer.progress(Progress(count, fill_steps, "steps"))
-        too_long = passed_s >= MIN_WARM_UP_S and passed_s / (count - 1) * fill_steps > max_s
-        if count >= fill_steps or too_long:
-            return count
-    raise AssertionError("a pipeline that repeats has no end")
-
-
-def _warm_up(steps: Iterator[tuple[int, Step]], first: Step | None, max_s: float, observer: Observer) -> Step:
-    """Returns the step with which the steady state begins; `first` is a step that was taken already."""
-    observer.phase("Warming up")
-    begins = [] if first is None else [first.begins_s]
-    for _, step in steps:
-        begins.append(step.begins_s)
-        passed_s = step.begins_s - begins[0]
-        observer.progress(Progress(round(passed_s), unit="s"))
-        if passed_s >= max_s or is_settled(begins):
-            return step
-    raise AssertionError("a pipeline that repeats has no end")
-
-
-def _compute_fill_s(run: _Run, timing: StepTiming) -> float:
-    return run.missing_steps * timing.wall_s / timing.steps
