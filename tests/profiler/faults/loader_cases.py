@@ -176,64 +176,44 @@ def by_torch(get: Callable[[int], Any], **options: Any) -> Callable[[Path], Any]
     return lambda _: make_loader(get, **options)
 
 
-def of_files(get: Callable[..., Any], size: tuple[int, int] = (1200, 900), **options: Any) -> Callable[[Path], Any]:
-    return lambda folder: make_loader(functools.partial(get, list_images(folder, size=size)), **options)
+def of_files(
+    get: Callable[..., Any], size: tuple[int, int] = (1200, 900), make: Any = make_loader, **options: Any
+) -> Callable[[Path], Any]:
+    return lambda folder: make(functools.partial(get, list_images(folder, size=size)), **options)
 
 
 CORES = os.cpu_count() or 1
+HALF, DRAFT = functools.partial(get_slowly, ms=2.0), functools.partial(get_decoded, draft=True)
+WIDE, NARROW = (functools.partial(make_pixels, side=256, dtype=dtype) for dtype in ("float64", "uint8"))
+ARRAYS = functools.partial(get_objects, as_array=True)
+THREADED = ThreadedRecords(functools.partial(get_slowly, ms=3.0))
 
 FAULTS: dict[str, LoaderFault] = {
     "zero_workers": LoaderFault(by_torch(get_slowly, workers=0), ("too few workers",), "num_workers="),
     "too_few_workers": LoaderFault(by_torch(get_slowly, workers=1), ("too few workers",), "num_workers="),
     "too_many_workers": LoaderFault(by_torch(get_slowly, workers=6 * CORES), ("too many workers",), "num_workers="),
     "python_function": LoaderFault(
-        by_torch(get_slowly, workers=CORES),
-        ("cores",),
-        "Make ",
-        by_torch(functools.partial(get_slowly, ms=2.0)),
-        where="compute",
-    ),
+        by_torch(get_slowly, workers=CORES), ("cores",), "Make ", by_torch(HALF), where="compute"),
     "lock": LoaderFault(
-        lambda _: make_loader(get_slowly, 0, dataset=ThreadedRecords(functools.partial(get_slowly, ms=3.0))),
-        ("lock",),
-        "num_workers=",
-        where="compute",
-    ),
+        by_torch(get_slowly, workers=0, dataset=THREADED), ("lock",), "num_workers=", where="compute"),
     "slow_worker": LoaderFault(by_torch(get_from_slow_worker, workers=4), ("slow worker",), "in_order=False"),
     "slow_record": LoaderFault(by_torch(get_one_large), ("slow record",), "in_order=False", where="record"),
     "late_storage": LoaderFault(
-        of_files(get_late, size=(200, 150)), ("storage latency",), "num_workers=", delay_us=5000, where="get_late"
-    ),
+        of_files(get_late, (200, 150)), ("storage latency",), "num_workers=", delay_us=5000, where="get_late"),
     "network": LoaderFault(by_torch(get_by_network), ("waits",), "num_workers=", where="get_by_network"),
     "pillow": LoaderFault(
-        of_files(get_decoded, workers=CORES),
-        ("cores",),
-        "Call `image.draft",
-        of_files(functools.partial(get_decoded, draft=True), workers=CORES),
-        where="get_decoded",
-    ),
+        of_files(get_decoded, workers=CORES), ("cores",), "Call `image.draft", of_files(DRAFT, workers=CORES),
+        where="get_decoded"),
     "float64": LoaderFault(
-        by_torch(functools.partial(make_pixels, side=256, dtype="float64"), batch=32),
-        ("hand-over", "cores"),
-        "Hand over uint8",
-        by_torch(functools.partial(make_pixels, side=256), batch=32),
-    ),
+        by_torch(WIDE, batch=32), ("hand-over", "cores"), "Hand over uint8", by_torch(NARROW, batch=32)),
     "objects": LoaderFault(
-        by_torch(get_objects, collate_fn=keep),
-        ("hand-over",),
-        "Hand over tensors",
-        by_torch(functools.partial(get_objects, as_array=True)),
-    ),
+        by_torch(get_objects, collate_fn=keep), ("hand-over",), "Hand over tensors", by_torch(ARRAYS)),
     "collates_in_main": LoaderFault(
-        lambda _: CollatesInMain(make_loader(make_pixels, 2, collate_fn=keep)),
-        ("main process",),
-        "Move ",
-        by_torch(make_pixels, collate_fn=stack_and_compute),
-        where="compute",
-    ),
+        lambda _: CollatesInMain(make_loader(make_pixels, 2, collate_fn=keep)), ("main process",), "Move ",
+        by_torch(make_pixels, collate_fn=stack_and_compute), where="compute"),
     "restarts": LoaderFault(by_torch(get_slowly, length=96), ("restarts",), "persistent_workers=True"),
     "fed": LoaderFault(by_torch(make_pixels), ("accelerator",), "", step_s=0.05),
-}
+}  # fmt: skip
 """Every fault by its name; those of Grain loaders have names of their own below."""
 
 
@@ -243,26 +223,18 @@ def of_grain(name: str, make: Callable[[Path], Any], cure: Callable[[Path], Any]
     FAULTS[name_there] = replace(FAULTS[name], make=make, cure=cure, needs="grain", **facts)
 
 
-def grain_of_files(
-    get: Callable[..., Any], size: tuple[int, int] = (1200, 900), **options: Any
-) -> Callable[[Path], Any]:
-    return lambda folder: make_grain(functools.partial(get, list_images(folder, size=size)), **options)
-
-
 of_grain("zero_workers", by_grain(get_slowly))
 of_grain("too_few_workers", by_grain(get_slowly, workers=1))
 of_grain("too_many_workers", by_grain(get_slowly, workers=6 * CORES))
 of_grain("lock", by_grain(get_slowly, threads=8))
 of_grain("network", by_grain(get_by_network, workers=2), step_s=0.06)
-half = by_grain(functools.partial(get_slowly, ms=2.0), workers=CORES)
-of_grain("python_function", by_grain(get_slowly, workers=CORES), half)
-drafts = grain_of_files(functools.partial(get_decoded, draft=True), workers=CORES)
-of_grain("pillow", grain_of_files(get_decoded, workers=CORES), drafts)
-of_grain("late_storage", grain_of_files(get_late, (200, 150), workers=2), step_s=0.06)
-wide, narrow = (functools.partial(make_pixels, side=256, dtype=dtype) for dtype in ("float64", "uint8"))
-of_grain("float64", by_grain(wide, workers=CORES), by_grain(narrow, workers=CORES))
-arrays = by_grain(functools.partial(get_objects, as_array=True), workers=CORES)
-of_grain("objects", by_grain(get_objects, workers=CORES, collate=keep), arrays)
+of_grain("python_function", by_grain(get_slowly, workers=CORES), by_grain(HALF, workers=CORES))
+of_grain(
+    "pillow", of_files(get_decoded, make=make_grain, workers=CORES), of_files(DRAFT, make=make_grain, workers=CORES)
+)
+of_grain("late_storage", of_files(get_late, (200, 150), make_grain, workers=2), step_s=0.06)
+of_grain("float64", by_grain(WIDE, workers=CORES), by_grain(NARROW, workers=CORES))
+of_grain("objects", by_grain(get_objects, workers=CORES, collate=keep), by_grain(ARRAYS, workers=CORES))
 of_grain(
     "collates_in_main",
     lambda _: CollatesInMain(make_grain(make_pixels, CORES, collate=keep)),
