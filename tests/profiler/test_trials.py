@@ -1,7 +1,7 @@
 """Changes and fixes that are tried in turns: with rates that are known, and with a real pipeline."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,57 +12,14 @@ from tests.profiler.profiles import make_fix, make_profile
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.cache import BytesCache
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.profiler.measure import profile, simulated_accelerator
 from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, measure_rate
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.trials import compare, try_fixes
 from tfpipe.profiler.types import Bottleneck, Fix, Report, Spread
 
-RATES = {"slow": 0.5, "fast": 2.0, "same": 1.02}
-"""The factors by which the rate changes."""
-
-
-class Machine:
-    """Runs at known rates, and notes the order of the runs."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[str, ...]] = []
-
-    def run(self, changes: Mapping[str, Any]) -> float:
-        self.runs.append(tuple(changes))
-        if "broken" in changes:
-            raise DataError("It does not run.")
-        rate = 100.0
-        for name in changes:
-            rate *= RATES[name]
-        return rate
-
-
-def try_named(machine: Machine, *names: str, enough: float = float("inf")) -> tuple[Report, dict[str, Any], Recorder]:
-    fixes = tuple(make_fix({name: 1} if name else {}, "", 200, 0.2) for name in names)
-    report, recorder = Report(make_profile(images_per_second=100.0), Bottleneck("decode", "", 1.0), fixes), Recorder()
-    return *try_fixes(report, machine.run, recorder, enough), recorder
-
-
-def test_what_helps_is_kept_and_tried_with_the_rest() -> None:
-    machine = Machine()
-    report, kept, observer = try_named(machine, "slow", "fast", "", "broken", "same")
-    assert kept == {"fast": 1}
-    tried = [(fix.measured_images_per_second, fix.kept) for fix in report.fixes]
-    assert tried == [(50, False), (200, True), (None, None), (None, None), (204, False)]
-    assert [fix.measured_gain.median for fix in report.fixes if fix.measured_gain] == [0.5, 2.0, 1.02]
-    assert observer.phases == [f"Trying {name} = 1" for name in ("slow", "fast", "broken", "same")]
-    assert observer.notes == ["Not tried: broken = 1. It does not run."]
-    assert machine.runs[:6] == [("slow",), (), (), ("slow",), ("slow",), ()]  # a drift that is even cancels out
-    assert report.after_images_per_second == 200
-
-
-def test_nothing_more_is_tried_with_a_rate_that_is_enough() -> None:
-    machine = Machine()
-    report, kept, _ = try_named(machine, "fast", "same", enough=195)
-    assert (report.fixes[1].kept, kept, len(machine.runs)) == (None, {"fast": 1}, 6)
-    assert try_named(Machine(), "fast", enough=95)[1] == {}
+CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
 
 
 def test_one_spoiled_turn_changes_nothing() -> None:
@@ -71,68 +28,74 @@ def test_one_spoiled_turn_changes_nothing() -> None:
     assert (gain.median, rate) == (pytest.approx(1.2), 120)
 
 
-CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
-
-
 @pytest.fixture
-def accelerators(monkeypatch) -> list[Accelerator]:
-    """Lets pipelines run at known rates, and returns their accelerators."""
-    seen = []
+def runs(monkeypatch) -> list[tuple[Accelerator, PipelineConfig]]:
+    """Lets pipelines run at known rates, and returns their accelerators and configs."""
+    seen: list[tuple[Accelerator, PipelineConfig]] = []
 
-    def measure(
-        _data: Any, _split: Any, config: PipelineConfig, accelerator: Accelerator, *_: Any
-    ) -> tuple[float, float]:
-        seen.append(accelerator)
+    def measure(_data: Any, _split: Any, config: PipelineConfig, accelerator: Accelerator, *_: Any) -> Any:
+        seen.append((accelerator, config))
         if config.prefetch_batches == 13:
             raise ConfigError("Unlucky.")
         rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8 / (config.prefetch_batches or 1)
+        rate *= 1.02 if config.seed else 1
         return (rate, 0.0) if config.cache == "none" else (5 * rate, 200.0)
 
     monkeypatch.setattr(profile, "measure_rate", measure)
     return seen
 
 
-def try_known(*fixes: Fix, config: PipelineConfig = CONFIG) -> tuple[Report, dict[str, Any], list[str]]:
+def try_known(
+    *fixes: Fix, config: PipelineConfig = CONFIG, enough: float = float("inf")
+) -> tuple[Report, dict[str, Any], Recorder]:
     report, recorder = Report(make_profile(), Bottleneck("decode", "", 1.0), fixes), Recorder()
     data: Any = None
-    report, kept = try_fixes(report, make_turn(data, None, config, FAST, 1.5), recorder)
-    return report, kept, recorder.notes
+    return *try_fixes(report, make_turn(data, None, config, FAST, 1.5), recorder, enough), recorder
 
 
-def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Accelerator]) -> None:
+def test_fixes_are_tried_in_order_and_keep_what_they_were(runs: list[tuple[Accelerator, PipelineConfig]]) -> None:
     fixes = (
         make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
         make_fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
         make_fix({"prefetch_batches": 13}, "Bad luck.", 1500, 0.2),
         make_fix({"prefetch_batches": 4}, "Fewer.", 1500, 0.2),
         make_fix({"tf_data.cycle_length": 32}, "Still more reads.", 1600, 0.2),
+        make_fix({"seed": 1}, "Hardly more.", 1600, 0.2),
     )
-    report, kept, notes = try_known(*fixes)
-    assert [(fix.measured_images_per_second, fix.kept) for fix in report.fixes] == [
-        (2000, True),
-        (None, None),
-        (None, None),
-        (500, False),
-        (None, None),
-    ]
+    report, kept, recorder = try_known(*fixes)
+    tried = [(fix.measured_images_per_second, fix.kept) for fix in report.fixes]
+    assert tried == [(2000, True), (None, None), (None, None), (500, False), (None, None), (2040, False)]
     assert report.fixes[0].measured_gain == Spread(2.0, 2.0, 2.0)
     assert (report.fixes[1], report.after_images_per_second) == (fixes[1], 2000)
     assert kept == {"tf_data.cycle_length": 16}
-    assert notes == ["Not tried: prefetch_batches = 13. Unlucky."]
+    assert recorder.phases == [f"Trying {fixes[k].name}" for k in (0, 2, 3, 5)]
+    assert recorder.notes == ["Not tried: prefetch_batches = 13. Unlucky."]
+    # A drift that is even cancels out.
+    assert [config.tf_data.cycle_length for _, config in runs[:6]] == [16, None, None, 16, 16, None]
 
 
-def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accelerators: list[Accelerator]) -> None:
+@pytest.mark.usefixtures("runs")
+def test_nothing_more_is_tried_with_a_rate_that_is_enough() -> None:
+    more, fewer = make_fix({"tf_data.cycle_length": 16}, "", 1500, 0.2), make_fix({"seed": 1}, "", 1500, 0.2)
+    report, kept, _ = try_known(more, fewer, enough=1950)
+    assert ([fix.kept for fix in report.fixes], kept) == ([True, None], more.changes)
+    assert try_known(more, enough=950)[1] == {}
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one() -> None:
     cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
-    report, kept, notes = try_known(cache)
+    report, kept, recorder = try_known(cache)
     assert (report.fixes, kept) == ((cache,), {})
-    assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill, and a turn has 40 s for it."]
+    fault = "The cache takes about 200 s to fill, and a turn has 40 s for it."
+    assert recorder.notes == [f"Not tried: cache = 'bytes'. {fault}"]
     faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
     assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept
 
 
-def test_another_batch_size_computes_in_proportion(accelerators: list[Accelerator]) -> None:
+def test_another_batch_size_computes_in_proportion(runs: list[tuple[Accelerator, PipelineConfig]]) -> None:
     try_known(make_fix({"batch_size": 400}, "Larger.", 1500, 0.2))
-    assert accelerators[:2] == [Accelerator(0.04, 400), FAST]
+    assert [accelerator for accelerator, _ in runs[:2]] == [Accelerator(0.04, 400), FAST]
 
 
 @pytest.mark.slow
