@@ -4,7 +4,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,28 +22,27 @@ from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
 
 
-def work(_: object = None) -> tf.Tensor:
-    """Stands for a step that leaves the processor to others."""
-    time.sleep(STEP_S)
-    return tf.constant(1.0)
-
-
 @pytest.mark.parametrize(
-    "wait_s", [0.0, 3 * STEP_S, *(pytest.param(k * STEP_S, marks=pytest.mark.slow) for k in (1, 9))]
+    ("wait_s", "make"),
+    [
+        *((wait_s, lambda: tf.constant(1.0)) for wait_s in (0.0, 3 * STEP_S)),
+        *((STEP_S, make) for make in (lambda: torch.ones(1) + 1, lambda: jnp.ones(1) + 1)),
+        *(pytest.param(k * STEP_S, lambda: tf.constant(1.0), marks=pytest.mark.slow) for k in (1, 9)),
+    ],
 )
-def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s: float) -> None:
+def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s: float, make: Any) -> None:
     """Compared with this test's own clock, since a busy machine waits for longer."""
     monitor, waits_s = IdleMonitor(every_steps=5, warm_up=2), list[float]()
     batches, asked_s = monitor.iterate(make_batches(wait_s, count=12)), time.perf_counter()
     while next(batches, None) is not None:
         waits_s.append(time.perf_counter() - asked_s)
         with monitor.step() as step:
-            step.result = work()
+            time.sleep(STEP_S)  # a step that leaves the processor to others
+            step.result = make()
         asked_s = time.perf_counter()
     timing = monitor.result()
     assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 10, 8)
     assert timing.idle_fraction.median == pytest.approx(sum(waits_s[2:]) / timing.wall_s, abs=0.02)
-    assert timing.idle_fraction == timing.input_wait_fraction  # on a CPU
     assert timing.step_s.median >= 0.95 * STEP_S
     assert [report.step for report in monitor.reports] == [7, 12]
 
@@ -95,17 +94,13 @@ def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches, autotunes
         assert 13 * 0.01 <= waited_s <= passed_s
 
 
-def test_wrong_numbers_are_named() -> None:
+def test_wrong_numbers_are_named_and_no_framework_is_loaded() -> None:
     with pytest.raises(ConfigError, match=r"^`every_steps` must be at least 1, got 0\.$"):
         IdleMonitor(every_steps=0)
     with pytest.raises(ConfigError, match=r"^`warm_up` must be at least 0, got -1\.$"):
         IdleMonitor(warm_up=-1)
-
-
-def test_it_loads_no_framework() -> None:
     code = "import tfpipe.profiler.live.idle_monitor, sys; print({'tensorflow', 'torch', 'jax'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "set()\n"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"set()\n"
 
 
 class Loop:
@@ -157,13 +152,10 @@ def test_each_period_gets_a_report_after_the_warm_up(loop: Loop) -> None:
     assert (timing.method, timing.steps, timing.images_per_step, timing.wall_s) == ("monitor", 9, 8, 9.0)
     assert timing.step_s.median == 0.75
     assert timing.idle_fraction.median == timing.input_wait_fraction.median == 0.25
-
-
-def test_a_loop_without_steps_is_timed_too(loop: Loop) -> None:
-    monitor = IdleMonitor(warm_up=0)
-    for _ in monitor.iterate(loop.batches(4)):
+    without_steps = IdleMonitor(warm_up=0)
+    for _ in without_steps.iterate(loop.batches(4)):
         loop.advance(0.75)
-    timing = monitor.result()
+    timing = without_steps.result()
     assert (timing.steps, timing.input_wait_fraction.median, timing.step_s.median) == (4, 0.25, 0.75)
 
 
@@ -266,17 +258,11 @@ def test_a_clock_tells_the_waits_later(loop: Loop) -> None:
 def test_a_call_of_several_steps_waits_for_all_its_deliveries(loop: Loop) -> None:
     monitor = make_watched((1000.0, 1000.5, 3), (1000.75, 1001.0, 3))
     make_steps(monitor, loop, 1, steps=2)
-    timing = monitor.result()
-    assert (timing.steps, timing.images_per_step, timing.input_wait_fraction.median) == (2, 3, 0.75)
-
-
-def test_a_step_whose_end_nobody_saw_does_not_count(loop: Loop) -> None:
-    monitor = make_watched(*((1000.0 + k, 1000.0 + k, 8) for k in range(3)))
-    make_steps(monitor, loop, 2)
     monitor._begin(loop.now)
     loop.advance(50)
-    monitor._end(loop.now, counts=False)
-    assert monitor.result().steps == 2
+    monitor._end(loop.now, counts=False)  # a step whose end nobody saw
+    timing = monitor.result()
+    assert (timing.steps, timing.images_per_step, timing.input_wait_fraction.median) == (2, 3, 0.75)
 
 
 def test_an_epoch_begins_a_new_iterator_or_goes_on_with_the_old_one(loop: Loop) -> None:
@@ -298,31 +284,10 @@ def test_a_step_that_takes_several_elements_is_told(loop: Loop) -> None:
         monitor.result()
 
 
-def test_a_training_without_steps_is_told(loop: Loop, caplog) -> None:
+def test_a_training_without_steps_is_told() -> None:
     with pytest.raises(DataError) as caught:
         IdleMonitor(warm_up=1).result()
     assert str(caught.value) == "No step was seen after the 1 of the warm-up; 0 were made. Train for longer."
-    monitor = make_watched()
-    make_steps(monitor, loop, 3)
-    with caplog.at_level(logging.WARNING, "tfpipe"):
-        assert monitor.end_epoch() == {}
-        assert monitor.end_epoch() == {}
-    assert caplog.text.count("3 steps were made, and the clock saw no batch of them.") == 1
-
-
-@pytest.mark.parametrize("make", [lambda: torch.ones(1) + 1, lambda: jnp.ones(1) + 1])
-def test_a_loop_of_another_framework_sees_the_wait_that_was_planted(make: Callable[[], Any]) -> None:
-    def batches() -> Iterator[np.ndarray]:
-        for _ in range(14):
-            time.sleep(STEP_S)
-            yield np.ones([8, 2])
-
-    monitor = IdleMonitor(every_steps=4, warm_up=2)
-    for _ in monitor.iterate(batches()):
-        with monitor.step() as step:
-            time.sleep(STEP_S)
-            step.result = make()
-    assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.1)
 
 
 def small_model() -> tf.keras.Model:
@@ -366,12 +331,12 @@ def test_a_thread_that_asks_ahead_for_a_strategy_is_not_the_trainer(make_batches
 
 def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog) -> None:
     monitor = tfpipe.IdleMonitor(warm_up=1)
-    history = small_model().fit(make_batches(count=3), verbose=0, callbacks=[monitor.callback()])
+    history = small_model().fit(make_batches(count=3), epochs=2, verbose=0, callbacks=[monitor.callback()])
     expected = (
         "3 steps were made, and the clock saw no batch of them. Train on the dataset that `IdleMonitor.watch` "
         "returned, in this process, or use `iterate`."
     )
-    assert expected in caplog.text
+    assert caplog.text.count(expected) == 1
     assert "input_wait_fraction" not in history.history
     with pytest.raises(DataError, match="the clock saw no batch"):
         monitor.result()

@@ -70,12 +70,6 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
         assert costs[name] - without[name] == pytest.approx(expected_us, rel=0.25), name
 
 
-def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
-    costs = measure_option_costs(source, replace(CONFIG, order="throughput", image_dtype="float32"), None)
-    assert set(costs) == {"now", "uint8", "cached", "engine_share"}
-    assert min(costs[name] for name in ("now", "uint8", "cached")) > 1
-
-
 @pytest.fixture
 def _guessed(monkeypatch) -> None:
     """Builds what is tried, and does not run it."""
@@ -129,8 +123,7 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     payloads = sample_records(source)
     assert len(payloads) == RECORDS  # of 12 records: some come again
     smaller = option_costs._shrink_images(source, payloads, 16)
-    assert len(smaller) == len(payloads)
-    assert smaller != payloads
+    assert (len(smaller), smaller == payloads) == (RECORDS, False)
 
 
 def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch) -> None:
@@ -157,7 +150,10 @@ def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, 
 
 def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None:
     foreign = tfrecord_files(str(Path(source.files[0]).parent / "train-*"))
-    assert measure_option_costs(foreign, CONFIG, None)["engine_share"] > 0
+    costs = measure_option_costs(foreign, replace(CONFIG, image_dtype="float32"), None)
+    assert costs.pop("engine_share") > 0
+    assert set(costs) == {"now", "uint8", "cached"}
+    assert min(costs.values()) > 1
 
 
 @pytest.mark.usefixtures("_guessed")
@@ -179,14 +175,8 @@ def test_a_damaged_image_is_left_to_the_pipeline(source: Source, monkeypatch, or
     damaged = encode_example({**features, "image/encoded": [b"no image"]})
     monkeypatch.setattr(option_costs, "sample_records", lambda *_: [damaged] * RECORDS)
     assert measure_option_costs(source, replace(CONFIG, order=order), None) == {}
-
-
-def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.tfrecord"
-    data = bytearray(Path(source.files[0]).read_bytes())
-    data[40] ^= 1
-    damaged.write_bytes(data)
-    assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == {}
+    monkeypatch.setattr(option_costs, "sample_records", lambda *_: [])  # as of a damaged file
+    assert measure_option_costs(source, replace(CONFIG, order=order), None) == {}
 
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
@@ -270,10 +260,8 @@ def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path
     file = write_sample(str(tmp_path / "few"), source, payloads)
     batches = [*make_batches(file, replace(TEXTBOOK, cache=cache)).take(64).as_numpy_iterator()]
     assert {batch["image"].shape for batch in batches} == {(RECORDS, 16, 16, 3)}
-    labels = get_labels(payloads)
-    given = [int(label) for batch in batches for label in batch["label"]]
-    counts = {label: given.count(label) for label in set(given)}
-    assert counts == pytest.approx({label: 64 * labels.count(label) for label in set(labels)}, rel=0.2)
+    given, stored = np.concatenate([batch["label"] for batch in batches]), np.array(get_labels(payloads))
+    assert np.bincount(given) == pytest.approx(64 * np.bincount(stored), rel=0.2)
     assert len({image.tobytes() for batch in batches for image in batch["image"]}) > 200
     assert caplog.records == []
 
