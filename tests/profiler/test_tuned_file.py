@@ -37,10 +37,8 @@ def test_a_place(small_dataset: Path, monkeypatch) -> None:
 @pytest.mark.parametrize("ending", ["toml", "json"])
 def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.{ending}"
-    changes = {"tf_data.cycle_length": 3}
-    tuned_file.write(
-        str(path), {"batch_size": 64}, changes, PLACE, {"images_per_second": 1234.5, "gain": {"ratio": 1.5}}
-    )
+    result = {"images_per_second": 1234.5, "gain": {"ratio": 1.5}}
+    tuned_file.write(str(path), {"batch_size": 64}, {"tf_data.cycle_length": 3}, PLACE, result)
     assert PipelineConfig.from_file(path) == CONFIG
     _, noted = toml_json.read_with_notes(path)
     assert (noted["key"], noted["processor"]) == (PLACE["key"], "Any CPU")
@@ -55,9 +53,6 @@ def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     tuned_file.check_path(str(path), PLACE)
     tuned_file.write(str(path), {"batch_size": 64}, {}, {**PLACE, "key": "ffff"}, {})
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
-        tuned_file.check_path(str(path), PLACE)
-    CONFIG.to_file(path)
-    with pytest.raises(ConfigError, match="is there already and `tfpipe profile --apply` did not write it"):
         tuned_file.check_path(str(path), PLACE)
     with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got 'a\.yaml'"):
         tuned_file.check_path("a.yaml", PLACE)

@@ -7,17 +7,9 @@ from tfpipe.profiler.types import Spread
 
 
 def test_a_spread_has_the_median_and_both_percentiles() -> None:
-    assert Spread.from_values([3.0]).median == 3
-    spread = Spread.from_values([float(i) for i in range(11)])
-    assert (spread.low, spread.median, spread.high) == (1, 5, 9)
-
-
-def test_the_figure_of_the_whole_takes_the_place_of_the_median() -> None:
-    assert Spread.from_values([1.0, 2.0], 1.8).median == 1.8
-
-
-def test_the_figure_of_the_whole_lies_inside_its_spread() -> None:
-    """A few parts can make up most of a run."""
+    assert Spread.from_values([3.0]) == Spread(3, 3, 3)
+    assert Spread.from_values([float(i) for i in range(11)]) == Spread(5, 1, 9)
+    # The figure of the whole takes the median's place. It lies inside: a few parts can make up most of a run.
     assert Spread.from_values([1.0, 2.0], 2.5) == Spread(2.5, 1.1, 2.5)
     assert Spread.from_values([1.0, 2.0], 0.5) == Spread(0.5, 0.5, 1.9)
 
@@ -32,13 +24,9 @@ def test_threads_that_wait_and_compute_share_the_cores() -> None:
     assert rates == pytest.approx([1 / 2, 4 / 5, 15 / 16, 1.0], rel=1e-9)
 
 
-def test_threads_that_do_one_stage_only_have_its_time() -> None:
+def test_threads_have_the_time_of_one_stage_or_of_a_lock() -> None:
     demand = Demand(4, {"decode": 0.75, "ask": 0.25}, {"ask": 1.0}, {"ask": 1})
-    assert demand.limit == 1 / 1.25
-    assert demand.widen("ask", 8).limit == 4  # of the cores
-
-
-def test_threads_behind_a_lock_have_the_time_of_the_lock() -> None:
+    assert (demand.limit, demand.widen("ask", 8).limit) == (1 / 1.25, 4)  # at last that of the cores
     passes = {"ask": ("decode",)}
     demand = Demand(4, {"decode": 5.0, "ask": 0.25}, {"ask": 1.0}, {"ask": 1}, passes, frozenset({"ask"}))
     assert demand.get_service_s("ask") == (0.25, 1.0)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.flipped_bit import flip_bit
+from tests.observers import Recorder
 from tests.profiler.faults.data import join_copies
 from tests.profiler.profiles import make_profile, make_stage
 from tfpipe.dataset.load import load_manifest
@@ -26,7 +27,7 @@ from tfpipe.profiler.measure.facts import find_held
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_phases
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Held
-from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_fusion=False), order="throughput")
@@ -51,25 +52,12 @@ def long_manifest(manifest: Manifest, tmp_path_factory) -> Manifest:
     return load_manifest(str(folder))
 
 
-class Recorder(Observer):
-    """An observer that keeps the phases and the last progress of each."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, Progress | None] = {}
-
-    def phase(self, text: str) -> None:
-        self.phases[text] = None
-
-    def progress(self, progress: Progress) -> None:
-        self.phases[list(self.phases)[-1]] = progress
-
-
 def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
     recorder = Recorder()
     profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 1.0), recorder)
     assert [stage.name for stage in profile.stages] == ["read", "parse", "decode", "augment", "batch"]
-    assert list(recorder.phases) == ["Warming up", "Measuring for 0.6 s", "Trying stages and options"]
-    assert recorder.phases["Measuring for 0.6 s"] == Progress(1, 1, "s")
+    assert recorder.phases == ["Warming up", "Measuring for 0.6 s", "Trying stages and options"]
+    assert recorder.progresses[-1] == Progress(1, 1, "s")
     assert profile.config is CONFIG
     assert profile.images_per_second == pytest.approx(profile.step.steps * 4 / profile.step.wall_s)
     assert all(0 <= stage.cpu_us_per_image < 50_000 for stage in profile.stages)
@@ -105,10 +93,8 @@ def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest:
     config, fast = replace(CONFIG, cache="bytes"), Accelerator(0.002, 4)
     recorder = Recorder()
     filled = profile_pipeline(manifest, "train", config, fast, ProfileConfig(0.3, 0.1), recorder)
-    assert list(recorder.phases) == [
-        *("Filling the cache", "Warming up", "Measuring for 0.3 s", "Trying stages and options")
-    ]
-    assert recorder.phases["Filling the cache"] == Progress(3, 3, "steps")
+    assert recorder.phases == ["Filling the cache", "Warming up", "Measuring for 0.3 s", "Trying stages and options"]
+    assert Progress(3, 3, "steps") in recorder.progresses
     assert filled.fill_s == 0
     assert filled.records_per_image == pytest.approx(1.0, rel=0.05)  # places in the cache are no images
     filling = profile_pipeline(long_manifest, "train", config, fast, ProfileConfig(0.3, 0.1, max_fill_s=0.01))
@@ -168,9 +154,12 @@ def test_a_record_that_is_left_out_has_another_in_its_place(manifest: Manifest, 
     assert profile.records_per_image == 1
 
 
-def test_customizing_must_return_stages(manifest: Manifest) -> None:
+def test_what_cannot_be_profiled_is_refused(manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match=r"must return tfpipe\.Stages, got None"):
         profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
+    config = PipelineConfig(batch_size=4, service=ServiceOptions(workers=("localhost:1",)))
+    with pytest.raises(ConfigError, match=r"must run each stage on this machine, got a `service`\. Profile"):
+        profile_pipeline(manifest, "train", config, Accelerator(0.001, 4))
 
 
 def test_an_accelerator_that_does_not_wait_needs_no_trials(manifest: Manifest) -> None:
@@ -219,25 +208,19 @@ def read(at: float, decode_cpu_s: float) -> dict[Phase, PhaseTime]:
 
 
 def test_phases_are_stages_with_their_time_for_an_image() -> None:
-    clocks = read(0.0, 0.0), read(2.0, 2.0)
-    reading, decoding = time_phases(clocks, HostTime(0.0, 0.0, None), HostTime(2.0, 2.0, None), 1000.0, CALLS)
+    clocks, before = (read(0.0, 0.0), read(2.0, 2.0)), HostTime(0.0, 0.0, None)
+    reading, decoding = time_phases(clocks, before, HostTime(2.0, 2.0, None), 1000.0, CALLS)
     assert (reading.name, decoding.name) == ("read", "decode")  # what was not passed is left out
     assert (reading.cpu_us_per_image, decoding.cpu_us_per_image) == (pytest.approx(100), 1000)
     assert (reading.wait_us_per_image, decoding.wait_us_per_image) == (pytest.approx(100), 0)
     assert (reading.parallelism, decoding.parallelism) == (2, 4)
-
-
-def test_each_batch_that_is_decoded_has_threads_for_a_transform() -> None:
-    clocks: Any = {}, {"transform": PhaseTime(9, 8.0, 0.1)}
-    (transform,) = time_phases(clocks, HostTime(0.0, 0.0, None), HostTime(1.0, 0.1, None), 1000.0, CALLS)
-    assert (transform.name, transform.parallelism) == ("transform", 8)
-
-
-def test_a_wait_for_a_core_is_no_wait_for_storage() -> None:
-    """Threads waited for a core as long as they ran."""
-    after = HostTime(2.0, 2.0, None, queue=2.0)
-    reading, _ = time_phases((read(0.0, 0.0), read(2.0, 2.0)), HostTime(0.0, 0.0, None), after, 1000.0, CALLS)
+    # Threads waited for a core as long as they ran, and for nothing else.
+    reading, _ = time_phases(clocks, before, HostTime(2.0, 2.0, None, queue=2.0), 1000.0, CALLS)
     assert reading.wait_us_per_image == pytest.approx(0.0)
+    # Each batch that is decoded has threads for a transform.
+    mapped: Any = {}, {"transform": PhaseTime(9, 8.0, 0.1)}
+    (transform,) = time_phases(mapped, before, HostTime(1.0, 0.1, None), 1000.0, CALLS)
+    assert (transform.name, transform.parallelism) == ("transform", 8)
 
 
 def test_batches_and_caches_are_held() -> None:
@@ -247,9 +230,3 @@ def test_batches_and_caches_are_held() -> None:
     assert cache == Held("cache", "images", 1_000_000, 1_000_000 * 256 * 256 * 3)
     assert prefetch == Held("prefetch", "batches", 3, 3 * 100 * 150e3)
     assert find_held(make_profile(config={"prefetch_batches": 0}), [], {}) == ()
-
-
-def test_a_service_is_refused(manifest: Manifest) -> None:
-    config = PipelineConfig(batch_size=4, service=ServiceOptions(workers=("localhost:1",)))
-    with pytest.raises(ConfigError, match=r"must run each stage on this machine, got a `service`\. Profile"):
-        profile_pipeline(manifest, "train", config, Accelerator(0.001, 4))
