@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image, ImageFilter
 
-if TYPE_CHECKING:
-    from tfpipe.pipeline.stage import Stages
+from tfpipe.pipeline.stage import Stage, Stages
 
 _LOCK = threading.Lock()
 
@@ -64,16 +64,12 @@ def sort_batch(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(features: Any, function: Callable[[Any], Any], key: str = "image") -> Any:
-    import tensorflow as tf
-
     value = features[key]
     return {**features, key: tf.ensure_shape(tf.numpy_function(function, [value], value.dtype), value.shape)}
 
 
 def negate(features: Any) -> Any:
     """Inverts the red of every pixel with TensorFlow's operations."""
-    import tensorflow as tf
-
     mask = tf.constant([255, 0, 0] * 224**2, tf.uint8, [224, 224, 3])  # whole: to stretch one costs more
     return {**features, "image": tf.bitwise.bitwise_xor(features["image"], mask)}
 
@@ -84,15 +80,11 @@ def keep(features: Any) -> Any:
 
 def widen(features: Any) -> Any:
     """Makes eight bytes of each byte of the images."""
-    import tensorflow as tf
-
     return {**features, "image": tf.cast(features["image"], tf.float64)}
 
 
 def add_noise(features: Any) -> Any:
     """Adds noise; random operations keep tf.data from giving a map threads by itself."""
-    import tensorflow as tf
-
     image = tf.cast(features["image"], tf.float32)
     for _ in range(3):
         with tf.control_dependencies([image]):  # one after the other, not side by side
@@ -101,16 +93,12 @@ def add_noise(features: Any) -> Any:
 
 
 def blur_widely(features: Any) -> Any:
-    import tensorflow as tf
-
     image = tf.cast(features["image"], tf.float32)[None]
     blurred = tf.nn.depthwise_conv2d(image, tf.ones([7, 7, 3, 1]) / 49, [1, 1, 1, 1], "SAME")[0]
     return {**features, "image": tf.saturate_cast(blurred, tf.uint8)}
 
 
 def shrink_and_blur(features: Any) -> Any:
-    import tensorflow as tf
-
     small = tf.saturate_cast(tf.image.resize(features["image"], (256, 256)), tf.uint8)
     return blur_widely({**features, "image": tf.ensure_shape(small, [256, 256, 3])})
 
@@ -120,8 +108,6 @@ def without(stages: Stages) -> Stages:
 
 
 def add(stages: Stages, name: str, apply: Callable[[Any], Any], after: str = "augment", **declared: Any) -> Stages:
-    from tfpipe.pipeline.stage import Stage
-
     return stages.insert_after(after, Stage(name, apply, **declared))
 
 
@@ -160,7 +146,6 @@ def add_steady_blur(stages: Stages, cached: bool = False) -> Stages:
 
 def add_late_batches(stages: Stages) -> Stages:
     """Makes every eighth batch take 0.3 s longer, as if something were fetched now and then."""
-    import tensorflow as tf
 
     def fetch(number: Any) -> Any:
         if number % 8 == 7:
