@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.storage import stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
@@ -60,7 +60,7 @@ def _open_store(scheme: str, path: str) -> FileStore:
     if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
         with contextlib.suppress(DataError):
             return TensorFlowStore(path)
-    raise ConfigError(
+    raise DataError(
         f"Files must be on a disk, or at gs://, s3://, az:// or hf://, got {path}. Mount its store as a folder, or "
         "download it first: img2dataset downloads the images that a table names into tars, which `tfpipe shard` reads."
     )

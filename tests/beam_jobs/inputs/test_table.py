@@ -712,15 +712,15 @@ def test_images_on_the_web_and_in_other_stores_are_refused(write_jsonl: WriteRow
         ("http://example.com/1.jpg", "http://example.com/1.jpg"),
         ("https://me:SECRET@example.com/1.jpg?sig=SECRET", "https://...@example.com/1.jpg?..."),
     ):
-        assert refuse_source(write_jsonl({"image": "0.jpg"}, {"image": url}), ConfigError) == (
+        assert refuse_source(write_jsonl({"image": "0.jpg"}, {"image": url})) == (
             f"Files must be on a disk, or at gs://, s3://, az:// or hf://, got {shown}. Mount its store as a folder, "
             "or download it first: img2dataset downloads the images that a table names into tars, which `tfpipe shard` "
             "reads."
         )
     table = write_jsonl({"image": "nosuch://bucket/1.jpg"})
-    assert "got nosuch://bucket/1.jpg. Mount" in refuse_source(table, ConfigError, image_root="nosuch://bucket")
+    assert "got nosuch://bucket/1.jpg. Mount" in refuse_source(table, image_root="nosuch://bucket")
     for url in ("nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"):
-        assert f", got {url}" in refuse_source(url, ConfigError)
+        assert f", got {url}" in refuse_source(url)
 
 
 def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
