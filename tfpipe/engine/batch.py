@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,16 +110,8 @@ class Maker(ABC):
     clocks: Clocks
     steps_ahead = STEPS_AHEAD
     steps_asked = 0  # of these, for which others are asked, such as the workers of a service
-
-    @property
-    @abstractmethod
-    def is_remote(self) -> bool:
-        """Whether it holds connections, which a forked process cannot use: to an object store, or to workers."""
-
-    @property
-    @abstractmethod
-    def block_steps(self) -> int:
-        """The steps in which a row uses up a block of records that storage is asked for at once."""
+    is_remote: bool  # whether it holds connections, to an object store or to workers: a forked process cannot use them
+    block_steps = 1  # in which a row uses up a block of records that storage is asked for at once
 
     def list_numbers(self, epoch: int, step: int) -> Any:
         """Lists the records of a step, as the plan does."""
@@ -177,6 +169,10 @@ class BatchMaker(Maker):
         self.reader = RecordReader(manifest.directory, manifest, split)
         columns = (column.splits[split] for column in manifest.columns)
         self._record_bytes = source.record_bytes + sum(column.bytes / column.records for column in columns)
+        self.is_remote = is_url(manifest.directory)
+        if config.training and self.is_remote:
+            affordable = int(_MOST_BLOCK_BYTES / (max(plan.batch_size, 1) * self._record_bytes))
+            self.block_steps = max(min(plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
         self.bad_records: set[int] = set()  # that were left out, in all epochs
@@ -193,19 +189,6 @@ class BatchMaker(Maker):
             self._cache = open_cache_file(self.plan, self.manifest, self.split)
         elif self.plan.config.cache == "bytes":
             self._cache = BytesCache(choose_kept(self.plan, self.reader))
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the dataset lies in an object store."""
-        return is_url(self.manifest.directory)
-
-    @cached_property
-    def block_steps(self) -> int:
-        """The steps in which a row uses a block of records up, whose requests can be merged; 1 as on a local disk."""
-        if not (self.plan.config.training and self.is_remote):
-            return 1
-        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self._record_bytes))
-        return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for the records of the next batch, and an object store, in the same requests, for `soon` too."""

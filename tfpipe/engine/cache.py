@@ -31,7 +31,13 @@ _OTHER_BYTES = 200  # of an image's other features
 def choose_kept(plan: BatchPlan, reader: RecordReader) -> IntArray:
     """Chooses each record's place in a cache, or -1: int64 [records]. In training they are the same on every host."""
     config, records = plan.config, plan.source.num_records or 0
-    candidates = _list_candidates(plan)
+    candidates: IntArray = np.arange(records)  # of this host, the first one first
+    if not config.training:
+        candidates = np.array(plan.host.share(records), np.int64)
+    elif config.cache_bytes is not None:
+        blocks = permutation(key_of(CACHE, config.seed), -(-records // _BLOCK_RECORDS))
+        candidates = (blocks[:, None] * _BLOCK_RECORDS + np.arange(_BLOCK_RECORDS)).reshape(-1)
+        candidates = candidates[candidates < records]
     if config.cache == "bytes":
         sizes = reader.list_sizes(candidates)
     else:
@@ -75,18 +81,6 @@ def check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
             f"{human_bytes(free)} are free, of which a cache may take 90 %. {advice}",
             page="symptoms#memory-grows",
         )
-
-
-def _list_candidates(plan: BatchPlan) -> IntArray:
-    """Lists the records that this host may keep, the first one first: int64 [n]."""
-    records = plan.source.num_records or 0
-    if not plan.config.training:
-        return np.array(plan.host.share(records), np.int64)
-    if plan.config.cache_bytes is None:
-        return np.arange(records)
-    blocks = permutation(key_of(CACHE, plan.config.seed), -(-records // _BLOCK_RECORDS))
-    numbers: IntArray = (blocks[:, None] * _BLOCK_RECORDS + np.arange(_BLOCK_RECORDS)).reshape(-1)
-    return numbers[numbers < records]
 
 
 def get_cached_form(plan: BatchPlan) -> tuple[tuple[int, int], str]:

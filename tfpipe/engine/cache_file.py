@@ -107,7 +107,13 @@ class CacheFile:
         if there.all():
             return block
         block, added = read_missing(block.choose(np.flatnonzero(there)), there, numbers, memory, read)
-        self.offer(numbers[~there], lambda: _view_payloads(added))
+
+        def view_payloads() -> list[Payload]:
+            """Lists the payloads without a copy, with None for a damaged one."""
+            places = zip(added.begins.tolist(), added.ends.tolist(), added.whole.tolist(), strict=True)
+            return [added.data[begin:end] if whole else None for begin, end, whole in places]
+
+        self.offer(numbers[~there], view_payloads)
         return block
 
     def read(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
@@ -264,7 +270,18 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     parts.append([(shard.records, shard.sha256) for shard in info.shards])
     parts.append([column.splits[split].fingerprint for column in manifest.columns])
     pixel_bytes, record_bytes = 0, plan.source.record_bytes
-    _check(plan, manifest)
+    if manifest.foreign is not None:
+        raise ConfigError(
+            f"A cache in files needs a dataset that tfpipe wrote, and {manifest.directory} describes files of others. "
+            "Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
+        )
+    if file_io.is_url(config.cache_dir or ""):
+        raise ConfigError(
+            "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
+            f"{config.cache!r} and {config.cache_dir!r}."
+        )
+    if config.cache == "decoded" and manifest.has_several_images:
+        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
     if config.cache == "decoded":
         height, width = plan.decoded_size
         options = config.augment_options
@@ -295,29 +312,6 @@ def is_filled(plan: BatchPlan) -> bool:
         return False
     cache = open_cache_file(plan, manifest, split)
     return bool(cache.find(np.arange(plan.source.num_records or 0)).all())
-
-
-def _check(plan: BatchPlan, manifest: Manifest) -> None:
-    """Refuses data and options that exclude a cache in files."""
-    config = plan.config
-    if manifest.foreign is not None:
-        raise ConfigError(
-            f"A cache in files needs a dataset that tfpipe wrote, and {manifest.directory} describes files of others. "
-            "Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
-        )
-    if file_io.is_url(config.cache_dir or ""):
-        raise ConfigError(
-            "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
-            f"{config.cache!r} and {config.cache_dir!r}."
-        )
-    if config.cache == "decoded" and manifest.has_several_images:
-        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
-
-
-def _view_payloads(block: RecordBlock) -> list[Payload]:
-    """Lists the payloads of a block without a copy, with None for a damaged one."""
-    places = zip(block.begins.tolist(), block.ends.tolist(), block.whole.tolist(), strict=True)
-    return [block.data[begin:end] if whole else None for begin, end, whole in places]
 
 
 def _frame(payload: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,14 +30,9 @@ _RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # th
 _OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each batch takes new memory
 
 
-@dataclass(frozen=True)
-class HalfCachedBatch:
-    """The records of a batch, as far as they are not in the cache."""
-
-    epoch: int
-    numbers: IntArray  # as `BatchPlan.list_numbers` says them: int64 [n]
-    missing: IntArray  # the rows that were not in the cache, int64 [m]
-    stored: StoredBatch | None  # the records of these rows
+HalfCached: TypeAlias = tuple[int, IntArray, IntArray, StoredBatch | None]
+"""The epoch of a batch, its records as `BatchPlan.list_numbers` says them, the rows that were not in the cache, and the
+records of these rows."""
 
 
 class CachingMaker(BatchMaker):
@@ -51,23 +46,25 @@ class CachingMaker(BatchMaker):
         self._filling = replace(self.decoding, size=size, dtype=dtype)
         self._cropping = replace(self.decoding, raw_size=size)
 
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCached:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         missing = np.flatnonzero(~self._cache.find(strip_copies(numbers)))
         stored = super().read(epoch, step, numbers[missing]) if len(missing) else None
-        return HalfCachedBatch(epoch, numbers, missing, stored)
+        return epoch, numbers, missing, stored
 
     def decode(
         self,
-        stored: HalfCachedBatch,
+        stored: HalfCached,
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
         filled: int | None = None,
     ) -> Batch:
         """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
-        numbers, slots = stored.numbers, self._cache.slots[strip_copies(stored.numbers)]
+        epoch, asked, missing, records = stored
+        numbers, cache = strip_copies(asked), self._cache
+        slots = cache.slots[numbers]
         if filled is None:
             filled = self.plan.batch_size - len(numbers) if rows is None else 0
         images = np.arange(len(numbers)) if rows is None else rows
@@ -75,18 +72,31 @@ class CachingMaker(BatchMaker):
             out = self.allocate_images(self.plan.batch_size)
             out[len(numbers) :] = 0
         parts, part_rows = [], []
-        if stored.stored is not None:
-            kept = slots[stored.missing] >= 0
-            self._fill(stored.stored, np.flatnonzero(kept), slots[stored.missing[kept]], threads)
-            others = stored.missing[~kept]
+        if records is not None:
+            kept = slots[missing] >= 0
+            self._fill(records, np.flatnonzero(kept), slots[missing[kept]], threads)
+            others = missing[~kept]
             if len(others):
-                records = stored.stored.choose(np.flatnonzero(~kept))
-                parts.append(super().decode(records, threads, out, images[others]))
+                parts.append(super().decode(records.choose(np.flatnonzero(~kept)), threads, out, images[others]))
                 part_rows.append(others)
-        cached = np.flatnonzero(slots >= 0)
-        made = self._make_cached(stored.epoch, numbers[cached], slots[cached], out, images[cached], filled, threads)
-        parts.append({**made, "image": out})
-        part_rows.append(np.concatenate((cached, len(numbers) + np.arange(filled))))
+        # The rows whose images are in the cache, and the parts of rows behind all records.
+        rows = np.flatnonzero(slots >= 0)
+        slots = slots[rows]
+        squeezed = self.plan.source.images.size if self._is_final else self._filling.size
+        cropped = self.place_crops(epoch, asked[rows], cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
+        if self._is_final:
+            out[images[rows]] = cache.images[slots]
+        else:
+            with self.clocks.measure("decode"):
+                decode_images(self.leave_to_device(cropped), out, images[rows], self._cropping, threads)
+        columns = {
+            name: collect_column([cache.others[slot][name] for slot in slots.tolist()], name, kind)
+            for name, kind in self.kinds.items()
+            if name not in self._image_names
+        }
+        cached = StoredBatch(epoch, numbers[rows], numbers[rows], columns)
+        parts.append({**self.make_others(cached, cropped, filled), "image": out})
+        part_rows.append(np.concatenate((rows, len(numbers) + np.arange(filled))))
         return join_rows(parts, part_rows)
 
     def _fill(self, stored: StoredBatch, chosen: IntArray, slots: IntArray, threads: int) -> None:
@@ -105,34 +115,6 @@ class CachingMaker(BatchMaker):
             for name in self.plan.masks:
                 others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
         self._cache.keep_others(slots, images.sizes, others)
-
-    def _make_cached(
-        self,
-        epoch: int,
-        asked: IntArray,
-        slots: IntArray,
-        out: NDArray[Any],
-        rows: IntArray,
-        filled: int,
-        threads: int,
-    ) -> Batch:
-        """Makes the rows whose images are in the cache, and the parts of rows behind all records."""
-        cache = self._cache
-        squeezed = self.plan.source.images.size if self._is_final else self._filling.size
-        images = self.place_crops(epoch, asked, cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
-        if self._is_final:
-            out[rows] = cache.images[slots]
-        else:
-            with self.clocks.measure("decode"):
-                decode_images(self.leave_to_device(images), out, rows, self._cropping, threads)
-        columns = {
-            name: collect_column([cache.others[slot][name] for slot in slots.tolist()], name, kind)
-            for name, kind in self.kinds.items()
-            if name not in self._image_names
-        }
-        numbers = strip_copies(asked)
-        stored = StoredBatch(epoch, numbers, numbers, columns)
-        return self.make_others(stored, images, filled)
 
 
 _Part: TypeAlias = tuple[IntArray, StoredBatch, bool]
@@ -213,14 +195,14 @@ class FileCachingMaker(BatchMaker):
             values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
             columns[name] = collect_column([values] * count, name, self._kept_kinds[name])
         columns[self._image_key] = _list_pixels(pixels, np.arange(count))
-        self._cache.offer(stored.numbers, lambda: self._encode(columns), pixels)
-        return replace(stored, columns=columns)
 
-    def _encode(self, columns: dict[str, Column]) -> list[Payload]:
-        """Encodes all of some records but their images."""
-        names = list(self._kept_kinds)
-        records = zip(*(columns[name].list_records() for name in names), strict=True)
-        return [encode_example(dict(zip(names, values, strict=True))) for values in records]
+        def encode() -> list[Payload]:
+            """Encodes all of the records but their images."""
+            records = zip(*(columns[name].list_records() for name in self._kept_kinds), strict=True)
+            return [encode_example(dict(zip(self._kept_kinds, values, strict=True))) for values in records]
+
+        self._cache.offer(stored.numbers, encode, pixels)
+        return replace(stored, columns=columns)
 
 
 def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, int]) -> Column:

@@ -129,14 +129,11 @@ class MixedMaker(Maker):
     def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker]) -> None:
         self.plan: MixedPlan = plan
         self._makers = tuple(makers)
+        self.is_remote = any(maker.is_remote for maker in makers)
+        self.block_steps = max(maker.block_steps for maker in makers)
         self.clocks = makers[0].clocks
         for maker in makers:
             maker.clocks = self.clocks
-
-    @property
-    def block_steps(self) -> int:
-        """The steps in which a row uses a block of records up, of the dataset that needs most."""
-        return max(maker.block_steps for maker in self._makers)
 
     def announce(self, numbers: Sequence[IntArray], soon: Sequence[Sequence[IntArray]] = ()) -> None:
         """Asks storage for records that are read soon."""
@@ -172,8 +169,3 @@ class MixedMaker(Maker):
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the first image."""
         return self._makers[0].make_example_image()
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether a dataset lies in an object store."""
-        return any(maker.is_remote for maker in self._makers)

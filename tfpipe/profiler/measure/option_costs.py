@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfpipe._version import __version__
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
-from tfpipe.engine.cached_batch import CachingMaker, HalfCachedBatch
+from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.parse import join_block, parse_columns
@@ -156,8 +156,8 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
     epochs = itertools.count()
     if config.cache != "decoded":
         return lambda: maker.decode(replace(stored, epoch=next(epochs)))
-    maker.decode(HalfCachedBatch(0, numbers, numbers, stored))  # which fills the cache
-    return lambda: maker.decode(HalfCachedBatch(next(epochs), numbers, numbers[:0], None))
+    maker.decode((0, numbers, numbers, stored))  # which fills the cache
+    return lambda: maker.decode((next(epochs), numbers, numbers[:0], None))
 
 
 def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Source:
