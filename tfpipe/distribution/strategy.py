@@ -50,7 +50,12 @@ def resolve_strategy(tpu: str | None = None) -> tf.distribute.Strategy:
     Raises:
         ConfigError: A TPU was named or found and does not answer, or `TF_CONFIG` cannot be used.
     """
-    strategy = _connect_tpu(tpu) or _make_workers_strategy() or _make_local_strategy()
+    strategy = _connect_tpu(tpu) or _make_workers_strategy()
+    if strategy is None:  # one of all GPUs, else of all logical CPU devices; one device needs no replicas
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        devices = [f"/{kind}:{i}" for i in range(len(tf.config.list_logical_devices(kind)))]
+        several = len(devices) > 1
+        strategy = tf.distribute.MirroredStrategy(devices) if several else tf.distribute.OneDeviceStrategy(devices[0])
     logger.info("%s", describe_strategy(strategy))
     return strategy
 
@@ -102,13 +107,6 @@ def _make_workers_strategy() -> tf.distribute.Strategy | None:
         )
     logger.info("TF_CONFIG names %d workers; waiting for all of them.", len(workers))
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-
-
-def _make_local_strategy() -> tf.distribute.Strategy:
-    """Makes a strategy of all GPUs, else of all logical CPU devices; one device needs no replicas."""
-    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    devices = [f"/{kind}:{i}" for i in range(len(tf.config.list_logical_devices(kind)))]
-    return tf.distribute.MirroredStrategy(devices) if len(devices) > 1 else tf.distribute.OneDeviceStrategy(devices[0])
 
 
 def _connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:

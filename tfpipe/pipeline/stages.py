@@ -42,15 +42,30 @@ Extent = tuple[tf.Tensor | int, tf.Tensor | int]
 
 
 def parse_records(plan: BatchPlan) -> Stage:
-    """Parses the features that the pipeline needs out of each record, and adds a seed if a crop is drawn next."""
-    draws = _draws(plan) and not caches_whole(plan.config)
+    """Parses the features that the pipeline needs out of each record, and adds a seed if a crop is drawn next.
+
+    It gives "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
+    where the manifest vouches for them, and each further feature under its own name.
+    """
+    source, draws = plan.source, _draws(plan) and not caches_whole(plan.config)
+    keys = {} if source.image_key is None else {"encoded": source.image_key}
+    if source.label_key is not None:
+        keys["label"] = source.label_key
+    if source.has_sizes:
+        keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
+    keys |= {feature.name: feature.name for feature in plan.features}
+    specs = {key: source.schema[key] for key in keys.values()}
+    parsers = {key: tf.io.FixedLenFeature(spec.shape, TF_DTYPES[spec.dtype]) for key, spec in specs.items()}
 
     def parse(payload: tf.Tensor, seed: tf.Tensor | None = None) -> Features:
-        features = parse_example(plan, payload)
+        example = tf.io.parse_single_example(payload, parsers)
+        features = {name: example[key] for name, key in keys.items()}
+        if source.label_base:
+            features["label"] -= source.label_base
         return features if seed is None else {**features, "seed": seed}
 
     def apply(records: tf.data.Dataset) -> tf.data.Dataset:
-        return map_in_parallel(plan, tf.data.Dataset.zip((records, _draw_seeds(plan))) if draws else records, parse)
+        return map_in_parallel(plan, _add_seeds(plan, records) if draws else records, parse)
 
     return Stage("parse", apply, parallel_settings(plan), "only the features that are needed")
 
@@ -66,45 +81,16 @@ def keeps_order(config: PipelineConfig) -> bool:
     return not config.training if chosen is None else chosen
 
 
-def add_seeds(plan: BatchPlan, images: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds "seed", int32 [2], to the features of images that come from a cache, if the augmentation draws numbers."""
-    if not _draws(plan):
-        return images
-    return tf.data.Dataset.zip((images, _draw_seeds(plan))).map(lambda features, seed: {**features, "seed": seed})
-
-
 def _draws(plan: BatchPlan) -> bool:
     """Returns whether the augmentation draws random numbers."""
     return plan.config.training and plan.source.has_images and plan.config.augment != "none"
 
 
-def _draw_seeds(plan: BatchPlan) -> tf.data.Dataset:
-    """Draws a seed for each image, int32 [2], without end."""
+def _add_seeds(plan: BatchPlan, elements: tf.data.Dataset) -> tf.data.Dataset:
+    """Pairs each element with a seed, int32 [2]."""
     key = key_of(EXAMPLE, plan.config.seed, plan.host.start_step, plan.host.index) >> 1
     numbers = tf.data.Dataset.random(seed=key).batch(2, drop_remainder=True)
-    return numbers.map(lambda pair: tf.cast(pair, tf.int32))
-
-
-def parse_example(plan: BatchPlan, payload: tf.Tensor) -> Features:
-    """Parses one `tf.train.Example`, a scalar string.
-
-    It gives "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-    where the manifest vouches for them, and each further feature under its own name.
-    """
-    source = plan.source
-    keys = {} if source.image_key is None else {"encoded": source.image_key}
-    if source.label_key is not None:
-        keys["label"] = source.label_key
-    if source.has_sizes:
-        keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
-    keys |= {feature.name: feature.name for feature in plan.features}
-    specs = {key: source.schema[key] for key in keys.values()}
-    parsers = {key: tf.io.FixedLenFeature(spec.shape, TF_DTYPES[spec.dtype]) for key, spec in specs.items()}
-    example = tf.io.parse_single_example(payload, parsers)
-    features = {name: example[key] for name, key in keys.items()}
-    if source.label_base:
-        features["label"] -= source.label_base
-    return features
+    return tf.data.Dataset.zip((elements, numbers.map(lambda pair: tf.cast(pair, tf.int32))))
 
 
 def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
@@ -122,34 +108,30 @@ def parallel_settings(plan: BatchPlan) -> dict[str, object]:
 
 
 def decode_images(plan: BatchPlan) -> Stage:
-    """Decodes images; with augmentation on the host just the crop of each."""
-    formats = " and ".join(sorted(plan.source.images.formats)) or "any"
+    """Decodes images; with augmentation on the host just the crop of each, and whether to flip it."""
+    config, stored = plan.config, plan.source.images
+    formats = " and ".join(sorted(stored.formats)) or "any"
     settings = {**parallel_settings(plan), "images": formats, "decoder": "tensorflow"}
-    if caches_whole(plan.config):
+    if caches_whole(config):
         reason = "whole images, squeezed to one size: what the cache keeps"
-    elif plan.config.augment == "host":
+    elif config.augment == "host":
         reason = "the crop is fused with the decoder: what lies outside is not decoded"
     else:
         reason = "whole images"
 
-    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
-        return map_in_parallel(plan, records, lambda features: _decode(plan, features))
+    def decode(features: Features) -> Features:
+        encoded = features["encoded"]
+        if caches_whole(config):
+            others = {name: value for name, value in features.items() if name != "encoded"}
+            return {**others, "image": _squeeze(decode_image(encoded, stored), stored, plan.decoded_size, config)}
+        others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width", "seed")}
+        if config.augment == "none":
+            return {**others, "image": decode_image(encoded, stored)}
+        crop_box, flip, size = find_crop(features, features.get("seed"), stored, config)
+        image = decode_crop(encoded, crop_box, size, stored)
+        return {**others, "image": image} | ({} if flip is None else {"flip": flip})
 
-    return Stage("decode", apply, settings, reason)
-
-
-def _decode(plan: BatchPlan, features: Features) -> Features:
-    """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
-    config, stored, encoded = plan.config, plan.source.images, features["encoded"]
-    if caches_whole(config):
-        others = {name: value for name, value in features.items() if name != "encoded"}
-        return {**others, "image": _squeeze(decode_image(encoded, stored), stored, plan.decoded_size, config)}
-    others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width", "seed")}
-    if config.augment == "none":
-        return {**others, "image": decode_image(encoded, stored)}
-    crop_box, flip, size = find_crop(features, features.get("seed"), stored, config)
-    image = decode_crop(encoded, crop_box, size, stored)
-    return {**others, "image": image} | ({} if flip is None else {"flip": flip})
+    return Stage("decode", lambda records: map_in_parallel(plan, records, decode), settings, reason)
 
 
 def _squeeze(image: tf.Tensor, stored: StoredImages, size: tuple[int, int], config: PipelineConfig) -> tf.Tensor:
@@ -179,13 +161,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
     if stored.formats == {"RAW"}:
         assert stored.size is not None
         return tf.reshape(tf.io.decode_raw(encoded, tf.uint8), [*stored.size, 3])
-    if stored.formats == {"PNG"}:
-        image = tf.io.decode_png(encoded, channels=3)
-    elif stored.formats:
-        # It reads PNG too, as its documentation says, so a mixed split needs no branch here.
-        image = tf.io.decode_jpeg(encoded, channels=3)
-    else:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     return tf.ensure_shape(image, [*(stored.size or (None, None)), 3])
 
 
@@ -246,32 +222,28 @@ def read_image_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> 
 
 
 def augment_images(plan: BatchPlan) -> Stage:
-    """Augments images."""
+    """Replaces decoded images by those that the model gets."""
     config, (height, width) = plan.config, plan.config.size
     settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
     settings["size"] = f"{height}x{width}"
     reason = "random resized crop and flip" if config.training else "resize short side, center crop"
 
-    def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        if caches_whole(config):
-            dataset = add_seeds(plan, dataset)
-        return map_in_parallel(plan, dataset, lambda features: _augment(plan, features))
+    def augment(features: Features, seed: tf.Tensor | None = None) -> Features:
+        image, flip = features["image"], features.get("flip")
+        if config.augment == "host" and caches_whole(config):
+            sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
+            crop_box, flip = choose_crop(plan.decoded_size, (sizes[0], sizes[1]) if sizes else None, seed, config)
+            image = crop(image, crop_box)
+        used = ("image", "flip", "height", "width")
+        others = {name: value for name, value in features.items() if name not in used}
+        return {**others, "image": augment_on_host(image, flip, config)}
+
+    def apply(images: tf.data.Dataset) -> tf.data.Dataset:
+        return map_in_parallel(
+            plan, _add_seeds(plan, images) if caches_whole(config) and _draws(plan) else images, augment
+        )
 
     return Stage("augment", apply, settings, "plain resize" if config.augment == "none" else reason)
-
-
-def _augment(plan: BatchPlan, features: Features) -> Features:
-    """Replaces the decoded image by the image that the model gets."""
-    config = plan.config
-    image, flip = features["image"], features.get("flip")
-    if config.augment == "host" and caches_whole(config):
-        sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
-        original_size = (sizes[0], sizes[1]) if sizes else None
-        crop_box, flip = choose_crop(plan.decoded_size, original_size, features["seed"], config)
-        image = crop(image, crop_box)
-    used = ("image", "flip", "seed", "height", "width")
-    others = {name: value for name, value in features.items() if name not in used}
-    return {**others, "image": augment_on_host(image, flip, config)}
 
 
 def choose_crop(
@@ -400,16 +372,25 @@ def convert_values(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.
 
 def batch_examples(plan: BatchPlan) -> Stage:
     """Makes batches of static shape, in the form that the config asks for."""
-    is_whole = not is_true_size(plan)
+    config, is_whole = plan.config, not is_true_size(plan)
+
+    def form(batch: Features) -> Any:
+        result = dict(batch)
+        if "label" in result:
+            result["label"] = tf.cast(result["label"], tf.int32)
+            if config.one_hot:
+                result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
+        if config.as_supervised and "mask" in result:
+            result["mask"] = tf.cast(result["mask"], tf.float32)  # as Keras takes sample weights
+        return form_batch(result, config)
 
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
-        if not plan.config.training:
+        if not config.training:
             examples = examples.map(lambda features: {**features, "mask": tf.constant(True)})
             examples = _pad_evaluation(plan, examples) if is_whole else examples
-        batches = examples.batch(plan.replica_batch_size, drop_remainder=is_whole)
-        return batches.map(lambda features: _format_batch(plan, features))
+        return examples.batch(plan.replica_batch_size, drop_remainder=is_whole).map(form)
 
-    settings = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
+    settings = {"batch_size": config.batch_size, "per_replica": plan.replica_batch_size}
     return Stage("batch", apply, settings, describe_shapes(plan))
 
 
@@ -448,7 +429,12 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 def _pad_evaluation(plan: BatchPlan, marked: tf.data.Dataset) -> tf.data.Dataset:
     """Fills up the last batch with zeros, so that all hosts yield as many batches."""
-    zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
+    zeros = {}
+    for name, spec in marked.element_spec.items():
+        shape = [
+            size or 0 for size in spec.shape
+        ]  # an axis of unknown size, which a stage of the user's left, has none
+        zeros[name] = tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
     if records is None:
         padded = marked.concatenate(padding.repeat(plan.batch_size - 1))
@@ -458,34 +444,19 @@ def _pad_evaluation(plan: BatchPlan, marked: tf.data.Dataset) -> tf.data.Dataset
     return marked.concatenate(padding.repeat(missing))
 
 
-def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """Makes zeros of a shape, or empty text; an axis of unknown size, which a stage of the user's left, has none."""
-    shape = [size or 0 for size in spec.shape]
-    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
-
-
-def _format_batch(plan: BatchPlan, batch: Features) -> Any:
-    """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
-
-    Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask of the padding is float32, as
-    Keras takes sample weights.
-    """
-    config, result = plan.config, dict(batch)
-    if "label" in result:
-        result["label"] = tf.cast(result["label"], tf.int32)
-        if config.one_hot:
-            result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
-    if config.as_supervised and "mask" in result:
-        result["mask"] = tf.cast(result["mask"], tf.float32)
-    return form_batch(result, config)
-
-
 def prefetch_batches(plan: BatchPlan) -> Stage:
-    """Prepares batches ahead of the trainer, and says how many there will be."""
+    """Prepares batches ahead of the trainer, and says how many there will be.
+
+    Nobody can say it if nobody counted the records, or if a later stage ends each pass.
+    """
     config = plan.config
+    count: int | None = None
+    if config.training and plan.host.epochs is None:
+        count = tf.data.INFINITE_CARDINALITY
+    elif not config.training and plan.source.num_records is not None:
+        count = plan.steps_per_epoch * plan.batch_size // plan.replica_batch_size
 
     def apply(batches: tf.data.Dataset) -> tf.data.Dataset:
-        count = _count_batches(plan)
         if count is not None:
             batches = batches.apply(tf.data.experimental.assert_cardinality(count))
         if config.prefetch_batches == 0:
@@ -494,12 +465,3 @@ def prefetch_batches(plan: BatchPlan) -> Stage:
 
     reason = "the next batch is made while the device works on this one"
     return Stage("prefetch", apply, {"buffer_size": config.prefetch_batches}, reason)
-
-
-def _count_batches(plan: BatchPlan) -> int | None:
-    """Counts the batches of the whole dataset; None if nobody counted the records, or a later stage ends each pass."""
-    if plan.config.training:
-        infinite: int = tf.data.INFINITE_CARDINALITY
-        return infinite if plan.host.epochs is None else None
-    known = plan.source.num_records is not None
-    return plan.steps_per_epoch * plan.batch_size // plan.replica_batch_size if known else None
