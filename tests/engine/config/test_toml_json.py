@@ -90,7 +90,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
     if cache == "none" and draw(st.booleans()):
         optional["service"] = SERVICES
         optional["max_bad_records"], order = st.just(0), "auto"
-    elif cache != "none" and draw(st.booleans()):
+    elif cache == "bytes" and draw(st.booleans()):
         optional["cache_dir"] = TEXTS
     elif cache != "none":
         optional["cache_bytes"] = AMOUNTS
@@ -99,8 +99,8 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
     else:
         optional["image_dtype"] = st.sampled_from(["uint8", "float32", "bfloat16"])
     drawn = draw(st.fixed_dictionaries({}, optional=optional))
-    if cache == "decoded" and "cache_dir" not in drawn:
-        drawn["max_bad_records"] = 0  # a cache of decoded images in memory leaves none out
+    if cache == "decoded":
+        drawn["max_bad_records"] = 0  # a cache of decoded images leaves none out
     return PipelineConfig(
         batch_size=draw(counts()),
         image_size=draw(SIZES),

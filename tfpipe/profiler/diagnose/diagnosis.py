@@ -229,7 +229,9 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
             no_cache: dict[str, OptionValue] = {"cache": "none"}
             if profile.config.cache_bytes is not None:
                 no_cache["cache_bytes"] = None
-            in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
+            in_files = ""
+            if profile.dataset.by_engine and profile.config.cache == "bytes":
+                in_files = " Or keep it in a file: `cache_dir`."
             yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes=no_cache)
 
 
