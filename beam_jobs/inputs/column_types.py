@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -92,7 +93,7 @@ class CellKinds:
         """Returns the column with the target of a regression."""
         texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
-            (file_number, row, _), value = min(texts, key=_get_row)
+            (file_number, row, _), value = min(texts, key=itemgetter(0))
             raise DataError(f"{files[file_number]}, row {row}: the target {column!r} must be a number, got {value!r}.")
         if self.has_lists or self.lengths != {1}:
             raise DataError(f"{files[0]}: the target {column!r} must be one number in every row.")
@@ -107,9 +108,9 @@ class CellKinds:
         numbers = [self.firsts[kind] for kind in _NUMBERS if kind in self.firsts]
         texts = [self.firsts[kind] for kind in (_TEXT, _NESTED, _BYTES) if kind in self.firsts]
         if not (mixes or self.from_text) and numbers and texts:
-            faults.append(max(min(numbers, key=_get_row), min(texts, key=_get_row), key=_get_row))
+            faults.append(max(min(numbers, key=itemgetter(0)), min(texts, key=itemgetter(0)), key=itemgetter(0)))
         if faults:
-            (file_number, row, _), value = min(faults, key=_get_row)
+            (file_number, row, _), value = min(faults, key=itemgetter(0))
             raise DataError(
                 f"{files[file_number]}, row {row}: column {name!r} must hold numbers or texts of one kind, or lists of "
                 f"them, got {value!r}."
@@ -148,10 +149,6 @@ def convert_extras(images: "ImageTable", columns: Sequence[TableColumn | None]) 
         return images
     rows = (tuple(column.convert(row[index]) for index, column in kept) for row in images.iterate_extras())
     return images.replace_tuples("extra", rows)
-
-
-def _get_row(first: _First) -> tuple[int, int, int]:
-    return first[0]
 
 
 def _to_list(cell: Any) -> list[Any]:

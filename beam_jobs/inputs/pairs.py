@@ -44,8 +44,7 @@ _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _MAX_COLUMNS = 1000
-_DIGITS = "0123456789"  # the empty text is in it too: a zero without its zeros
-_NUMBER = re.compile(r"([0-9]+)")
+_NUMBER = re.compile("[0-9]+")
 
 
 class _BadPairError(Exception):
@@ -117,10 +116,9 @@ def _is_image(ending: str) -> bool:
     return ending != _MASK and ending.rpartition(".")[2] in _IMAGES
 
 
-def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
-    """Returns the pieces of a name in the form in which they are compared: digits as a number, before other texts."""
-    pieces = [piece.lstrip("0") if piece[0] in _DIGITS else piece for piece in _NUMBER.split(name) if piece]
-    return [(piece[:1] not in _DIGITS, len(piece) if piece[:1] in _DIGITS else 0, piece) for piece in pieces]
+def _pad_numbers(name: str) -> str:
+    """Returns a name in the form in which it is compared: 10 comes after 9."""
+    return _NUMBER.sub(lambda number: number[0].lstrip("0").zfill(255), name)
 
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -204,7 +202,7 @@ def _iterate_pairs(path: str, location: str, skipped: Counter[str]) -> Iterator[
     """Yields the files of each pair of a tar file, and counts files that belong to none."""
     pairs: dict[str, _Files] = {}
     with file_io.explain_os_errors(f"read {path}"):
-        for file in archive.list_archive(path, location, _is_wanted):
+        for file in archive.list_archive(path, location, _wants):
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
@@ -227,7 +225,7 @@ def _iterate_pairs(path: str, location: str, skipped: Counter[str]) -> Iterator[
     yield from pairs.values()
 
 
-def _is_wanted(name: str, size: int) -> bool:
+def _wants(name: str, size: int) -> bool:
     return size <= BESIDE.bytes and _split_name(name)[1] in _BESIDE
 
 
@@ -281,7 +279,7 @@ def _keep(images: ImageTable, chosen: NDArray[np.bool_], reason: str, skipped: C
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     """Returns the image of a pair, or its several images, without its values, and these by their names."""
-    several = [files.several[name] for name in sorted(files.several, key=_split_numbers)]
+    several = [files.several[name] for name in sorted(files.several, key=_pad_numbers)]
     images = [files.image] if files.image is not None else several
     if not images:
         raise _BadPairError(_WITHOUT_IMAGE)

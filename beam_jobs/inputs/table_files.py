@@ -9,10 +9,11 @@ import fnmatch
 import io
 import json
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, count, repeat, zip_longest
 from typing import Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
@@ -25,7 +26,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.budget import DECODED, GROWTH, ROW, OverBudget
 
 _DELIMITERS = ",;\t"
-_WILDCARDS = frozenset("*?[")
+_WILDCARD = re.compile(r"[*?[]")
 _ROWS_AT_ONCE = 10_000
 _BESIDE_TABLES = ("/", ".parquet", ".json", ".md", ".txt")
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
@@ -69,19 +70,15 @@ def make_name(path: str) -> str:
     if not is_table(path):
         return posixpath.basename(file_io.make_absolute(path)) or "images"
     stem = posixpath.basename(path)[: -len(get_suffix(path))]
-    if _WILDCARDS.isdisjoint(stem):
-        return stem
-    until_wildcard = stem[: min(stem.index(sign) for sign in _WILDCARDS if sign in stem)]
-    return until_wildcard.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images"
+    begin, *rest = _WILDCARD.split(stem, maxsplit=1)
+    return (begin.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images") if rest else stem
 
 
 def list_table_files(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TableFile]:
     """Returns the files of a table in their order."""
     paths, root = _find_files(path), get_root(path)
     splits = find_splits([get_location(root, file) for file in paths])
-    return [
-        TableFile(file, number, split, columns) for number, (file, split) in enumerate(zip(paths, splits, strict=True))
-    ]
+    return list(map(TableFile, paths, count(), splits, repeat(columns)))
 
 
 def get_location(root: str, path: str) -> str:
@@ -131,7 +128,7 @@ def _find_files(path: str) -> list[str]:
     folder, pattern = posixpath.split(path)
     if file_io.get_size(path) >= 0:
         return [path]
-    if _WILDCARDS.isdisjoint(pattern):
+    if not _WILDCARD.search(pattern):
         folder, pattern = path, f"*{get_suffix(path)}"
     names = file_io.list_names(folder or ".")
     # Spark and Hadoop put files such as _SUCCESS and .crc beside the table's own.
@@ -174,22 +171,22 @@ def find_columns(source: TableFile) -> parquet_rows.ImageColumns | None:
 def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     """Yields the rows of a file, each with its number in the file, from 1. The header and empty rows do not count."""
     with file_io.explain_os_errors(f"read {source.path}"), file_io.open_read(source.path) as file:
-        named, is_checked = source.columns.named, False
+        usual, is_checked = {column: name for name, column in source.columns.named.items()}, False
         for number, row in _READERS[get_suffix(source.path)](file, source):
-            if isinstance(row, dict) and named and not isinstance(row.get("image"), parquet_rows.EmbeddedImage):
+            if isinstance(row, dict) and usual and not isinstance(row.get("image"), parquet_rows.EmbeddedImage):
                 if not is_checked:
                     source.columns.check(source.path, row)
-                row, is_checked = _rename_columns(row, named), True
+                row, is_checked = _rename_columns(row, usual), True
             if isinstance(row, dict) and "image" not in row and "images" in row:
                 row = _parse_images(row)
             yield number, row
 
 
-def _rename_columns(row: Row, named: Mapping[str, str]) -> Row:
+def _rename_columns(row: Row, usual: Mapping[str, str]) -> Row:
     """Gives the columns that the user names their usual names. Another column of such a name gets `_` behind it."""
-    usual = {column: name for name, column in named.items()}
-    renamed = {usual.get(name) or (f"{name}_" if name in named else name): value for name, value in row.items()}
-    return {**renamed, **{name: None for name in named if name not in renamed}}  # a row of JSONL may lack some
+    names = usual.values()
+    renamed = {usual.get(name) or (f"{name}_" if name in names else name): value for name, value in row.items()}
+    return renamed | {name: None for name in names if name not in renamed}  # a row of JSONL may lack some
 
 
 def _parse_images(row: Row) -> Row | DataError:
@@ -209,8 +206,10 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             lines = _Lines(text)
             line = next((line for line in lines if line.strip()), "")  # as pandas reads it
-            delimiter = "\t" if source.path.lower().endswith(".tsv") else _find_delimiter(line)
-            is_spaced = any(name.startswith(" ") for name in next(csv.reader([line], delimiter=delimiter), []))
+            delimiters = "\t" if source.path.lower().endswith(".tsv") else _DELIMITERS
+            headers = {sign: next(csv.reader([line], delimiter=sign), []) for sign in delimiters}
+            delimiter = max(delimiters, key=lambda sign: len(headers[sign]))
+            is_spaced = any(name.startswith(" ") for name in headers[delimiter])
             reader = csv.reader(chain([line], lines), delimiter=delimiter, skipinitialspace=is_spaced)
             header = next(reader, [])
             names: list[str] = []
@@ -245,11 +244,6 @@ def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile
     return names
 
 
-def _find_delimiter(header: str) -> str:
-    """Returns the character that cuts a header into the most columns: a comma, a semicolon or a tab."""
-    return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
-
-
 class _Lines(Iterator[str]):
     """The lines of a text, as far as those of one row fit its budget."""
 
@@ -271,29 +265,27 @@ class _Lines(Iterator[str]):
         return line
 
 
-def _read_lines(file: Any, source: TableFile) -> Iterator[bytes]:
-    """Yields the lines that are not empty."""
-    for number, line in enumerate(iter(partial(file.readline, ROW.bytes + 1), b""), start=1):
-        if len(line) > ROW.bytes:
-            raise DataError(f"{source.path}, line {number}: it is too long; a row has at most {ROW.bytes >> 20} MiB.")
-        if line.strip():
-            yield line
-
-
 def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
-    for number, line in enumerate(_read_lines(file, source), start=1):
+    number = 0
+    for line_number, line in enumerate(iter(partial(file.readline, ROW.bytes + 1), b""), start=1):
+        if len(line) > ROW.bytes:
+            raise DataError(
+                f"{source.path}, line {line_number}: it is too long; a row has at most {ROW.bytes >> 20} MiB."
+            )
+        if not line.strip():
+            continue
+        number += 1
         try:
             row = ROW.parse_json(line.decode("utf-8-sig"))
             if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
                 json.dumps(row, ensure_ascii=False).encode()
         except OverBudget as error:
             yield number, DataError(f"the row cannot be read: {error}.")
-            continue
         except ValueError as error:
             yield number, DataError(f"not valid JSON ({error}).")
-            continue
-        is_object = isinstance(row, dict)
-        yield number, row if is_object else DataError(f"must be a JSON object, got {type(row).__name__}.")
+        else:
+            is_object = isinstance(row, dict)
+            yield number, row if is_object else DataError(f"must be a JSON object, got {type(row).__name__}.")
 
 
 def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
@@ -307,14 +299,12 @@ def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]
             for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
                 parquet_rows.check_type(field, source.path)
             batches = parquet_rows.read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
-            rows = chain.from_iterable(map(_list_rows, batches))
+            rows = (
+                dict(zip(names, cells, strict=True))
+                for batch in batches
+                for cells in zip(*map(parquet_rows.list_cells, batch.columns), strict=True)
+            )
         yield from enumerate(rows, start=1)
-
-
-def _list_rows(batch: Any) -> Iterator[Row]:
-    names = batch.schema.names
-    for cells in zip(*map(parquet_rows.list_cells, batch.columns), strict=True):
-        yield dict(zip(names, cells, strict=True))
 
 
 _READERS: Mapping[str, Callable[[Any, TableFile], Iterator[tuple[int, ReadRow]]]] = {

@@ -40,6 +40,8 @@ _READ_CHARS = 1 << 20
 _MAX_CHARS = 16 << 20
 _SPACE = re.compile(r"[ \t\r\n]+")
 _AFTER_VALUE = frozenset(" \t\r\n,:]}")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # valid in JSON, but no text that can be stored
+_NO_PATH = re.compile("[\0\ud800-\udfff]")
 
 
 Element = tuple[str, int, dict[str, Any]]
@@ -256,7 +258,7 @@ class _Reader:
             raise DataError(f"{where}: at most {_MAX_ANNOTATIONS:,} annotations can be read at once; divide the files.")
         if "caption" in values:
             caption = values["caption"]
-            if not isinstance(caption, str) or not _is_unicode(caption):
+            if not isinstance(caption, str) or _HALF_PAIR.search(caption):
                 raise DataError(f"{where}: 'caption' must be a text, got {caption!r:.100}.")
             image.captions.append(caption)
             self._has_captions = True
@@ -371,16 +373,6 @@ def _get_group_name(path: str) -> str:
     return after if before in ("instances", "captions") else stem if find_split(stem) else ""
 
 
-def _find_folder(source: str, name: str) -> str:
-    """Returns the folder of a group's images, relative to the input and with a slash at its end."""
-    begin = list_begin(source)
-    if name and f"{name}/" in begin:
-        return f"{name}/"
-    if "images/" not in begin:
-        return ""
-    return f"images/{name}/" if name and f"{name}/" in list_begin(file_io.join(source, "images")) else "images/"
-
-
 def _find_root(source: str, file: _File) -> Callable[[str], str]:
     """Returns the function that turns a name in a file into the path of the image, relative to the input."""
     names = [image.name for image in file.images.values() if image.name]
@@ -406,9 +398,9 @@ def _list_roots(source: str, file: _File, depth: int) -> Iterator[Callable[[str]
     """
     base = file_io.make_absolute(source).rstrip("/") + "/"
     own = file_io.make_absolute(file.path).rpartition("/")[0] + "/"
-    folders = dict.fromkeys(
-        (_find_folder(source, file.group), "", own.removeprefix(base) if own.startswith(base) else "")
-    )
+    usual = [f"{file.group}/", f"images/{file.group}/", "images/"] if file.group else ["images/"]
+    usual = [folder for folder in usual if file_io.is_folder(file_io.join(source, folder))]
+    folders = dict.fromkeys((*usual, "", own.removeprefix(base) if own.startswith(base) else ""))
     spellings = (str, _take_slashes, *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD")))
     for num_above, spell, folder in product(range(depth + 1), spellings, folders):
         yield partial(_put_below, folder, spell, num_above)
@@ -443,19 +435,11 @@ def _read_int(values: dict[str, Any], name: str, where: str) -> int:
 
 def _read_name(values: dict[str, Any], where: str) -> str:
     name = values.get("file_name")
-    is_path = isinstance(name, str) and name and _is_unicode(name) and "\0" not in name and not file_io.is_url(name)
+    is_path = isinstance(name, str) and name and not _NO_PATH.search(name) and not file_io.is_url(name)
     path = posixpath.normpath(name) if is_path and isinstance(name, str) else ".."
     if any(form.startswith(("/", "../")) or form in (".", "..") for form in (path, _take_slashes(path))):
         raise DataError(f"{where}: 'file_name' must be a path inside the folder of images, got {name!r:.100}.")
     return path
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()  # half a surrogate pair is valid JSON, but not a text that can be stored
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read_box(box: Any, where: str) -> Sequence[float]:
