@@ -48,13 +48,6 @@ class TableColumn:
     is_nested: bool = False  # whether a cell that is a struct or a list becomes its JSON
     missing: Any = None  # what stands for a cell without a value
 
-    @classmethod
-    def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "TableColumn":
-        """Returns the column with the classes of each image."""
-        positions = {name: number for number, name in enumerate(names)}
-        numbers = {str(label): positions[str(name)] for label, name in labels.items()}
-        return cls(FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=tuple(names)), numbers)
-
     def convert(self, cell: Any) -> Any:
         """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
         cell = self.missing if cell is None else cell

@@ -38,7 +38,6 @@ _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif 
 _BESIDE = frozenset(("txt", "json", "cls"))
 _FURTHER = "further file of a pair"
 _WITHOUT_IMAGE = "pair without an image KEY.jpg (KEY ends at the first dot)"
-_DOTTED = "text behind a further dot (KEY ends at the first dot)"
 _MASK = "mask.png"
 _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MEMBERS_LOOKED_AT = 64
@@ -207,7 +206,7 @@ def _iterate_pairs(path: str, location: str, skipped: Counter[str]) -> Iterator[
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
             if not is_beside and _is_beside(ending):
-                reason = _DOTTED
+                reason = "text behind a further dot (KEY ends at the first dot)"
             if not is_beside and (reason or not _is_image(ending)):
                 skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
                 continue

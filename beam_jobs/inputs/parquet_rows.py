@@ -4,6 +4,7 @@ A row becomes one of a table. The bytes of images and masks are not read here, s
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
@@ -21,6 +22,7 @@ from tfpipe.system.budget import Budget
 
 _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # valid in JSON, but no text that can be stored
 _ROWS_AT_ONCE = 10_000
 
 _OF_IMAGES = frozenset(("image", "images", *keys.BOX_COLUMNS.values()))  # such a file is a table of images
@@ -145,24 +147,15 @@ def _is_struct(kind: Any) -> bool:
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes in each column of type `ClassLabel`. What is not valid counts as missing."""
-    features = read_metadata(metadata, b"huggingface", "info", "features")
-    kinds = {name: feature for name, feature in features.items() if isinstance(feature, dict)}  # not those of lists
-    classes: dict[str, Any] = {
-        name: kind.get("names") for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"
-    }
-    return {name: tuple(names) for name, names in classes.items() if _are_names(names)}
-
-
-def _are_names(names: Any) -> bool:
-    """Checks whether a JSON value is a list of different texts that can be stored."""
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        return False
-    try:
-        # Half a surrogate pair is valid JSON, but not a text that can be stored.
-        "".join(names).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return len(set(names)) == len(names)
+    classes: dict[str, tuple[str, ...]] = {}
+    for name, feature in read_metadata(metadata, b"huggingface", "info", "features").items():
+        names: Any = (
+            feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        )
+        are_texts = isinstance(names, list) and names and all(isinstance(each, str) and each for each in names)
+        if are_texts and len(set(names)) == len(names) and not _HALF_PAIR.search("".join(names)):
+            classes[name] = tuple(names)
+    return classes
 
 
 def read_embedded_rows(
@@ -193,9 +186,11 @@ def read_embedded_rows(
         try:
             for batch in batches:
                 for values in _read_batch(batch, columns):
-                    name, num_images = ("", values["image"]) if columns.is_list else (values["image"], SINGLE)
+                    file_path, num_images = (None, values["image"]) if columns.is_list else (values["image"], SINGLE)
                     num_images = num_images if columns.image else NO_IMAGE
-                    values["image"] = EmbeddedImage(_get_name(name), size, group, row, num_images)
+                    name = (file_path or "").replace("\\", "/").rpartition("/")[2]
+                    name = name if len(name) <= _MAX_NAME and name.isprintable() else ""  # it stands in a path
+                    values["image"] = EmbeddedImage(name, size, group, row, num_images)
                     if columns.mask:
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
                     yield values
@@ -258,7 +253,11 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     for name in sorted(columns.others, key=lambda name: name not in columns.named):  # these take their names first
         if name in keys.DERIVED:  # `tfpipe export` writes these, and they are found out anew
             continue
-        cells[_name_column(columns.named.get(name, name), cells)] = list_cells(batch.column(name))
+        usual = columns.named.get(name, name)
+        usual = keys.BOX_COLUMNS.get(usual) or usual.removeprefix("image/") or usual  # `image/` is tfpipe's own
+        while usual in cells:
+            usual += "_"
+        cells[usual] = list_cells(batch.column(name))
     for row in zip(*cells.values(), strict=True):
         yield dict(zip(cells, row, strict=True))
 
@@ -267,20 +266,6 @@ def list_cells(column: Any) -> list[Any]:
     """Returns the values of a column. Those that are neither numbers, texts nor lists of such become texts."""
     values: list[Any] = column.to_pylist()
     return values if _is_flat(column.type) else [None if value is None else to_text(value) for value in values]
-
-
-def _name_column(name: str, taken: Mapping[str, Any]) -> str:
-    """Returns the name that a file's column has as a table's column: a feature of tfpipe loses its prefix `image/`."""
-    column = keys.BOX_COLUMNS.get(name) or name.removeprefix("image/") or name
-    while column in taken:
-        column += "_"
-    return column
-
-
-def _get_name(path: str | None) -> str:
-    """Returns the name of an image's file without its folders; empty if it cannot stand in a path."""
-    name = (path or "").replace("\\", "/").rpartition("/")[2]
-    return name if len(name) <= _MAX_NAME and name.isprintable() else ""
 
 
 _MEAN_BYTES = 16 << 20  # of a batch, as far as the footer tells

@@ -45,7 +45,10 @@ def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
         types = _read_types(metadata)
         return tuple(field.name for field in schema if field.name in types and is_number(_split_type(field.type)[1]))
     known = _read_features(metadata) if has_images else schema.names
-    return tuple(field.name for field in schema if field.name in known and _is_tensor(field.type))
+    lists = [field.name for field in schema if _split_type(field.type)[0] and is_number(_split_type(field.type)[1])]
+    return tuple(
+        field.name for field in schema if field.name in known and (field.name in lists or is_binary(field.type))
+    )
 
 
 def name_feature(column: str) -> str:
@@ -276,11 +279,6 @@ def read_metadata(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> di
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _is_tensor(kind: Any) -> bool:
-    axes, number = _split_type(kind)
-    return is_binary(kind) or (is_number(number) and bool(axes))
 
 
 def is_number(kind: Any) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
-from beam_jobs.inputs.column_types import CAPTION, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
+from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
@@ -30,7 +30,7 @@ from beam_jobs.plan.listing import Listing, read_sizes
 from tfpipe.errors import ConfigError, DataError, hide_secrets
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.schema import MAX_IMAGES
+from tfpipe.format.schema import MAX_IMAGES, FeatureSpec
 from tfpipe.storage import file_io
 from tfpipe.system.budget import COLUMNS, ROW
 from tfpipe.system.progress import Observer
@@ -45,7 +45,6 @@ LABEL = "label"
 _LIKELY_LABELS = frozenset(
     ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
 )
-_DAMAGED = "row of a damaged row group"
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -64,7 +63,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         table_files.make_name(config.input),
         table.root,
         images,
-        skipped=Counter({_DAMAGED: table.num_damaged}) if table.num_damaged else None,
+        skipped=Counter({"row of a damaged row group": table.num_damaged}) if table.num_damaged else None,
         box_names=box_names,
         columns=config.columns,
         missing=missing,
@@ -149,8 +148,10 @@ class _Table:
         with keeping(faults):
             labels, label_names = self._name_labels(images, unlabeled)
             if LABEL in self.columns:
-                classes = TableColumn.make_classes(label_names, labels)
-                labels, label_names = {}, ()
+                positions = {name: number for number, name in enumerate(label_names)}
+                numbers = {str(label): positions[str(name)] for label, name in labels.items()}
+                spec = FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=label_names)
+                classes, labels, label_names = TableColumn(spec, numbers), {}, ()
         typed = tuple(self._infer_columns(images, kinds, classes, faults))
         raise_all(path, faults)
         nums_images = set(np.unique(images.get_numbers("num_images")).tolist())

@@ -21,21 +21,19 @@ from tfpipe.format.schema import FeatureSpec
 SIZE_COLUMNS = ("width", "height")
 """The columns of a table with the size of an image, for boxes in pixels."""
 
-_NO_AREA = "box without an area in its image"
-
 
 def scale_boxes(
     sides: NDArray[np.float64], size: tuple[float, float], skipped: Counter[str]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there.
+) -> tuple[tuple[Box, ...], NDArray[np.bool_]]:
+    """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there and stay.
 
     Without a known size, (0, 0), they stay in pixels. Those without an area are counted.
     """
     fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
     has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
     if not has_area.all():
-        skipped[_NO_AREA] += int((~has_area).sum())
-    return fractions, has_area
+        skipped["box without an area in its image"] += int((~has_area).sum())
+    return tuple(map(tuple, fractions[has_area].tolist())), has_area
 
 
 def make_listing(

@@ -142,10 +142,6 @@ _NAMES_TRIED = 8  # of a file, to find the folder of its images
 _MAX_IMAGES = 10_000_000
 _MAX_ANNOTATIONS = 20_000_000
 _INT64 = range(-(2**63), 2**63)
-_CROWD = "crowd annotation"
-_CROWD_BOX = "box of a crowd annotation"
-_NO_BOX = "annotation without a box"
-_NO_SHAPE = "annotation without a segmentation"
 _NO_IMAGE = "annotation of an image that is not listed"
 
 
@@ -266,16 +262,16 @@ class _Reader:
         if self._has_masks:
             self._add_shape(image, number, values, where)
         if values.get("iscrowd"):
-            self._skipped[_CROWD_BOX if self._has_masks else _CROWD] += 1
+            self._skipped["box of a crowd annotation" if self._has_masks else "crowd annotation"] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
-            self._skipped[_NO_BOX] += 1
+            self._skipped["annotation without a box"] += 1
         else:
             category = _read_int(values, "category_id", where)
             image.boxes.extend((category, *_read_box(values["bbox"], where)))
 
     def _add_shape(self, image: _Image, number: int, values: dict[str, Any], where: str) -> None:
         if not values.get("segmentation"):
-            self._skipped[_NO_SHAPE] += 1
+            self._skipped["annotation without a segmentation"] += 1
             return
         category = _read_int(values, "category_id", where)
         try:
@@ -353,10 +349,7 @@ class _Reader:
             values = np.array(image.boxes).reshape(-1, 5)
             values[:, 3:] += values[:, 1:3]
             boxes, has_area = scale_boxes(values[:, 1:], image.size, self._skipped)
-            ref = ref._replace(
-                boxes=tuple(map(tuple, boxes[has_area].tolist())),
-                box_labels=tuple(values[has_area, 0].astype(np.int64).tolist()),
-            )
+            ref = ref._replace(boxes=boxes, box_labels=tuple(values[has_area, 0].astype(np.int64).tolist()))
         mask: tuple[str | int, ...] = ()
         if self._has_masks:
             width, height = image.size

@@ -34,10 +34,6 @@ LAYOUT = frozenset((f"{_ANNOTATIONS}/", f"{_IMAGES}/"))
 _FILES_AT_ONCE = 1000
 _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
-_UNLISTED = "image in no list of ImageSets"
-_LONE_MASK = "mask, since other images have none"
-_FURTHER = "further file of an image"
-_UNDESCRIBED = "image without a file in Annotations"
 
 
 _Object = tuple[str, list[float], int]
@@ -60,15 +56,15 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
         raise DataError(f"{source} must have an .xml file for each image in {_ANNOTATIONS}, but there is none.")
     splits = _read_splits(source)
     if splits:
-        skipped[_UNLISTED] = len(files.keys() - splits.keys())
+        skipped["image in no list of ImageSets"] = len(files.keys() - splits.keys())
     else:
         splits = dict.fromkeys(sorted(files.keys() | described), "")
     keys = [key for key in splits if key in described]
-    skipped[_UNDESCRIBED] = len(splits) - len(keys)
+    skipped["image without a file in Annotations"] = len(splits) - len(keys)
     paths = [file_io.join(source, f"{_ANNOTATIONS}/{key}.xml") for key in keys]
     masks = {f"{key}.png" for key in keys}.intersection(file_io.list_names(file_io.join(source, _MASKS)))
     has_masks = len(masks) == len(keys)
-    skipped[_LONE_MASK] = 0 if has_masks else len(masks)
+    skipped["mask, since other images have none"] = 0 if has_masks else len(masks)
     builder, class_names = ImageTableBuilder(observer), set[str]()
     for key, (size, objects) in zip(keys, _read_all(paths), strict=True):
         boxes, names, difficult = _scale_objects(objects, size, skipped)
@@ -91,7 +87,7 @@ def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
     files: dict[str, str] = {}
     for name in file_io.list_names(file_io.join(source, _IMAGES)):
         key = posixpath.splitext(name)[0]
-        if reason := get_skip_reason(name) or (_FURTHER if key in files else ""):
+        if reason := get_skip_reason(name) or ("further file of an image" if key in files else ""):
             skipped[reason] += 1
         else:
             files[key] = name
@@ -192,5 +188,4 @@ def _scale_objects(
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
     boxes, has_area = scale_boxes(sides, size, skipped)
     kept = np.flatnonzero(has_area).tolist()
-    names = tuple(objects[k][0] for k in kept)
-    return tuple(map(tuple, boxes[kept].tolist())), names, [objects[k][2] for k in kept]
+    return boxes, tuple(objects[k][0] for k in kept), [objects[k][2] for k in kept]
