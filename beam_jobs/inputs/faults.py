@@ -26,18 +26,14 @@ def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str])
 class RowFaults:
     """The faults of rows, by their kind. In its block an error is kept with the row at hand."""
 
-    file_number: int = 0
-    row: int = 0  # the row at hand, from 1
-    found: dict[str, list[tuple[int, int]]] = field(
-        default_factory=dict
-    )  # the first rows by what is wrong with the first
-    counts: Counter[str] = field(default_factory=Counter)  # of all rows
-    kinds: dict[str, str] = field(default_factory=dict)  # what is wrong with the first row of a kind
+    place: tuple[int, int] = (0, 0)  # the file's number, and the row at hand, from 1
+    found: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)  # of each kind the first ones
+    counts: Counter[str] = field(default_factory=Counter)  # of all rows, by kind
     is_faulty: bool = False  # whether the row at hand is
 
     def begin(self, file_number: int, row: int) -> None:
         """Begins with another row."""
-        self.file_number, self.row, self.is_faulty = file_number, row, False
+        self.place, self.is_faulty = (file_number, row), False
 
     def __enter__(self) -> None:
         pass
@@ -46,16 +42,18 @@ class RowFaults:
         if not isinstance(error, DataError | ConfigError):
             return False
         self.is_faulty = True
-        what = self.kinds.setdefault(_DETAILS.split(str(error))[0], str(error))
-        self.counts[what] += 1
-        if self.counts[what] <= ROWS_SHOWN:
-            self.found.setdefault(what, []).append((self.file_number, self.row))
+        name = _DETAILS.split(str(error))[0]
+        self.counts[name] += 1
+        _, rows = self.found.setdefault(name, (str(error), []))
+        rows += [self.place] if len(rows) < ROWS_SHOWN else []
         return True
 
     def explain(self, files: Sequence[str]) -> Iterator[DataError]:
         """Yields an error for each kind of fault, in the order of the rows."""
-        for ((file_number, row), *others), what in sorted((rows, what) for what, rows in self.found.items()):
-            count = self.counts[what] - 1
+        for ((file_number, row), *others), what, name in sorted(
+            (r, what, name) for name, (what, r) in self.found.items()
+        ):
+            count = self.counts[name] - 1
             also = f" So {'do' if count > 1 else 'does'} {show_rows(others, count, files)}." if count else ""
             yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
 

@@ -9,7 +9,7 @@ import posixpath
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -222,7 +222,9 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
         groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
         is_sound = sum(group.num_rows for group in groups) <= file_io.get_size(path)
         for number, group in enumerate(groups if is_sound else ()):
-            cells = _list_group(group, number, location, found)
+            sizes = [get_mean_size(group, names) for names in (found.leaves, (found.mask,))][:num_columns]
+            rows = product(range(group.num_rows), enumerate(sizes))  # each mask behind its image
+            cells = [Cell(location, number, row, size, bool(column)) for row, (column, size) in rows]
             of_cells, positions = np.full((len(cells), 2), -1, np.int64), list(range(len(cells)))
             for position, data in _read_members(table, found, cells, positions, path, max_bytes) if cells else ():
                 if not isinstance(data, UnreadableError):
@@ -232,15 +234,6 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
             spans.append(of_cells.ravel())
     header = [len(begins) - 1, num_columns, *begins]
     file_io.write_file(target + _SPANS, np.concatenate([header, *spans]).astype("<i8").tobytes(), makes_folders=True)
-
-
-def _list_group(group: Any, number: int, file: str, columns: ImageColumns) -> list[Cell]:
-    """Returns the cells of a row group, each mask behind its image."""
-    size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
-    images = [Cell(file, number, row, size) for row in range(group.num_rows)]
-    if not columns.mask:
-        return images
-    return [cell for image in images for cell in (image, image._replace(size=mask_size, is_mask=True))]
 
 
 @dataclass(frozen=True, slots=True)

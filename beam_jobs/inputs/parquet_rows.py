@@ -59,12 +59,7 @@ class ImageColumns:
     @property
     def leaves(self) -> tuple[str, ...]:
         """The names of the values that make up most of a record."""
-        return (*([self.bytes_leaf] if self.image else []), *self.tensor_leaves)
-
-    @property
-    def listed(self) -> list[str]:
-        """The columns that are read to list the rows."""
-        return [name for name in (self.path_leaf, self.label, *self.others) if name]
+        return tuple(filter(None, (self.bytes_leaf, *self.tensor_leaves)))
 
 
 def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
@@ -159,15 +154,9 @@ def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]
 
 
 def read_embedded_rows(
-    table: Any,
-    file: IO[bytes],
-    path: str,
-    columns: ImageColumns,
-    groups: Sequence[int],
-    given: TableColumns,
-    budget: Budget,
+    table: Any, file: IO[bytes], path: str, columns: ImageColumns, given: TableColumns, budget: Budget
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None."""
+    """Yields the rows of a file, with an `EmbeddedImage` as `image`. A damaged row is None."""
     num_rows, num_bytes = table.metadata.num_rows, file.seek(0, os.SEEK_END)
     if num_rows > num_bytes:  # a damaged file may claim any number
         raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
@@ -179,15 +168,14 @@ def read_embedded_rows(
     given.check(path, table.schema_arrow.names)
     for name in columns.others:
         check_type(table.schema_arrow.field(name), path)
-    for group in groups:
+    listed = [name for name in (columns.path_leaf, columns.label, *columns.others) if name]
+    for group in range(table.num_row_groups):
         metadata, row = table.metadata.row_group(group), 0
         size, mask_size = (get_mean_size(metadata, names) for names in (columns.leaves, (columns.mask,)))
-        batches = read_batches(table, file, [group], columns.listed, _ROWS_AT_ONCE, budget)
         try:
-            for batch in batches:
+            for batch in read_batches(table, file, [group], listed, _ROWS_AT_ONCE, budget):
                 for values in _read_batch(batch, columns):
-                    file_path, num_images = (None, values["image"]) if columns.is_list else (values["image"], SINGLE)
-                    num_images = num_images if columns.image else NO_IMAGE
+                    file_path, num_images = values["image"]
                     name = (file_path or "").replace("\\", "/").rpartition("/")[2]
                     name = name if len(name) <= _MAX_NAME and name.isprintable() else ""  # it stands in a path
                     values["image"] = EmbeddedImage(name, size, group, row, num_images)
@@ -232,21 +220,18 @@ def _is_flat(kind: Any) -> bool:
 
 
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image.
-
-    For a list of images their number does.
-    """
-    cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
+    """Yields the rows of a batch by the names of a table's columns. `image` is its path and the number of images."""
+    cells: dict[str, list[Any]] = {"image": [(None, SINGLE if columns.image else NO_IMAGE)] * batch.num_rows}
     if columns.mask:
         cells["mask"] = [None] * batch.num_rows  # its row comes later
     if columns.is_list and columns.path_leaf:
         lengths = pc.list_value_length(batch.column(columns.image)).to_pylist()
-        cells["image"] = [length or 0 for length in lengths]
+        cells["image"] = [(None, length or 0) for length in lengths]
     elif columns.is_list:  # only the bytes of the images would tell, which are not read here
-        cells["image"] = [UNKNOWN_NUMBER] * batch.num_rows
+        cells["image"] = [(None, UNKNOWN_NUMBER)] * batch.num_rows
     elif columns.path_leaf:
         images = batch.column(columns.image).to_pylist()
-        cells["image"] = [image and image.get("path") for image in images]
+        cells["image"] = [(image and image.get("path"), SINGLE) for image in images]
     if columns.label:
         labels = batch.column(columns.label).to_pylist()
         cells["label"] = [None if label == -1 else label for label in labels]  # -1: a class that is not known

@@ -22,7 +22,7 @@ from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
 from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
-from beam_jobs.inputs.parquet_rows import EmbeddedImage
+from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -88,7 +88,7 @@ class _Table:
         self._names, self._known = {*_KNOWN, *self.columns}, label_file.read_known_names(config)
         self._labels = set[str]()  # those that were checked
         self._rows = array("q")  # of each image the number of its file, and the row in it
-        self._class_names, self._tensors = set[tuple[str, ...]](), set[tuple[str, ...]]()
+        self._embedded = list[tuple[str, ImageColumns]]()  # the files that hold images or tensors, and their columns
 
     def _read_header(self) -> tuple[tuple[str, ...], bool]:
         """Returns the further columns in the order of the first row, and whether there are columns of boxes.
@@ -122,10 +122,8 @@ class _Table:
                     continue
                 builder.append(image)
                 self._rows.extend((source.number, number))
-            embedded = table_files.find_columns(source) if len(builder) > num_before else None
-            if embedded is not None:
-                self._class_names.update([embedded.class_names] if embedded.class_names else [])
-                self._tensors.add(embedded.tensors)
+            columns = table_files.find_columns(source) if len(builder) > num_before else None
+            self._embedded += [(source.path, columns)] if columns is not None else []
         return builder.finish()
 
     def find_empty(self, images: ImageTable, column: str) -> str:
@@ -186,15 +184,16 @@ class _Table:
             cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
             counts = Counter(chain.from_iterable(cells))
         labels, label_names, is_numeric = label_file.number_labels(counts, config, unlabeled, is_checked=True)
-        by_number = bool(self._class_names)
+        class_names = sorted({columns.class_names for _, columns in self._embedded if columns.class_names})
+        by_number = bool(class_names)
         if is_numeric and by_number and not config.labels:
-            if len(self._class_names) > 1:
-                first, second = sorted(self._class_names)[:2]
+            if len(class_names) > 1:
+                first, second = class_names[:2]
                 raise DataError(
                     f"The files of {path} must name the same classes, but one names {_show(first)} and one "
                     f"{_show(second)}. Give the names with `labels`."
                 )
-            (label_names,), is_numeric = self._class_names, False
+            (label_names,), is_numeric = class_names, False
             labels = label_file.name_numbers(f"The metadata of {path}", labels, label_names)
         return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
 
@@ -213,13 +212,14 @@ class _Table:
                     yield column.infer(name, self.files, is_text=is_embedded or name == CAPTION)
 
     def _infer_tensors(self) -> Tensors:
-        columns = table_files.find_columns(self.sources[0]) if any(self._tensors) else None
-        if columns is None:
+        tensors = sorted({columns.tensors for _, columns in self._embedded})
+        if not any(tensors):
             return (), {}
-        if columns.image and len(self._tensors) > 1:
-            one, other = (", ".join(names) or "none" for names in sorted(self._tensors)[:2])
+        path, columns = self._embedded[0]
+        if columns.image and len(tensors) > 1:
+            one, other = (", ".join(names) or "none" for names in tensors[:2])
             raise DataError(f"Every file of {self.path} must hold the same tensors, but one has {one}, one {other}.")
-        return infer_tensors(self.files[0], columns.tensors, self.config.tensor_types)
+        return infer_tensors(path, columns.tensors, self.config.tensor_types)
 
     def _parse_row(self, row: table_files.Row | DataError, number: int, source: table_files.TableFile) -> ImageRef:
         """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still."""

@@ -290,15 +290,15 @@ def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
 
 def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     with _open_parquet(file, source) as table:
-        groups, budget = range(table.num_row_groups), DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
+        budget = DECODED.renew(GROWTH * file.seek(0, io.SEEK_END))
         columns = parquet_rows.find_image_columns(table, source.columns)
         if columns is not None:
-            rows = parquet_rows.read_embedded_rows(table, file, source.path, columns, groups, source.columns, budget)
+            rows = parquet_rows.read_embedded_rows(table, file, source.path, columns, source.columns, budget)
         else:
             names = table.schema_arrow.names
             for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
                 parquet_rows.check_type(field, source.path)
-            batches = parquet_rows.read_batches(table, file, groups, None, _ROWS_AT_ONCE, budget)
+            batches = parquet_rows.read_batches(table, file, range(table.num_row_groups), None, _ROWS_AT_ONCE, budget)
             rows = (
                 dict(zip(names, cells, strict=True))
                 for batch in batches
