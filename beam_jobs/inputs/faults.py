@@ -44,15 +44,14 @@ class RowFaults:
         self.is_faulty = True
         name = _DETAILS.split(str(error))[0]
         self.counts[name] += 1
-        _, rows = self.found.setdefault(name, (str(error), []))
+        rows = self.found.setdefault(name, (str(error), []))[1]
         rows += [self.place] if len(rows) < ROWS_SHOWN else []
         return True
 
     def explain(self, files: Sequence[str]) -> Iterator[DataError]:
         """Yields an error for each kind of fault, in the order of the rows."""
-        for ((file_number, row), *others), what, name in sorted(
-            (r, what, name) for name, (what, r) in self.found.items()
-        ):
+        found = sorted((rows, what, name) for name, (what, rows) in self.found.items())
+        for ((file_number, row), *others), what, name in found:
             count = self.counts[name] - 1
             also = f" So {'do' if count > 1 else 'does'} {show_rows(others, count, files)}." if count else ""
             yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
