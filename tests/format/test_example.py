@@ -214,7 +214,7 @@ def ints(body):
         part(1, 2, part(1, 2, b"")),  # neither key nor value
         part(1, 2, part(1, 2, part(1, 2, b"k"))),
         part(9, 0, b"\x96\x01") + part(9, 1, bytes(8)) + part(9, 5, bytes(4)) + example_of(ints(b"\x01")),
-        b"\x4b\x53\x54\x4c" + example_of(ints(b"\x01") + part(4, 2, b"xyz")),  # unknown groups and fields
+        example_of(ints(b"\x01") + part(4, 2, b"xyz")),  # an unknown field
         example_of(ints(b"\xff" * 9 + b"\x01")),
         example_of(ints(b"\xff" * 9 + b"\x7f")),
         example_of(ints(b"\x01" * 17)),
@@ -240,11 +240,8 @@ def test_long_runs_of_integers_cross_windows():
         (b"\x80\x80\x80\x80\x80\x01\x00", "an integer is longer than 5 bytes, at byte 0"),
         (b"\xf8\xff\xff\xff\x1f\x00", "field number 1073741823 does not exist, at byte 0"),
         (b"\x00\x00", "field number 0 does not exist, at byte 0"),
-        (b"\x0e", "wire type 6 does not exist, at byte 0"),
-        (b"\x4c", "the end of a group that was never begun, at byte 0"),
-        (b"\x4b", "a group has no end, or is nested too deeply, at byte 1"),
-        (b"\x4b\x54", "the end of a group that was never begun, at byte 1"),
-        (b"\x4b" * 5000, "a group has no end, or is nested too deeply, at byte 101"),
+        (b"\x0e", "field 1 has wire type 6, which no Example has, at byte 0"),
+        (b"\x4b" * 5000, "field 9 has wire type 3, which no Example has, at byte 0"),  # groups
         (b"\x08\x01", "Example.features has wire type 0, at byte 1"),
         (example_of(b"", b"a\xff"), "a feature's key is not UTF-8, at byte 7"),
         (example_of(part(2, 2, part(1, 2, b"abc"))), "packed floats must be a multiple of 4 bytes, got 3, at byte 13"),
@@ -285,7 +282,6 @@ def test_hostile_bytes_take_linear_time():
     size = 200_000
     many = [
         struct.pack("<BB", 0x0A, 0) * size,  # empty Features
-        b"\x4b\x4c" * size,  # empty groups
         b"\x80" * size,
     ]
     message = b"\x1a\x00\x0a\x00" * (size // 4)  # a list that changes its kind at each step
@@ -302,15 +298,9 @@ def test_hostile_bytes_take_linear_time():
 def test_the_number_of_fields_is_bounded():
     fits = encode_example({"texts": [b""] * 99_995})
     assert len(decode_example(fits)["texts"]) == 99_995  # Features, the entry, its key, its value and the list
-    for data in (
-        encode_example({"texts": [b""] * 99_996}),
-        b"\x10\x00" * 100_001,
-        b"\x4b" + b"\x10\x00" * 100_000 + b"\x4c",
-    ):
-        with pytest.raises(
-            FormatError, match=r"^Not a tf.train.Example: it has more than 100,000 fields, at byte \d+\.$"
-        ):
-            decode_example(data)
+    for data in (encode_example({"texts": [b""] * 99_996}), b"\x10\x00" * 100_001):
+        message = refusal(FormatError, decode_example, data)
+        assert message.startswith("Not a tf.train.Example: it has more than 100,000 fields, at byte ")
     assert decode_example(encode_example({"ints": list(range(300_000))}))["ints"].size == 300_000  # one field
 
 

@@ -26,7 +26,7 @@ EXAMPLES = [
     encode_example({"image/encoded": b"\xff\xd8\xff\xe0" * 9, "image/class/label": 3, "image/class/text": "cat"}),
     encode_example({"ints": list(range(0, 3000, 7)), "floats": [0.5, -1.0, 3e38], "texts": ["a", "", "long" * 40]}),
     encode_example({"empty": [], "none": None, "negative": [-1, 2**63 - 1, -(2**63)]}),
-    # Not packed; then groups and unknown fields.
+    # Not packed; then a group, which is refused.
     b"\n\x1f\n\x0e\n\x01a\x12\t\x1a\x07\x08\x01\x08\x02\n\x01\x03\n\r\n\x01b\x12\x08\x12\x06\r\x00\x00\x80?\x5d",
     b"\x4b\x4b\x10\x01\x4c\x4c\n\x00\x92\x06\x03abc\x81\x06abcdefgh",
 ]

@@ -8,10 +8,9 @@ import numpy as np
 from tfpipe.errors import FormatError
 from tfpipe.system.budget import FIELDS, Budget, OverBudget
 
-VARINT, FIXED64, LENGTH, _GROUP, _END_GROUP, FIXED32 = range(6)
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """The wire types, which say what follows a tag."""
 
-_MAX_GROUP_DEPTH = 100  # protobuf's own limit
 _SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
 _CHUNK_BYTES = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays
 _INT64_MAX = 2**63 - 1
@@ -37,55 +36,27 @@ def varint(value: int) -> bytes:
 def fields(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[int, int, int, int]]:
     """Yields the number, the wire type, and the start and stop of the value of each field of one message."""
     while pos < end:
-        field, wire, start, stop = _next_field(buffer, pos, end, budget)
-        if wire == _GROUP:
-            stop = _skip_group(buffer, start, end, field, budget)
-        elif wire == _END_GROUP:
-            raise wire_error("the end of a group that was never begun", pos)
+        try:
+            budget.take(items=1)
+        except OverBudget:
+            raise wire_error(f"it has more than {FIELDS.items:,} fields", pos) from None
+        tag, start = read_varint(buffer, pos, end, 5)
+        field, wire = tag >> 3, tag & 7
+        if not field or tag >= 2**32:
+            raise wire_error(f"field number {field} does not exist", pos)
+        if wire == LENGTH:
+            size, start = read_varint(buffer, start, end, 10)
+            stop = start + size
+        elif wire == VARINT:
+            _, stop = read_varint(buffer, start, end, 10)
+        elif wire in (FIXED32, FIXED64):
+            stop = start + (4 if wire == FIXED32 else 8)
+        else:  # 3 and 4 are groups, which protobuf gave up before there were Examples
+            raise wire_error(f"field {field} has wire type {wire}, which no Example has", pos)
+        if stop > end:
+            raise wire_error(f"field {field} says it has {stop - start} bytes, but {end - start} are left", pos)
         yield field, wire, start, stop
         pos = stop
-
-
-def _next_field(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int, int, int]:
-    try:
-        budget.take(items=1)
-    except OverBudget:
-        raise wire_error(f"it has more than {FIELDS.items:,} fields", pos) from None
-    tag, start = read_varint(buffer, pos, end, 5)
-    field, wire = tag >> 3, tag & 7
-    if not field or tag >= 2**32:
-        raise wire_error(f"field number {field} does not exist", pos)
-    if wire == LENGTH:
-        size, start = read_varint(buffer, start, end, 10)
-        stop = start + size
-    elif wire == VARINT:
-        _, stop = read_varint(buffer, start, end, 10)
-    elif wire == FIXED32:
-        stop = start + 4
-    elif wire == FIXED64:
-        stop = start + 8
-    elif wire in (_GROUP, _END_GROUP):
-        stop = start
-    else:
-        raise wire_error(f"wire type {wire} does not exist", pos)
-    if stop > end:
-        raise wire_error(f"field {field} says it has {stop - start} bytes, but {end - start} are left", pos)
-    return field, wire, start, stop
-
-
-def _skip_group(buffer: bytes, pos: int, end: int, field: int, budget: Budget) -> int:
-    """Returns the position after a group, an old kind of message that only unknown fields can be."""
-    open_fields = [field]
-    while open_fields:
-        if pos >= end or len(open_fields) > _MAX_GROUP_DEPTH:
-            raise wire_error("a group has no end, or is nested too deeply", pos)
-        at = pos
-        field, wire, _, pos = _next_field(buffer, at, end, budget)
-        if wire == _GROUP:
-            open_fields.append(field)
-        elif wire == _END_GROUP and open_fields.pop() != field:
-            raise wire_error("the end of a group that was never begun", at)
-    return pos
 
 
 def read_varint(buffer: bytes, pos: int, end: int, max_bytes: int) -> tuple[int, int]:
