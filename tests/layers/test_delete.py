@@ -250,16 +250,6 @@ def test_inspect_shows_the_layer(thinned: str, tfpipe: Tfpipe) -> None:
     assert "layer" not in tfpipe("inspect", f"{thinned}@1", "--json").json
 
 
-def test_what_an_earlier_version_changed_is_refused(thinned: str) -> None:
-    Path(thinned, "catalog").unlink()
-    Path(thinned, "layers").mkdir()
-    Path(thinned, "layers", "2.layer").touch()
-    assert refusal(FormatError, library.load_manifest, thinned) == (
-        f"{thinned} was changed by an earlier version of tfpipe, which this one does not read. Write it anew with that "
-        "version: tfpipe reshard OLD NEW."
-    )
-
-
 def test_an_entry_for_other_records_is_refused(thinned: str, pets: str, small_dataset: Path, tmp_path: Path) -> None:
     join_datasets([small_dataset], tmp_path / "other", num_shards=1)
     shutil.copy(Path(thinned, "catalog"), tmp_path / "other")

@@ -71,12 +71,6 @@ def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) 
     except FileNotFoundError:
         if os.path.lexists(path):  # a link to nothing
             raise FormatError(f"{path} cannot be read: it is not there. Copy the dataset again.") from None
-        old = [] if file_io.is_url(directory) else file_io.list_names(file_io.join(directory, file_names.LAYERS_DIR))
-        if any(name.endswith(".layer") for name in old):
-            raise FormatError(
-                f"{directory} was changed by an earlier version of tfpipe, which this one does not read. Write it anew "
-                "with that version: tfpipe reshard OLD NEW."
-            ) from None
     except DataError as error:
         if not isinstance(error.__cause__, PermissionError) or not file_io.is_url(directory):
             raise

@@ -118,16 +118,11 @@ class _HiddenHeader:
     packed_bytes: Annotated[list[int], Rule("a list of 3 sizes", lambda sizes: len(sizes) == 3)]
 
 
-@dataclass
-class _Header:
-    entries: list[dict[str, Any]]
-
-
 def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
     """Reads what `Catalog.encode` wrote; an entry must fit `count` of the splits before hidden records take memory."""
     document, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     entries, start, layers = list[Entry](), 0, 1
-    for i, header in enumerate(read(document, _Header, where).entries):
+    for i, header in enumerate(read(document.get("entries"), list[dict[str, Any]], where, "entries")):
         at = f"entries[{i}]"
         entry = read(header | {"hidden": {}}, Entry, where, at)
         if not {"column": is_column_name, "view": is_view_name}.get(entry.kind, "".__eq__)(entry.name):

@@ -225,8 +225,8 @@ def decode_example(data: bytes | memoryview, widths: dict[str, int] | None = Non
     the values of all steps. `widths` gets the number of values that each step of a list has, and -1 if these differ.
 
     As in protobuf, numbers may be packed or not, unknown fields but groups are skipped, the last value of a repeated
-    key counts, and parts of one feature are merged. Time and memory grow with the size of `data` and with the number of fields, of
-    which there may be at most 100,000.
+    key counts, and parts of one feature are merged. Time and memory grow with the size of `data` and the number of
+    fields, of which there may be at most 100,000.
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}

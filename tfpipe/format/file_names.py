@@ -1,7 +1,6 @@
 """The names of the files in a dataset directory: `train-00003-of-00008.tfrecord`, indexes, the manifest, and others."""
 
 import re
-from typing import NamedTuple
 
 from tfpipe.errors import ConfigError, FormatError
 
@@ -39,14 +38,6 @@ _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfre
 _INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+|{COLUMNS_DIR}/{_COLUMN.pattern})-[0-9a-f]+")
 
 
-class ShardName(NamedTuple):
-    """The parts of a shard's file name."""
-
-    split: str
-    shard_index: int
-    num_shards: int
-
-
 def check_split_name(name: str) -> str:
     """Returns `name`. Raises `ConfigError` if it cannot name a split."""
     if not _SPLIT.fullmatch(name):
@@ -66,12 +57,12 @@ def shard_name(split: str, shard_index: int, num_shards: int) -> str:
     return f"{split}-{shard_index:05d}-of-{num_shards:05d}.tfrecord"
 
 
-def parse_shard_name(name: str) -> ShardName:
-    """Inverts `shard_name`. Raises `FormatError` for any other name."""
+def parse_shard_name(name: str) -> tuple[str, int, int]:
+    """Inverts `shard_name`: the split, the index and the number of shards. Raises `FormatError` for any other name."""
     match = _SHARD.fullmatch(name)
     if not match:
         raise FormatError(f"A shard must be named like train-00003-of-00008.tfrecord, got {name!r}.")
-    return ShardName(match[1], int(match[2]), int(match[3]))
+    return match[1], int(match[2]), int(match[3])
 
 
 def is_shard_name(name: str) -> bool:

@@ -226,7 +226,8 @@ class FeatureSpec:
 
     def _check_kind(self, value: Any) -> None:
         if not isinstance(value, bytes if self.kind == "mask" else _KINDS[self.dtype]):
-            raise self._wrong_kind(value)
+            kind, what = self.kind if self.kind == "text" else self.dtype, "one value" if self.shape == () else "values"
+            raise ConfigError(f"Feature {self.name!r} must be {what} of {kind}, got a {type(value).__name__}.")
         if self.kind == "text" and isinstance(value, bytes):
             try:
                 value.decode()
@@ -254,11 +255,6 @@ class FeatureSpec:
         except OverflowError:
             raise ConfigError(f"Feature {self.name!r} must be float, got a whole number beyond it.") from None
 
-    def _wrong_kind(self, value: object) -> ConfigError:
-        what = "one value" if self.shape == () else "values"
-        kind = self.kind if self.kind == "text" else self.dtype
-        return ConfigError(f"Feature {self.name!r} must be {what} of {kind}, got a {type(value).__name__}.")
-
     def _wrong_shape(self, got: str) -> ConfigError:
         must = "a list" if self.shape is None else f"{prod(self.shape)} values"
         return ConfigError(f"Feature {self.name!r} must be {must}, got {got}.")
@@ -284,7 +280,9 @@ class Schema:
 
     @cached_property
     def _scalars(self) -> dict[str, frozenset[type]]:
-        return {spec.name: _find_scalars(spec) for spec in self.features}
+        plain = [spec for spec in self.features if spec.shape == () and not spec.names]
+        values = {spec.name: _SCALARS[spec.dtype] for spec in plain if spec.kind == "values"}
+        return values | {spec.name: frozenset({str}) for spec in plain if spec.kind == "text"}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -351,7 +349,7 @@ class Schema:
         checked: dict[str, FeatureLike] = {}
         for name in values:
             value = values[name]
-            checked[name] = value if type(value) in self._scalars[name] else self._by_name[name].check(value)
+            checked[name] = value if type(value) in self._scalars.get(name, ()) else self._by_name[name].check(value)
         for spec in self.tensors:
             assert spec.tensor is not None
             if spec.tensor.sizes is not None:
@@ -389,13 +387,6 @@ def _get_stored_shape(tensor: TensorType, dtype: DType) -> tuple[int, ...] | Non
         return ()
     known = tuple(size for size in tensor.shape if size is not None)
     return None if tensor.num_unknown else known[:1] if dtype == "bytes" else known
-
-
-def _find_scalars(spec: FeatureSpec) -> frozenset[type]:
-    """Returns the types of values that need no check."""
-    if spec.kind == "text":
-        return frozenset({str}) if spec.shape == () else frozenset()
-    return _SCALARS[spec.dtype] if spec.shape == () and not spec.names and spec.kind == "values" else frozenset()
 
 
 def _check_sizes(spec: FeatureSpec, sizes: FeatureSpec | None) -> None:

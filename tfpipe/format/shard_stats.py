@@ -25,9 +25,7 @@ class SideStats:
 
     def add(self, pixels: int) -> None:
         """Adds the side of one image."""
-        self.smallest = pixels if self.smallest is None else min(self.smallest, pixels)
-        self.largest = max(self.largest, pixels)
-        self.total += pixels
+        self.merge(SideStats(pixels, pixels, pixels))
 
     def merge(self, other: "SideStats") -> None:
         """Adds the sides of other images."""

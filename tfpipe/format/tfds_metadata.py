@@ -9,7 +9,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec
-from tfpipe.format.tensors.tensor_type import TensorType
 
 VERSION = "1.0.0"
 """The version that TFDS asks for. All datasets have this one."""
@@ -95,7 +94,7 @@ def label_files(manifest: Manifest) -> dict[str, str]:
     if CLASS_LABEL not in manifest.schema or not manifest.label_names:
         return {}
     names = manifest.label_names
-    if any(not name or name != name.strip() or re.search("[\r\n]", name) or not _is_unicode(name) for name in names):
+    if any(not name or name != name.strip() or re.search("[\r\n\ud800-\udfff]", name) for name in names):
         _logger.warning(
             "TensorFlow Datasets will show classes by number: a label name is empty, not UTF-8, or has odd white space."
         )
@@ -117,8 +116,10 @@ def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
         return _image(manifest)
     if spec.name == CLASS_LABEL and manifest.label_names:
         return _node("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))})
-    if spec.tensor is not None:
-        return _stored_tensor(spec.name, spec.tensor)
+    if (tensor := spec.tensor) is not None:  # TFDS finds one unknown size by the length; more it stores in its own way
+        if tensor.encoding != "raw" or tensor.num_unknown > 1 or tensor.dtype == "uint32":
+            raise ConfigError(f"TensorFlow Datasets cannot read the tensors of {spec.name!r}.")
+        return _tensor(tensor.dtype, tuple(-1 if size is None else size for size in tensor.shape), "bytes")
     if spec.shape is None:
         return _node("sequence_feature.Sequence", "sequence", {"feature": _value(spec, ()), "length": "-1"})
     return _value(spec, spec.shape)
@@ -144,13 +145,6 @@ def _image(manifest: Manifest) -> _Json:
     return _node("image_feature.Image", "image", content)
 
 
-def _stored_tensor(name: str, tensor: TensorType) -> _Json:
-    """Returns the feature for raw bytes. TFDS finds one unknown size by their length; more it stores in its own way."""
-    if tensor.encoding != "raw" or tensor.num_unknown > 1 or tensor.dtype == "uint32":
-        raise ConfigError(f"TensorFlow Datasets cannot read the tensors of {name!r}.")
-    return _tensor(tensor.dtype, tuple(-1 if size is None else size for size in tensor.shape), "bytes")
-
-
 def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> _Json:
     return _node("tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": _shape(shape), "encoding": encoding})
 
@@ -161,10 +155,6 @@ def _shape(shape: tuple[int, ...]) -> _Json:
 
 def _node(class_name: str, kind: str, content: _Json) -> _Json:
     return {"pythonClassName": f"{_CORE}.{class_name}", kind: content}
-
-
-def _is_unicode(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _text(document: _Json) -> str:

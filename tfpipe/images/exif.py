@@ -113,18 +113,14 @@ def _scale_box(box: Box, width: int, height: int) -> Box:
 
 def turn_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:
     """Turns boxes given for the stored pixels into boxes for the upright ones."""
-    if orientation == 1:
-        return tuple(boxes)
-    return tuple(_turn_box(box, orientation) for box in boxes)
-
-
-def _turn_box(box: Box, orientation: int) -> Box:
-    xmin, ymin, xmax, ymax = box
-    # Orientations 5 to 8 first swap the axes; then 2, 3, 6, 7 mirror x and 3, 4, 7, 8 mirror y.
-    if swaps_sides(orientation):
-        xmin, ymin, xmax, ymax = ymin, xmin, ymax, xmax
-    if orientation in (2, 3, 6, 7):
-        xmin, xmax = 1.0 - xmax, 1.0 - xmin
-    if orientation in (3, 4, 7, 8):
-        ymin, ymax = 1.0 - ymax, 1.0 - ymin
-    return xmin, ymin, xmax, ymax
+    turned = []
+    for xmin, ymin, xmax, ymax in boxes:
+        # Orientations 5 to 8 first swap the axes; then 2, 3, 6, 7 mirror x and 3, 4, 7, 8 mirror y.
+        if swaps_sides(orientation):
+            xmin, ymin, xmax, ymax = ymin, xmin, ymax, xmax
+        if orientation in (2, 3, 6, 7):
+            xmin, xmax = 1.0 - xmax, 1.0 - xmin
+        if orientation in (3, 4, 7, 8):
+            ymin, ymax = 1.0 - ymax, 1.0 - ymin
+        turned.append((xmin, ymin, xmax, ymax))
+    return tuple(turned)

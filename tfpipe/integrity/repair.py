@@ -210,27 +210,15 @@ def repair_shard(
     content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
 ) -> WrittenShard:
     """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
-    written = staging.find_finished(get_staged_name(job))
-    if written is None:
-        written = _write_shard(content, _ColumnValues(manifest, job), staging, Tally(counters), FileReport(job))
-    return written
-
-
-def get_staged_name(job: FileJob) -> str:
-    """Returns the name of a repaired shard in the working folder, where those of layers lie beside the others."""
-    return job.name.replace("/", "-")
-
-
-def _write_shard(
-    content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Tally, report: FileReport
-) -> WrittenShard:
-    job, lost = report.job, report.damaged
+    name = job.name.replace("/", "-")  # those of layers lie beside the others
+    if (written := staging.find_finished(name)) is not None:
+        return written
+    columns, progress, report = _ColumnValues(manifest, job), Tally(counters), FileReport(job)
     count = partial(_count, replace(content, schema=columns.schema), job.seekable)
-    name = get_staged_name(job)
     with staging.new_shard(name, count, columns.schema, content.label_names) as writer:
         for payload, record in _good_records(content, columns, progress, report):
             writer.add(record.features, payload)
-        writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
+        writer.left_out = [damage.to_json() for damage in report.damaged if damage.kind != "index"]
     progress.step(report.bytes, report.records, len(report.damaged), at_end=True)
     return writer.describe_shard(name)
 

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from tfpipe.errors import DataError
 from tfpipe.storage import failures
-from tfpipe.storage.failures import RETRIES, RetryConfig, make_client_options, make_retry_options
+from tfpipe.storage.failures import LONGEST_PAUSE_S, RETRIES, RetryConfig
 from tfpipe.system.extras import importing
 
 SCHEMES = ("gs", "s3", "az")
@@ -68,10 +69,23 @@ class Bucket:
 def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryConfig = RETRIES) -> Bucket:
     """Opens a bucket. Nothing is asked of the store yet."""
     check_not_forked(f"{scheme}://{name}")
+    limits = {
+        "connect_timeout": timedelta(seconds=retries.connect_s),
+        "read_timeout": timedelta(seconds=retries.read_s),
+        "timeout": timedelta(days=1),  # the time for a whole object has no limit
+    }
     with importing(f"{scheme}://", "obstore, boto3 and google-auth", REQUIREMENT):
-        opener = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme]
-        make = opener(name, options, make_client_options(retries))
-    return Bucket(make(retry_config={"max_retries": 0}), make(retry_config=make_retry_options(retries)))
+        make = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme](name, options, limits)
+    patience = {
+        "max_retries": retries.attempts - 1,
+        "retry_timeout": timedelta(seconds=retries.retry_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=retries.first_pause_s),
+            "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
+            "base": 2,
+        },
+    }
+    return Bucket(make(retry_config={"max_retries": 0}), make(retry_config=patience))
 
 
 _Make = Callable[..., Any]
@@ -136,7 +150,8 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
             region_name=options.region,
         )
         config: dict[str, Any] = {"region": session.region_name or _REGION}
-        endpoint = _find_endpoint(session, options, config["region"])
+        found = {"region_name": config["region"], "endpoint_url": options.endpoint, "use_ssl": not options.disable_ssl}
+        endpoint = str(session.client("s3", **found).meta.endpoint_url)  # by the options, the variables and the files
         credentials = None if options.credentials == "none" else session.get_credentials()
     except (BotoCoreError, ValueError) as error:  # a wrong endpoint, or a damaged file of the `aws` command
         raise DataError(f"S3's client refuses its options: {failures.shorten(str(error))}.") from error
@@ -159,12 +174,6 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
 
     make: _Make = S3Store
     return partial(make, name, config=config, client_options=client, credential_provider=provider)
-
-
-def _find_endpoint(session: Any, options: StoreOptions, region: str) -> str:
-    """Returns the address that Amazon's own client takes from the options, the variables and its files."""
-    client = session.client("s3", region_name=region, endpoint_url=options.endpoint, use_ssl=not options.disable_ssl)
-    return str(client.meta.endpoint_url)
 
 
 def _find_region(session: Any, bucket: str, region: str) -> str:

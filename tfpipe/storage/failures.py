@@ -8,9 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tfpipe.errors import DataError
 from tfpipe.storage.file_store import get_bucket_url
@@ -30,7 +29,7 @@ _MARKS = {
 }
 
 Result = TypeVar("Result")
-_LONGEST_PAUSE_S = 16.0
+LONGEST_PAUSE_S = 16.0
 
 
 @dataclass(frozen=True)
@@ -154,24 +153,5 @@ def repeat(call: Callable[[], Result], retries: RetryConfig, is_first: bool = Fa
             if not may_pass(error) or attempt >= attempts or time.monotonic() + pause > end:
                 raise
         time.sleep(pause)
-        longest_pause = min(2 * longest_pause, _LONGEST_PAUSE_S)
+        longest_pause = min(2 * longest_pause, LONGEST_PAUSE_S)
     raise AssertionError("unreachable")
-
-
-def make_client_options(retries: RetryConfig) -> dict[str, Any]:
-    """Returns obstore's options for the client of a bucket. The time for a whole object has no limit."""
-    return {
-        "connect_timeout": timedelta(seconds=retries.connect_s),
-        "read_timeout": timedelta(seconds=retries.read_s),
-        "timeout": timedelta(days=1),
-    }
-
-
-def make_retry_options(retries: RetryConfig) -> dict[str, Any]:
-    """Returns obstore's options for requests that it repeats itself."""
-    pauses = {
-        "init_backoff": timedelta(seconds=retries.first_pause_s),
-        "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
-        "base": 2,
-    }
-    return {"max_retries": retries.attempts - 1, "retry_timeout": timedelta(seconds=retries.retry_s), "backoff": pauses}

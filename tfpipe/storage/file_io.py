@@ -300,11 +300,8 @@ def find(pattern: str) -> list[str]:
     fixed = next((k for k, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     base = "/".join(parts[:fixed])
     listed = list_children(base) if fixed == len(parts) - 1 else list_tree(base)
-    return sorted(f"{base}/{name}" for name, _ in listed if _fits(name.split("/"), parts[fixed:]))
-
-
-def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    return len(names) == len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
+    names = (name for name, _ in listed if name.count("/") == len(parts) - fixed - 1)
+    return sorted(f"{base}/{name}" for name in names if all(map(fnmatch.fnmatchcase, name.split("/"), parts[fixed:])))
 
 
 def rename(source: str, target: str) -> None:
