@@ -40,9 +40,6 @@ class Kind:
         if (must := self.refuse(value)) is not None:
             raise ConfigError(f"`{name}` must {must}, got {value!r}.")
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
 
 class Flag(Kind):
     """A switch: true or false."""
@@ -227,11 +224,16 @@ class Unchecked(Kind):
 class Names(Kind):
     """A tuple of different names, which may be empty."""
 
+    _must, _each = "be a list of names, none of them empty", "each"
+
     def refuse(self, value: Any) -> str | None:
-        """Refuses names that are no text, or occur twice."""
-        if not isinstance(value, tuple) or not all(map(_is_text, value)):
-            return "be a list of names, none of them empty"
-        return "name each only once" if len(set(value)) < len(value) else None
+        """Refuses what is no list of such texts, or has one twice."""
+        if not isinstance(value, tuple) or not all(map(self._fits, value)):
+            return self._must
+        return f"name {self._each} only once" if len(set(value)) < len(value) else None
+
+    def _fits(self, value: object) -> bool:
+        return _is_text(value)
 
 
 class SizesByName(dict[str, Any]):
@@ -253,16 +255,15 @@ class Sizes(Kind):
         return None
 
 
-class Addresses(Kind):
+class Addresses(Names):
     """A tuple of different addresses, which may be empty: `host:port`, where an IPv6 address stands in brackets."""
 
     allowed = "Like host:5050, one or several."
+    _must, _each = "be a list of addresses like host:5050", "each worker"
 
-    def refuse(self, value: Any) -> str | None:
-        """Refuses what is no address, or occurs twice."""
-        if not isinstance(value, tuple) or not all(map(_is_address, value)):
-            return "be a list of addresses like host:5050"
-        return "name each worker only once" if len(set(value)) < len(value) else None
+    def _fits(self, value: object) -> bool:
+        match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+        return match is not None and 1 <= int(match[1]) <= 65535
 
 
 @dataclass(frozen=True)
@@ -398,11 +399,6 @@ def show_options(config: Any) -> str:
 def is_number(value: object) -> TypeGuard[float]:
     """Tests whether a value is a finite number that a float can hold; `True` is not one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
-
-
-def _is_address(value: object) -> bool:
-    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
-    return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
