@@ -42,16 +42,15 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     belong = "belongs" if joined.unused == 1 else "belong"
     text = f"{human_count(joined.records, 'record')} got a value, {joined.without:,} did not"
     lines = [
-        *(f"{spec.name}: {spec.tensor or _describe(spec.kind, spec.dtype)}" for spec in column.schema.features),
+        *(
+            f"{spec.name}: {spec.tensor or (spec.dtype if spec.kind == 'values' else spec.kind)}"
+            for spec in column.schema.features
+        ),
         f"{text}; {human_count(joined.unused, 'row')} of the table {belong} to no record",
         f"The column {config.name!r} of {dataset} is complete: {human_bytes(num_bytes)}",
     ]
     facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
     show(facts, lines, as_json)
-
-
-def _describe(kind: str, dtype: str) -> str:
-    return kind if kind != "values" else dtype
 
 
 def _read_default(text: str) -> tuple[str, Any]:

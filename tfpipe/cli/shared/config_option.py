@@ -6,7 +6,7 @@ A command gets None for an option that the user does not give, so the default it
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, reduce
 from typing import Any, TypeVar
 
 import click
@@ -197,13 +197,7 @@ def _describe(default: Any, name: str, flag: str) -> str:
 
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Adds several options to a command, in this order."""
-
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 BATCH_SIZE = 128
