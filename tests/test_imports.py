@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import tfpipe
-from tests.beam_jobs.commands import Ran, run_python
+from tests.beam_jobs.commands import ROOT, Ran, run_python
 
-REPOSITORY = Path(__file__).parent.parent
 HEAVY = (
     *("tensorflow", "keras", "apache_beam", "torch", "jax", "PIL", "numpy", "pyarrow", "rich", "matplotlib", "jinja2"),
 )
@@ -179,7 +178,7 @@ def test_a_runner_of_beam_without_beam_names_the_extra() -> None:
 
 
 def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
-    images = str(REPOSITORY / "sample_data" / "square")
+    images = str(ROOT / "sample_data" / "square")
     result = run_cli_without("apache_beam", ("shard", images, str(tmp_path / "out"), "--workers", "1"))
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "manifest.json").exists()

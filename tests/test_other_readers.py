@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.commands import run_python
 from tests.beam_jobs.datasets import read_records
 from tests.export.datasets import make_photo_dataset
 
@@ -30,8 +29,7 @@ print(json.dumps(found))
 
 @pytest.mark.needs("tfrecord")
 def test_vahidk_tfrecord_reads_every_record_by_the_index(small_dataset: Path) -> None:
-    command = [sys.executable, "-c", _READ, str(small_dataset)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-c", _READ, small_dataset)
     images = small_dataset.parent / "images" / "train"
     sources = sorted(path for path in images.rglob("*.*") if path.name != "broken.jpg")
     labels = {"cat": 0, "dog": 1, "owl": 2}

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.beam_jobs.commands import run_python
 from tests.beam_jobs.datasets import make_dataset
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -310,9 +307,6 @@ def test_data_that_cannot_be_read_ends_with_1(inspect, pets: str, tmp_path: Path
 
 
 def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:
-    command = [sys.executable, "-m", "tfpipe", "inspect", str(small_dataset)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env={"PYTHONIOENCODING": "ascii"}
-    )
+    done = run_python("-m", "tfpipe", "inspect", small_dataset, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "cat   | 6 " in done.stdout

@@ -1,17 +1,14 @@
 """`tfpipe predict` as a user runs it."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.beam_jobs.commands import run_python
 from tfpipe import PipelineConfig
 from tfpipe.format.image_form import ImageForm
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -73,8 +70,7 @@ def test_no_images_are_one_sentence(predict, run_folder, tmp_path, name: str) ->
 
 @pytest.mark.slow
 def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, photos) -> None:
-    command = [sys.executable, "-m", "tfpipe", "predict", str(run_folder), str(photos / "validation"), "--top", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-m", "tfpipe", "predict", run_folder, photos / "validation", "--top", "1")
     lines = [f"{photos}/validation/{name}/0.jpg: cat 60.0%" for name in ("cat", "dog", "owl")]
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
 

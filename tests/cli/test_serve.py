@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.beam_jobs.commands import wait_for
-from tests.conftest import Tfpipe
+from tests.conftest import ROOT, Tfpipe
 from tests.refusals import refusal
 from tests.system.test_child_process import is_running
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
@@ -22,7 +22,6 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import processes
 from tfpipe.service.config import ServiceConfig
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
 
 

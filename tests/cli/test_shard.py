@@ -2,19 +2,17 @@
 
 import json
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from beam_jobs.runners.base import GraphWritten
-from tests.conftest import Tfpipe
+from tests.beam_jobs.commands import Ran, run_python
+from tests.conftest import ROOT, Tfpipe
 from tfpipe.native import library
 from tfpipe.system.units import human_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_data"
 DATAFLOW = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
 SHARD = "train-00000-of-00001.tfrecord"
@@ -26,14 +24,13 @@ def shard(tfpipe):
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def first(tmp_path_factory) -> tuple[Path, Ran]:
     """The README's first command, without its installation: a process of its own."""
     out = tmp_path_factory.mktemp("first") / "shapes"
-    command = [sys.executable, "-m", "tfpipe", "shard", str(SAMPLE), str(out)]
-    return out, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return out, run_python("-m", "tfpipe", "shard", SAMPLE, out)
 
 
-def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_sample_data(first: tuple[Path, Ran]) -> None:
     out, done = first
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == "150 images, 575.2 KB, 1 shard (train)"  # a slow machine adds its progress
@@ -49,9 +46,7 @@ def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert last.startswith(f"{out} is complete: ")
 
 
-def test_run_again_says_what_was_kept_and_all_of_it_as_json(
-    first: tuple[Path, subprocess.CompletedProcess[str]], shard
-) -> None:
+def test_run_again_says_what_was_kept_and_all_of_it_as_json(first: tuple[Path, Ran], shard) -> None:
     out, _ = first
     done = shard(SAMPLE, out, "--json")
     result = json.loads(done.out)
@@ -171,7 +166,7 @@ def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch) -> None
     assert shard("gs://i", "gs://o", "--json").json == {"dataset": "gs://o", "message": "The graph is written."}
 
 
-def test_a_job_in_parts(first: tuple[Path, subprocess.CompletedProcess[str]], shard, tmp_path: Path) -> None:
+def test_a_job_in_parts(first: tuple[Path, Ran], shard, tmp_path: Path) -> None:
     out = tmp_path / "shapes"
     planned = shard(SAMPLE, out, "--plan-only")
     assert planned.out == "The plan is written; --part K/N writes its 1 shard.\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.commands import wait_for
 from tests.conftest import Tfpipe
 
 pytest.importorskip("tensorflow")
@@ -32,14 +33,6 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     finally:
         process.kill()
     return process.returncode, out, err
-
-
-def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
-    until = time.monotonic() + 240
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(small_dataset, tmp_path, monkeypatch, tfpipe):
@@ -129,7 +122,7 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_an_interrupt_is_one_sentence(small_dataset: Path, tmp_path: Path) -> None:
     process = start(str(small_dataset), *QUICK[:4], "--epochs", "2000", "--output", str(tmp_path / "run"))
-    wait_for(process, tmp_path / "run" / "run.json")
+    wait_for((tmp_path / "run" / "run.json").exists, 240)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
     assert code == 130, err

@@ -3,14 +3,13 @@
 import fnmatch
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 
+from tests.beam_jobs.commands import run_python
 from tests.conftest import ROOT
 from tests.release.flex_template import PROGRAM, load_flex_template
 from tfpipe.cli.main import tfpipe as commands
@@ -122,7 +121,7 @@ def test_an_image_for_the_workers_is_used_as_it_is() -> None:
 def test_the_program_runs_as_the_launcher_starts_it(tmp_path: Path) -> None:
     """On this machine, since no parameter names Dataflow."""
     arguments = [f"--input={ROOT / 'sample_data'}", f"--output={tmp_path / 'out'}", "--square=32", "--encoding=raw"]
-    done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(PROGRAM, *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == "150 images, 575.2 KB, 1 shard (train)"  # a slow machine adds its progress
     assert done.stdout.splitlines()[0].startswith("train: 149 records, 1 shard")

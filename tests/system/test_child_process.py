@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.beam_jobs.commands import wait_for
+from tests.conftest import ROOT
 from tfpipe.system.child_process import hold_interrupts
-
-ROOT = Path(__file__).resolve().parents[2]
 
 OF_MULTIPROCESSING = """
 import multiprocessing, sys, time

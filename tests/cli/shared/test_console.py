@@ -14,7 +14,8 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
 from beam_jobs.runners.base import SubmittedJob
 from beam_jobs.shards.work_dir import PlannedShard
-from tests.conftest import Tfpipe
+from tests.beam_jobs.commands import run_python
+from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.shared import progress
 from tfpipe.cli.shared.console import clean_line, clean_text
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
@@ -37,7 +38,6 @@ def test_errors_cannot_control_the_terminal(tfpipe: Tfpipe, tmp_path: Path) -> N
     assert "\x1b" not in done.err
 
 
-ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import time
 from tfpipe.cli.shared.console import Display
@@ -69,8 +69,8 @@ def test_a_long_text_leaves_the_clock_alone() -> None:
     assert "0:00:0" in text
     assert "Best so far 1,116 images/s; trying" in text
     assert "num_parallel_calls = auto" not in text
-    done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")  # in a log
+    done = run_python("-c", CODE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # in a log
 
 
 @pytest.fixture
