@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.beam_jobs.commands import wait_for
-from tests.conftest import ROOT, Tfpipe
+from tests.beam_jobs.commands import start_command, wait_for
+from tests.conftest import Tfpipe
 from tests.refusals import refusal
 from tests.system.test_child_process import is_running
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
@@ -22,17 +21,12 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import processes
 from tfpipe.service.config import ServiceConfig
 
-COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
-
 
 class Server:
     """A running `tfpipe serve --json`."""
 
     def __init__(self, *args: str) -> None:
-        command = [*COMMAND, "--root", "/", "--json", *args]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-        )
+        self.process = start_command("--root", "/", "--json", *args, command="serve")
         assert self.process.stdout is not None
         self.json: dict[str, Any] = json.loads(self.process.stdout.readline())
 

@@ -118,19 +118,16 @@ def split_words(text: str) -> list[str]:
         return text.split()
 
 
-@pytest.mark.parametrize(
-    ("code", "fault"),
-    [
-        ("tfpipe shard a b --num-shards 3", None),
-        ("tfpipe shard a b --num-shard 3", "tfpipe shard has no option --num-shard."),
-        ("tfpipe shards a b", "tfpipe has no command 'shards'."),
-        ("cd x && .venv/bin/tfpipe shard a b \\\n  --nothing   # a comment", "tfpipe shard has no option --nothing."),
-        ("tfpipe shard a b -- --nothing", None),
-    ],
-)
-def test_a_wrong_command_is_found(code: str, fault: str | None) -> None:
-    faults = check_commands(Block(ROOT / "README.md", 1, "sh", code, None))
-    assert faults == ([] if fault is None else [f"README.md:1: {fault}"])
+def test_a_wrong_command_is_found() -> None:
+    for code, faults in (
+        ("tfpipe shard a b --num-shards 3", []),
+        ("tfpipe shard a b --num-shard 3", ["tfpipe shard has no option --num-shard."]),
+        ("tfpipe shards a b", ["tfpipe has no command 'shards'."]),
+        ("cd x && .venv/bin/tfpipe shard a b \\\n  --nothing   # a comment", ["tfpipe shard has no option --nothing."]),
+        ("tfpipe shard a b -- --nothing", []),
+    ):
+        block = Block(ROOT / "README.md", 1, "sh", code, None)
+        assert check_commands(block) == [f"README.md:1: {fault}" for fault in faults]
 
 
 def test_a_block_that_is_not_run_says_why(tmp_path: Path) -> None:

@@ -75,28 +75,30 @@ def test_the_page_about_installing_lists_every_extra() -> None:
     assert extras - listed == {"docs", "fuzz", "test", "test-all"}  # for those who work on tfpipe
 
 
-@pytest.mark.parametrize("command", ["inspect", "inspect --record", "--version", "verify", "repair", "index", "shard"])
-def test_the_page_lists_the_fields_of_a_json_output(command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe):
-    dataset, out = small_dataset, tmp_path / "out"
-    arguments = {
-        "inspect": [dataset],
-        "inspect --record": [dataset, "--record", "train:0"],
-        "--version": [],
-        "verify": [dataset],
-        "repair": [dataset, out],
-        "index": [tmp_path / "foreign"],
-        "shard": [small_dataset.parent / "images", out, "--dry-run"],
-    }
-    if command == "index":
-        (tmp_path / "foreign").mkdir()
-        shutil.copy(dataset / "train-00000-of-00002.tfrecord", tmp_path / "foreign" / "train-00000-of-00001.tfrecord")
-    printed = tfpipe(command.split()[0], *arguments[command], "--json")
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        *(("inspect", "DATASET"), ("inspect --record", "DATASET --record train:0"), ("--version", "")),
+        *(("verify", "DATASET"), ("repair", "DATASET OUT"), ("index", "FOREIGN")),
+        ("the same with `--dry-run`", "IMAGES OUT --dry-run"),
+    ],
+)
+def test_the_page_lists_the_fields_of_a_json_output(
+    command: str, arguments: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    shard = small_dataset / "train-00000-of-00002.tfrecord"
+    shutil.copy(shard, tmp_path / "foreign" / "train-00000-of-00001.tfrecord")
+    words = {"DATASET": small_dataset, "OUT": tmp_path / "out", "FOREIGN": tmp_path / "foreign"}
+    words["IMAGES"] = small_dataset.parent / "images"
+    name = "shard" if "dry-run" in command else command.split()[0]
+    printed = tfpipe(name, *(words.get(word, word) for word in arguments.split()), "--json")
     assert printed.code == 0, printed.err
-    first = {"shard": "the same with `--dry-run`"}.get(command, f"`{command}`")
+    first = command if name == "shard" else f"`{command}`"
     (row,) = (line for line in (REFERENCE / "json.md").read_text().splitlines() if line.startswith(f"| {first} |"))
     listed = re.findall(r"`(\w+)`", row.removeprefix(f"| {first}"))
     document = printed.json
     assert set(document) <= set(listed)
-    if command in ("inspect", "shard"):
+    if command == "inspect" or name == "shard":
         assert {key for split in document["splits"].values() for key in split} <= set(listed)
         assert set(document.get("estimate", ())) <= set(listed)

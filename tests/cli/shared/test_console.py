@@ -103,34 +103,24 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
 
 
-def make_plan(shards: tuple[PlannedShard, ...], shard_bytes: tuple[int, ...]) -> Plan:
-    images = ImageTable.make_empty()
-    return Plan(Listing("x", "/x"), images, np.zeros(0, np.int64), shards, shard_bytes, {}, "")
-
-
-def test_a_plan_in_one_line_and_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     named = (("train", 0, 2, 2), ("train", 1, 2, 1), ("test", 0, 1, 1))
     shards = tuple(PlannedShard(*shard, begin=0, end=0) for shard in named)
-    with ShardDisplay() as display:
-        display.plan(make_plan(shards, (70, 30, 5)))
-    assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
-    with ShardDisplay() as display:
-        display.note("All images lie in [a].")
-    assert capsys.readouterr().err == "All images lie in [a].\n"
-
-
-def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    images = ImageTable.make_empty()
+    plan = Plan(Listing("x", "/x"), images, np.zeros(0, np.int64), shards, (70, 30, 5), {}, "")
     with ShardDisplay() as display:
         for seconds, images in ((1, 1000), (11, 501_000)):
             clock[0] = 100 + seconds
             display.progress(Progress(images))
-        display.plan(make_plan((), ()))
+        display.plan(plan)
+        display.note("All images lie in [a].")
         for seconds, images in ((12, 0), (22, 500)):
             clock[0] = 100 + seconds
             display.progress(_at(images))
     assert capsys.readouterr().err.splitlines() == [
         "501,000 images listed  50,000 images/s",
-        "0 images, 0 B, 0 shards ()",
+        "4 images, 105 B, 3 shards (train, test)",
+        "All images lie in [a].",
         "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
     ]
 
