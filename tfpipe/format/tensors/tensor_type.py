@@ -251,15 +251,6 @@ def read_tensor_proto(data: bytes) -> TensorProto | None:
     return TensorProto(dtype, shape, begin) if prod(shape) * item_bytes == end - begin else None
 
 
-def holds_texts(data: bytes) -> bool:
-    """Returns whether bytes are a serialized tensor of text: its dtype, 7, its shape, and its texts."""
-    try:
-        found = [field[:2] for field in fields(data, 0, len(data), FIELDS.renew())] if data[:2] == b"\x08\x07" else []
-    except FormatError:
-        return False
-    return found[1:2] == [(2, LENGTH)] and set(found[2:]) <= {(8, LENGTH)}
-
-
 def _read_shape(data: bytes, pos: int, end: int) -> tuple[int, ...]:
     shape = []
     for field, wire, start, stop in fields(data, pos, end, FIELDS.renew()):

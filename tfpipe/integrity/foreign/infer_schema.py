@@ -170,11 +170,6 @@ def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
         elif stats.width == -1 and name not in keys.images:
             notes.append(f"Left out: the steps of {name!r} have different numbers of values.")
         else:
-            if stats.holds_texts:
-                notes.append(
-                    f"{name!r} holds serialized tensors of text, which stay bytes: `tf.io.parse_tensor(value, "
-                    "tf.string)` reads them."
-                )
             try:
                 specs.append(_spec(name, stats, scan))
             except ConfigError as error:

@@ -17,7 +17,7 @@ from tfpipe.format.recovery.resync import Search
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import TensorType, holds_texts, read_tensor_proto
+from tfpipe.format.tensors.tensor_type import TensorType, read_tensor_proto
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.decode import read_image_header
 from tfpipe.images.errors import BadImage
@@ -55,7 +55,6 @@ class FeatureStats:
     width: int | None = None  # the values of each step of lists of steps, -1 if these differ; None for no such list
     tensor: TensorType | None = None  # of every value: its shape has unknown sizes only, or steps of one width
     may_be_tensor: bool = True  # False from the first value that is no tensor of that type
-    holds_texts: bool = False  # whether this value is one of text
 
     def add(self, value: Feature, width: int | None) -> NDArray[Any] | None:
         """Adds the value of one record, and the width of its steps; returns the bits of one that is a tensor."""
@@ -85,7 +84,6 @@ class FeatureStats:
     def _read_proto(self, data: bytes) -> NDArray[Any] | None:
         proto = read_tensor_proto(data)
         if proto is None:
-            self.holds_texts = holds_texts(data)
             return None
         self.tensor = self.tensor or TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
         return self.tensor.read_bits(data) if self.tensor.admits(proto) else None
@@ -96,7 +94,6 @@ class FeatureStats:
         self.may_be_tensor &= other.may_be_tensor and other.tensor in (None, self.tensor)
         if not self.may_be_tensor:
             self.tensor = None
-        self.holds_texts |= other.holds_texts
         self._add_width(other.width)
         self.records += other.records
         self.kinds |= other.kinds
