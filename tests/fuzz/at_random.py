@@ -1,11 +1,8 @@
-"""One parser, without guidance and without atheris: python -m tests.fuzz.at_random NAME SECONDS SEED FOLDER"""
+"""One parser on inputs that are changed at random, in bounds of time and memory."""
 
-import hashlib
 import random
 import resource
 import signal
-import sys
-import time
 from collections.abc import Generator
 from types import FrameType
 
@@ -61,25 +58,3 @@ def inputs(name: str, seed: object) -> Generator[bytes, bool, None]:
         was_read = yield data
         if was_read and len(kept) < _MAX_KEPT:
             kept.append(data)
-
-
-def main() -> None:
-    """Ends with an exception where a parser does."""
-    name, seconds, seed, folder = sys.argv[1:]
-    runs, end = 0, time.monotonic() + float(seconds)
-    limit()
-    tried = inputs(name, seed)
-    data = next(tried)
-    while time.monotonic() < end:
-        runs += 1
-        try:
-            data = tried.send(run_timed(name, data))
-        except BaseException:
-            with open(f"{folder}/{name}-crash-{hashlib.sha256(data).hexdigest()[:16]}", "wb") as file:
-                file.write(data)
-            raise
-    print(f"Done {runs} runs in {seconds} second(s)")
-
-
-if __name__ == "__main__":
-    main()

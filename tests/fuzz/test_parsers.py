@@ -31,17 +31,17 @@ def test_changed_inputs_are_read_or_refused(name: str, seed: int) -> None:
 def test_the_command_keeps_what_fails_and_repeats_it(tmp_path: Path) -> None:
     """A parser that fails, in place of one of the project's."""
     code = (
-        "import tests.fuzz.targets as t, sys\n"
+        "import sys, tests.fuzz.targets as t, tests.fuzz.__main__ as command\n"
         "def fail(data):\n"
         "    if len(data) % 3 == 0: raise KeyError('planted')\n"
         "t.TARGETS['naming'] = t.TARGETS['naming']._replace(parse=fail)\n"
-        "sys.argv = ['at_random', 'naming', '20', '1', sys.argv[1]]\n"
-        "from tests.fuzz.at_random import main; main()\n"
+        "command.main(['--target', 'naming', '--seed', '1', '--output', sys.argv[1]])\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
-    assert "KeyError: 'planted'" in done.stderr
-    (kept,) = tmp_path.glob("naming-crash-*")
+    assert (done.returncode, "KeyError: 'planted'" in done.stderr) == (1, True)
+    (kept,) = tmp_path.glob("naming-*")
+    assert f"python -m tests.fuzz --target naming --input {kept}\n" in done.stdout
     assert len(kept.read_bytes()) % 3 == 0
     again = [sys.executable, "-m", "tests.fuzz", "--target", "naming", "--input", str(kept)]
     done = subprocess.run(again, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)

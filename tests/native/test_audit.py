@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from tests.native.jpeg_writer import (
-    Image,
     Options,
-    Scan,
     draw_jpeg,
     draw_waves,
-    make_component,
     make_dc_overflow,
-    transform_plane,
-    write_jpeg,
 )
 from tfpipe.images import seekable
 from tfpipe.native.jpeg import BadJpeg, check, decode, make_seekable
@@ -179,24 +174,6 @@ def test_dc_sums_wrap_as_tensorflows_do(bits: int) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-# Crops of images whose color has a quarter of the width and half of the height, reduced while they are decoded.
-
-
-@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
-@pytest.mark.parametrize("luma", [(4, 2), (2, 4), (4, 1), (1, 4), (4, 4), (3, 1), (1, 3), (3, 2), (2, 3)], ids=str)
-def test_a_crop_of_any_sampling_is_a_slice_of_the_whole(luma: tuple[int, int], ratio: int) -> None:
-    height, width = 90, 150
-    data = draw_waves(height, width, (luma, (1, 1), (1, 1)), Options())
-    whole = decode_by_tensorflow(data, ratio)
-    for data_or_seekable in (data, make_seekable(data)) if luma[0] * luma[1] <= 8 else (data,):
-        for y, x, rows, columns in ((0, 0, 90, 150), (8, 40, 40, 48), (16, 96, 48, 54), (40, 0, 50, 32), (8, 16, 8, 8)):
-            top, left = (y + ratio // 2) // ratio, (x + ratio // 2) // ratio
-            bottom, right = (y + rows + ratio // 2) // ratio, (x + columns + ratio // 2) // ratio
-            result = np.empty((bottom - top, right - left, 3), np.uint8)
-            decode(data_or_seekable, (y, x, rows, columns), result, resize=False, ratio=ratio)
-            np.testing.assert_array_equal(result, whole[top:bottom, left:right], f"{y} {x} {rows} {columns}")
-
-
 # Four components, with and without Adobe's marker, which tells whether the colors are inverted.
 
 
@@ -226,19 +203,3 @@ def test_an_image_without_an_end_is_refused_as_by_tensorflow(end: bytes) -> None
     for function in (check, make_seekable):
         with pytest.raises(BadJpeg):
             function(data)
-
-
-@pytest.mark.parametrize("interval", [0, 1, 4])
-def test_fill_bytes_may_stand_before_each_marker_of_a_scan(interval: int) -> None:
-    table = np.arange(2, 66)
-    one = make_component(1, 64, 64, (1, 1), (1, 1), 0)
-    one.blocks = transform_plane(np.add.outer(np.arange(64.0), np.arange(64) * 2), table)
-    image = Image(64, 64, [one], {0: table})
-    plain = write_jpeg(image, [Scan((0,), interval=interval)], Options())
-    filled = write_jpeg(image, [Scan((0,), interval=interval)], Options(fill=1.0))
-    assert filled.count(b"\xff\xff") > (64 // interval if interval else 1)
-    expected = decode_by_tensorflow(plain)
-    for data in (plain, filled):
-        for seeks in (False, True):
-            np.testing.assert_array_equal(decode_whole(data, 64, 64, seeks), expected)
-        np.testing.assert_array_equal(decode_by_tensorflow(make_seekable(data)), expected)

@@ -1,7 +1,6 @@
 """`tfpipe index` on records of other projects: every reader has what TensorFlow's own parser has, value for value."""
 
 import json
-import pickle
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -145,51 +144,6 @@ def test_each_framework_resumes_with_every_value_on_one_and_three_hosts(
             if reader == "torch" and "image" in batch:
                 batch["image"] = batch["image"].movedim(-3, -1)
             indexed.check(batch, indexed.list_numbers(step, *host))
-
-
-JAX_CODE = """
-import os, pickle, sys
-os.environ["JAX_PLATFORMS"] = "cpu"
-import jax, numpy as np
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", num_processes=3, process_id=int(sys.argv[3]))
-from tfpipe.readers.jax import JaxBatches
-
-def to_numpy(values):
-    (rows,) = values.addressable_shards
-    rows = np.asarray(rows.data)
-    return rows.view(np.uint16) if rows.dtype.name == "bfloat16" else rows
-
-found = []
-with open(sys.argv[1], "rb") as file:
-    families = pickle.load(file)
-for directory, config in families:
-    left, resumed = (JaxBatches(directory, "train", config) for _ in range(2))
-    next(iter(left))
-    resumed.load_state_dict(left.state_dict())
-    batches = [batch for _ in range(2) for batch in resumed]
-    found.append([{name: to_numpy(values) for name, values in batch.items()} for batch in batches])
-with open(f"{sys.argv[1]}.{sys.argv[3]}", "wb") as file:
-    pickle.dump(found, file)
-print("null")
-"""
-
-
-@pytest.mark.slow
-def test_three_processes_of_jax_resume_with_every_value(tmp_path: Path, processes: Any) -> None:
-    families = [_make_indexed(name, tmp_path / name) for name in FAMILIES]
-    listed = tmp_path / "families"
-    listed.write_bytes(pickle.dumps([(indexed.manifest.directory, indexed.config) for indexed in families]))
-    (port,) = processes.free_ports(1)
-    started = [processes.start("-c", JAX_CODE, str(listed), str(port), str(host)) for host in range(3)]
-    for process in started:
-        processes.finish(process)
-    for host in range(3):
-        found = pickle.loads(Path(f"{listed}.{host}").read_bytes())
-        for indexed, batches in zip(families, found, strict=True):
-            for step, batch in zip(range(1, STEPS), batches, strict=True):
-                assert batch.keys() >= indexed.parsed[0].keys() - {*indexed.family.text}
-                indexed.check(batch, indexed.list_numbers(step, host, 3))
 
 
 def _count_values(manifest: Manifest) -> Counter[Any]:
