@@ -122,21 +122,6 @@ def test_files_that_nobody_counted(shades: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "replicas", "steps"),
-    [
-        ({"batch_size": 16}, 1, 15),
-        ({"batch_size": 16, "order": "throughput"}, 1, 15),
-        ({"batch_size": 64, "training": False}, 4, 4),
-        ({"batch_size": 32}, 4, 7),
-        ({"batch_size": 32, "training": False}, 4, 8),
-    ],
-)
-def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, steps: int) -> None:
-    strategy = made_up(monkeypatch, "CPU", replicas=replicas)
-    assert tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, **options), strategy) == steps
-
-
 def test_the_strategy_in_scope_counts(manifest) -> None:
     config = tfpipe.PipelineConfig(batch_size=16)
     assert tfpipe.steps_per_epoch(manifest, "train", config) == 15

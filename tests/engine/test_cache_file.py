@@ -111,14 +111,6 @@ def test_records_are_read_once(tmp_path: Path) -> None:
     read(again, [], read_nothing)
 
 
-def test_a_view_has_numbers_of_its_own(tmp_path: Path) -> None:
-    read(open_file(tmp_path), [5, 6, 9])
-    view = CacheFile(str(tmp_path / "a.cache"), KEY, 20, chosen=np.array([5, 9, 10]))
-    block = view.read_block(np.array([1, 0]), None, read_nothing)
-    assert block.list_payloads() == [RECORDS[9], RECORDS[5]]
-    assert view.find(np.arange(3)).tolist() == [True, True, False]
-
-
 def test_no_flipped_bit_comes_through(tmp_path: Path, caplog) -> None:
     seed = 1805
     generator = random.Random(seed)
@@ -151,25 +143,6 @@ def test_a_frame_of_another_record_is_not_taken(tmp_path: Path) -> None:
     read(cache, [2, 1], read_nothing)
 
 
-def test_threads_of_several_readers_write_one_file(tmp_path: Path) -> None:
-    caches = [open_file(tmp_path) for _ in range(4)]
-
-    def fill(cache: CacheFile, seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        for _ in range(30):
-            cache.read_block(generator.integers(0, 20, 5), None, read_source)
-
-    threads = [threading.Thread(target=fill, args=(cache, seed)) for seed, cache in enumerate(caches)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for cache in caches:
-        cache.flush()
-    read(open_file(tmp_path), list(range(20)))
-    read(open_file(tmp_path), list(range(20)), read_nothing)
-
-
 def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch) -> None:
     cache, may_write = open_file(tmp_path), threading.Event()
     write = CacheFile._write
@@ -187,21 +160,6 @@ def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch) -> None:
     assert 3 <= there <= 4  # that wait, and perhaps one that is being written
     read(cache, list(range(20)))
     read(cache, list(range(20)), read_nothing)
-
-
-def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path) -> None:
-    cache = open_file(tmp_path)
-    read(cache, [1])
-    child = os.fork()
-    if not child:
-        try:
-            read(cache, [1], read_nothing)
-            read(cache, [2, 3])
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    read(cache, [3, 2], read_nothing)
 
 
 def test_what_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch, caplog) -> None:

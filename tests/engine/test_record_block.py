@@ -15,8 +15,8 @@ from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.cache import BytesCache
-from tfpipe.engine.parse import RecordBlock, join_block
-from tfpipe.engine.record_reader import RecordReader, append_payloads, plan_spans
+from tfpipe.engine.parse import RecordBlock
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -312,18 +312,6 @@ def test_memory_of_another_form_is_refused(folder: Path, memory: np.ndarray) -> 
     sentence = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
     with open_reader(folder) as reader:
         assert refusal(ConfigError, reader.read_columns, [0], ["image/encoded"], memory) == sentence
-
-
-def test_payloads_are_joined_where_there_is_room() -> None:
-    sizes, room = np.array([20, 18, 30]), np.array([5, 0, 7])
-    table, ats, num_bytes = plan_spans(np.array([4, 4, 9]), np.array([0, 20, 3]), sizes, room)
-    assert table.tolist() == [[4, 0, 20, 0], [4, 20, 18, 25], [9, 3, 30, 43]]
-    assert (ats.tolist(), num_bytes) == ([0, 25, 43], 80)
-    memory = np.zeros(num_bytes, np.uint8)
-    block = RecordBlock(memory.data, ats + 12, ats + sizes - 4, np.array([True, True, False]))
-    joined = append_payloads(block, memory, join_block([b"abcde", b"", b"1234567"]))
-    assert joined.list_payloads() == [bytes(4) + b"abcde", bytes(2), None]
-    assert append_payloads(block, memory, join_block([None, b"", b"12"])).whole.tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("memory_bytes", [10_000, 900, 0])

@@ -14,7 +14,6 @@ import pytest
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
-from tests.flipped_bit import flip_bit
 from tests.refusals import refusal
 from tfpipe.columns.add import add_column
 from tfpipe.dataset.load import load_manifest
@@ -22,7 +21,6 @@ from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
 from tfpipe.fields import Values
-from tfpipe.format.example import decode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tfrecord import scan_records
 
@@ -60,13 +58,6 @@ def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> Non
         assert [reader.read_payload(i) for i in range(12)] == expected
         assert [reader.read_payload(i) for i in (11, 0, 7, 3)] == [expected[i] for i in (11, 0, 7, 3)]
         assert [reader.read_payload(i) for i in range(-12, 0)] == expected
-
-
-def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
-    with reader_of(small_dataset, "validation") as reader:
-        assert sorted([features["image/class/text"] for features in reader]) == [[b"cat"], [b"dog"], [b"owl"]]
-        last = decode_example(payloads(small_dataset, "validation")[-1])
-        assert reader[-1]["image/filename"] == last["image/filename"]
 
 
 def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch) -> None:
@@ -144,18 +135,6 @@ def test_a_file_that_is_missing_or_not_its_own_is_named(copy: Path, name: str, c
         reader.read_payload(0)
         assert refusal(FormatError, reader.read_payload, 11) == (
             f"{copy / name}{sentence.format(len(data), len(data) + 4)}"
-        )
-
-
-def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
-    flip_bit(copy / SHARD, -20)
-    with reader_of(copy) as reader:
-        place = reader.locate(11)
-        assert place.offset + place.size == (copy / SHARD).stat().st_size
-        reader.read_payload(10)
-        assert refusal(FormatError, reader.read_payload, 11) == (
-            f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
-            f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"
         )
 
 

@@ -53,13 +53,6 @@ def test_stages_of_the_textbook(few: Manifest, foreign: Path, cache: str, kind: 
     assert build_stages(few, "train", replace(config_of(cache, kind), order="throughput")).names == stages.names
 
 
-def test_every_part_of_a_pipeline_runs(few: Manifest) -> None:
-    dataset = None
-    for stage in build_stages(few, "train", config_of(augment="none")):
-        dataset = stage.apply(dataset)
-        next(iter(dataset))
-
-
 def test_autograph_converts_users_stages_only(few: Manifest) -> None:
     converted = []
 

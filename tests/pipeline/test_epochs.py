@@ -14,7 +14,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.position import count_look
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.build import build_dataset
 from tfpipe.readers.numpy import NumpyBatches
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, extra_features=("id",))
@@ -72,13 +72,6 @@ def test_hosts_and_replicas_end_together(few: Manifest, context: Callable[..., A
     for epoch in range(2):
         one, other = (np.array(take_pass(host)).reshape(steps, 2) for host in hosts)
         assert np.hstack([one, other]).tolist() == list_expected(few, epoch * steps, (epoch + 1) * steps)
-
-
-def test_the_stage_is_shown(few: Manifest) -> None:
-    stages = build_stages(few, "train", CONFIG, epochs=3)
-    assert stages.names[-2:] == ("prefetch", "epochs")
-    assert "epochs    epochs=3" in str(stages)
-    assert "epochs" not in build_stages(few, "train", CONFIG).names
 
 
 def test_a_strategy_counts_its_steps(few: Manifest) -> None:

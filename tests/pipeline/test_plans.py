@@ -16,7 +16,7 @@ from tfpipe.engine.plan import BatchPlan, check_plan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_stages, get_host
+from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stages import keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
@@ -35,45 +35,15 @@ def plan(many: Manifest) -> Plan:
     return make
 
 
-def test_a_batch_is_shared_by_the_replicas(plan: Plan) -> None:
-    assert split_batch(64, 8) == 8
-    whole = plan(2, 1, num_replicas=8, batch_size=32)
-    assert (whole.batch_size, whole.replica_batch_size) == (16, 4)
-
-
 @pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])
 def test_a_batch_that_replicas_cannot_share(batch_size: int, fitting: str) -> None:
     sentence = f"`batch_size` {batch_size} must be divisible by 8 replicas; use {fitting}."
     assert refusal(ConfigError, split_batch, batch_size, 8) == sentence
 
 
-@pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
-def test_hosts_share_the_rows_of_one_order(plan: Plan, num_hosts: int, batch: int) -> None:
-    hosts = [plan(num_hosts, host, batch_size=batch) for host in range(num_hosts)]
-    assert len({host.order for host in hosts}) == 1
-    assert hosts[0].order.batch_size == batch
-    assert [row for host in hosts for row in host.rows] == list(range(batch))
-
-
-@pytest.mark.parametrize(
-    ("record_bytes", "options", "block_records"),
-    [
-        (1_200.0, {"batch_size": 4}, 16),
-        (110_000.0, {"batch_size": 4}, 4),
-        (500_000.0, {"batch_size": 4}, 1),
-        (1_200.0, {"batch_size": 32}, 2),  # 257 records: a row has four blocks or more
-        (500_000.0, {"batch_size": 4, "block_records": 50}, 50),
-        (500_000.0, {"batch_size": 32, "block_records": 50}, 8),  # an epoch has no more steps
-    ],
-)
-def test_blocks_follow_from_the_size_of_records(plan, record_bytes, options, block_records):
-    chosen = plan(**options)
-    chosen = replace(chosen, source=replace(chosen.source, record_bytes=record_bytes))
-    assert chosen.order.block_records == block_records
-
-
 def test_where_a_run_begins(plan: Plan) -> None:
     assert plan().steps_per_epoch == 16
+    assert plan(batch_size=4).order.block_records == 16  # by the size of the records
     assert plan(batch_size=100).steps_per_epoch == 2
     for order in ("auto", "throughput"):
         with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 258\. Use 257"):
@@ -155,11 +125,6 @@ def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
     assert count_shuffled_records(plan(2)) == 129
     by_size = plan_batches(uncounted, PipelineConfig(batch_size=1))
     assert count_shuffled_records(by_size) == 16  # by the files' size, about
-
-
-def test_what_tf_distribute_says(context) -> None:
-    assert get_host(context(2, 1, 4), 5) == Host(index=1, num_hosts=2, num_replicas=4, start_step=5)
-    assert get_host(None, 5) == Host(start_step=5)
 
 
 # What a cache takes

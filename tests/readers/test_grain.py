@@ -21,7 +21,6 @@ from tests.service.test_messages import check_same
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -84,13 +83,6 @@ def test_tensors_and_text(tmp_path: Path) -> None:
     assert element["caption"] == "é"
     batch = source.read_batch([0, 1])
     assert (batch["caption"], [tokens.shape for tokens in batch["tokens"]]) == (["a dog", "é"], [(1, 2), (2, 2)])
-
-
-def test_records_of_others(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "train-0.tfrecord").write_bytes((folder / "train-00000-of-00002.tfrecord").read_bytes())
-    index(IndexConfig(str(tmp_path / "*.tfrecord"), label_base="0"))
-    source = RecordSource(tmp_path, "train", decode=False, features=("image/class/text",))
-    assert source[3] == {"image": png(3), "label": 1, "image/class/text": b"dog"}
 
 
 def test_the_text_of_a_source_tells_its_records_but_not_their_place(folder: Path, tmp_path: Path) -> None:

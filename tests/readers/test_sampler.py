@@ -139,13 +139,6 @@ def test_a_pass_counts_although_an_older_one_goes_on() -> None:
     assert list(sampler) == list_steps(4 * STEPS + 2, 5 * STEPS)
 
 
-def test_set_epoch_is_taken_as_a_distributed_sampler_takes_it() -> None:
-    sampler = make_sampler()
-    for epoch in (3, 0):
-        sampler.set_epoch(epoch)
-        assert list(sampler) == list_steps(epoch * STEPS, (epoch + 1) * STEPS)
-
-
 def test_set_epoch_keeps_the_step_of_a_state_and_refuses_another_epoch() -> None:
     sampler = make_sampler()
     sampler.load_state_dict({**sampler.state_dict(), "epoch": 3, "step": 2})

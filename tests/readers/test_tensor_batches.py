@@ -1,6 +1,5 @@
 """Records without images, and lists of classes: TensorFlow, PyTorch and JAX give equal values."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ import tensorflow as tf
 import torch
 
 import tfpipe
-from tests.beam_jobs.images import make_png
 from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.errors import ConfigError
@@ -201,16 +199,6 @@ def test_dtypes_of_classes(classes: tfpipe.Manifest) -> None:
         assert tfpipe.build_dataset(classes, "train", config).element_spec["tags"].dtype.name == kind
         batch = next(iter(data_loader(TorchBatches(classes, "train", config), 0)))
         assert batch["tags"][0].dtype == getattr(torch, kind)
-
-
-def test_classes_beside_images(tmp_path: Path) -> None:
-    schema = {"image": fields.Image(), "tags": fields.Labels(NAMES)}
-    records = [{"image": make_png(k), "tags": list_tags(k)} for k in range(8)]
-    data = tfpipe.write(records, tmp_path / "out", schema, num_shards=1, workers=0)
-    config = configure(image_size=8, extra_features=("tags",), multi_hot=("tags",))
-    (batch,) = tfpipe.build_dataset(data, "train", config)
-    assert batch["image"].shape == (8, 8, 8, 3)
-    assert batch["tags"].numpy().tolist() == [[float(c in list_tags(k)) for c in range(3)] for k in range(8)]
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,6 @@ def test_what_is_converted_before_the_resize_comes_out_the_same(size: tuple[int,
     np.testing.assert_array_equal(resize(image).numpy().view(np.int32), expected.view(np.int32))
 
 
-def test_flips_mirror() -> None:
-    image, run_config = tf.constant(draw(20, 24)), config(image_dtype="uint8")
-    plain = augment_on_host(image, None, run_config).numpy()
-    np.testing.assert_array_equal(augment_on_host(image, tf.constant(False), run_config), plain)
-    np.testing.assert_array_equal(augment_on_host(image, tf.constant(True), run_config), plain[:, ::-1])
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_a_squeezed_image_is_cropped_in_the_shape_of_its_original(training: bool) -> None:
     features, run_config, seed = record(bytes(32 * 32 * 3), 100, 300), config(training=training), seeds_of(1)[0]
@@ -132,18 +125,6 @@ def test_a_squeezed_image_is_cropped_in_the_shape_of_its_original(training: bool
         assert bool(flip) == bool(again) == bool(sample_flip(seed))
     alone, _, _ = find_crop({"encoded": features["encoded"]}, seed, RAW, run_config)
     np.testing.assert_array_equal(alone, choose_crop((32, 32), None, seed, run_config)[0])
-
-
-@pytest.mark.parametrize(
-    ("original", "stored"), [((1, 1), None), ((600, 3), (2, 2)), ((3, 600), (1, 1)), ((1, 9), None)]
-)
-def test_tiny_images_have_crop_boxes_of_a_pixel_at_least(original: Any, stored: Any) -> None:
-    extent = np.array(stored or original)
-    boxes = [sample_crop_box(seed, original, stored, OPTIONS).numpy() for seed in seeds_of(50)]
-    boxes = np.stack([*boxes, center_crop_box(original, stored, (224, 224), 0.875).numpy()])
-    assert (boxes[:, :2] >= 0).all()
-    assert (boxes[:, 2:] >= 1).all()
-    assert (boxes[:, :2] + boxes[:, 2:] <= extent).all()
 
 
 def test_random_crops_need_a_seed() -> None:
