@@ -66,11 +66,12 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, changes), customize))
+    config = prefer_textbook(choose_config(config, changes), customize)
     opened = open_any(data)
+    if is_remote_tpu(strategy):
+        config = _fit_to_remote_tpu(config, get_whole_source(opened, split))
     epochs = choose_epochs(opened, split, config, epochs)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
-    _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
     passes: list[Any] = []
 
@@ -122,14 +123,22 @@ def steps_per_epoch(
     return steps
 
 
-def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:
-    """Returns the config for the hosts of a strategy. Those of a remote TPU run TensorFlow's operations alone."""
-    if not is_remote_tpu(strategy):
-        return config
+def _fit_to_remote_tpu(config: PipelineConfig, source: Source) -> PipelineConfig:
+    """Returns the config for the hosts of a remote TPU, which run TensorFlow's operations alone and open the files."""
     if config.order == "exact":
         raise ConfigError(
             "`order` exact is made by this program, and the hosts of a remote TPU run TensorFlow's operations alone. "
             "Use order='throughput', or train on the TPU's own machines."
+        )
+    if not is_url(source.files[0]):
+        raise ConfigError(
+            f"The hosts of a remote TPU cannot read files of this machine, got {source.name}. Copy the dataset to "
+            "gs:// and load it from there."
+        )
+    if config.cache_dir is not None:
+        raise ConfigError(
+            f"The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` {config.cache_dir!r}. "
+            "Leave it out."
         )
     return replace(config, order="throughput")
 
@@ -150,22 +159,6 @@ def _make_plan(
     plan = plan_batches(get_whole_source(data, split), config, Host(0, hosts, replicas, start_step, epochs))
     check_shares(plan)
     return plan
-
-
-def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config: PipelineConfig) -> None:
-    """Refuses files of this machine for a remote TPU, whose hosts open the files themselves."""
-    if not is_remote_tpu(strategy):
-        return
-    if not is_url(source.files[0]):
-        raise ConfigError(
-            f"The hosts of a remote TPU cannot read files of this machine, got {source.name}. Copy the dataset to "
-            "gs:// and load it from there."
-        )
-    if config.cache_dir is not None and not is_url(config.cache_dir):
-        raise ConfigError(
-            f"The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` {config.cache_dir!r}. "
-            "Leave it out."
-        )
 
 
 def _make_input_options(strategy: tf.distribute.Strategy, plan: BatchPlan) -> tf.distribute.InputOptions:

@@ -16,7 +16,7 @@ from tensorflow.experimental import dtensor
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import find_host
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
-from tfpipe.engine.plan import BatchPlan, check_fits_devices, check_shares, plan_batches
+from tfpipe.engine.plan import check_fits_devices, check_shares, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -91,7 +91,9 @@ def distribute_over_mesh(
     """
     if _DATA not in mesh.dim_names:
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
-    held_by = _list_held_parts(mesh)
+    held_by: dict[int, set[int]] = {}  # the parts of the rows that each process holds
+    for device, location in mesh.unravel_index().items():  # a process has the devices after those of the one before
+        held_by.setdefault(device // mesh.num_local_devices(), set()).add(location[_DATA])
     host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)
     config = prefer_textbook(choose_config(config, changes), customize)
@@ -99,26 +101,11 @@ def distribute_over_mesh(
     plan = plan_batches(get_whole_source(opened, split), config, host)
     check_shares(plan)
     check_fits_devices(plan)
-    if host.num_hosts < len(held_by) and not isinstance(opened, Mixture):
-        _check_repeatable(plan)
+    varies = config.tf_data.deterministic is False or (config.training and not is_by_engine(plan.source, config))
+    if varies and host.num_hosts < len(held_by) and not isinstance(opened, Mixture):
+        raise ConfigError(
+            f"Processes that hold the same rows of a mesh must read the same records, and `order` {config.order} gives "
+            "each process others. Use exact order."
+        )
     stages = build_host_stages(opened, split, config, host, customize=customize)
     return MeshBatches(mesh, plan.steps_per_epoch or None, stages.dataset())
-
-
-def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
-    """Lists the parts of a batch's rows that the devices of each process hold."""
-    num_devices = mesh.num_local_devices()
-    held_by: dict[int, set[int]] = {}
-    for device, location in mesh.unravel_index().items():  # a process has the devices after those of the one before
-        held_by.setdefault(device // num_devices, set()).add(location[_DATA])
-    return held_by
-
-
-def _check_repeatable(plan: BatchPlan) -> None:
-    """Refuses an order in which processes that hold the same rows would read different records."""
-    by_engine = is_by_engine(plan.source, plan.config)
-    if plan.config.tf_data.deterministic is False or (plan.config.training and not by_engine):
-        raise ConfigError(
-            f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
-            "gives each process others. Use exact order."
-        )

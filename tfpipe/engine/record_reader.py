@@ -325,8 +325,12 @@ class RecordReader:
             part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
             whole[first:end] = read_records(part, frames_at[first:end], memory)
         block = RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
-        for column in added:
-            block = append_payloads(block, memory, column)
+        for column in added:  # two Examples joined are one
+            places = zip(block.ends.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
+            for at, begin, end in places:
+                block.data[at : at + end - begin] = column.data[begin:end]
+            ends = block.ends + column.ends - column.begins
+            block = RecordBlock(block.data, block.begins, ends, block.whole & column.whole)
         return block.choose(inverse)
 
     def locate(self, index: int) -> RecordPlace:
@@ -505,14 +509,6 @@ def plan_spans(
     span_sizes = begins[lasts] + sizes[lasts] - offsets
     table = np.stack((files[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
     return (table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1), int(span_sizes.sum()))
-
-
-def append_payloads(block: RecordBlock, memory: NDArray[np.uint8], added: RecordBlock) -> RecordBlock:
-    """Copies the payloads of a block into the room behind those of another: two Examples joined are one."""
-    data, places = memory.data, zip(block.ends.tolist(), added.begins.tolist(), added.ends.tolist(), strict=True)
-    for at, begin, end in places:
-        data[at : at + end - begin] = added.data[begin:end]
-    return RecordBlock(block.data, block.begins, block.ends + added.ends - added.begins, block.whole & added.whole)
 
 
 def _unpack_or_none(member: memoryview) -> bytes | None:

@@ -42,11 +42,6 @@ class HeldLayer:
     manifest: Manifest  # what it reads from now on
     note: str  # a sentence that says so
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether records were deleted since."""
-        return any(len(numbers) for numbers in self.begun.withheld.values())
-
 
 @dataclass(frozen=True)
 class DataLock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,20 +63,15 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
         images = maker.choose_images(stored)
         boxes, flips = images.boxes, images.flips
     withheld = set(manifest.withheld.get(split, np.empty(0, np.int64)).tolist())
-    return [
-        StepRow(row, int(numbers[row]), "", None, None, None, False, deleted=True)
-        if int(numbers[row]) in withheld
-        else StepRow(
-            row,
-            int(numbers[row]),
-            names[row],
-            label if label >= 0 else None,
-            manifest.label_names[label] if 0 <= label < len(manifest.label_names) else None,
-            None if boxes is None else tuple(boxes[row].tolist()),
-            bool(flips[row]),
-        )
-        for row, label in enumerate(labels.tolist())
-    ]
+    rows = []
+    for row, (number, label) in enumerate(zip(numbers.tolist(), labels.tolist(), strict=True)):
+        if number in withheld:
+            rows.append(StepRow(row, number, "", None, None, None, False, deleted=True))
+            continue
+        label_name = manifest.label_names[label] if 0 <= label < len(manifest.label_names) else None
+        box = None if boxes is None else tuple(boxes[row].tolist())
+        rows.append(StepRow(row, number, names[row], label if label >= 0 else None, label_name, box, bool(flips[row])))
+    return rows
 
 
 def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
@@ -94,7 +88,15 @@ def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
             what = "is not in the view" if plan.source.manifest and plan.source.manifest.view else "was deleted from"
             raise ConfigError(f"Record {number} {what} {plan.source.name}.")
         number = place
-    return [seen for epoch in epochs for seen in _find_in_epoch(plan, number, epoch)]
+    seen = []
+    for epoch in epochs:
+        entries = [number]
+        if plan.weights is not None:
+            every = plan.weights.list_asked(epoch, np.arange(plan.order.num_records))
+            entries = np.flatnonzero(strip_copies(every) == number).tolist()
+        places = filter(None, (plan.order.find_step(epoch, entry) for entry in entries))
+        seen += [Seen(epoch, epoch * plan.steps_per_epoch + step, row) for step, row in sorted(places)]
+    return seen
 
 
 def find_number(plan: BatchPlan, name: str) -> int:
@@ -105,16 +107,6 @@ def find_number(plan: BatchPlan, name: str) -> int:
     if not numbers:
         raise ConfigError(f"No record of {split!r} of {manifest.directory} has the name {name!r}.")
     return numbers[0]
-
-
-def _find_in_epoch(plan: BatchPlan, number: int, epoch: int) -> Iterator[Seen]:
-    entries = [number]
-    if plan.weights is not None:
-        every = plan.weights.list_asked(epoch, np.arange(plan.order.num_records))
-        entries = np.flatnonzero(strip_copies(every) == number).tolist()
-    found = [place for entry in entries if (place := plan.order.find_step(epoch, entry)) is not None]
-    for step, row in sorted(found):
-        yield Seen(epoch, epoch * plan.steps_per_epoch + step, row)
 
 
 def _list_texts(column: Column) -> list[str]:

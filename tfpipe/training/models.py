@@ -21,7 +21,9 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
     It normalizes uint8 images itself; floats come normalized from the pipeline. Call it after `set_precision`.
     """
     size = config.size
-    net = _build_by_name(name, num_classes, size) if build is None else _build_own(name, build, num_classes, size)
+    net = _build_by_name(name, num_classes, size) if build is None else build(num_classes, size)
+    if (output := net.compute_output_shape((None, *size, 3))) != (None, num_classes):
+        raise ConfigError(f"{name} must return logits of shape {(None, num_classes)}, got {output}.")
     images = x = tf.keras.Input((*size, 3), dtype=config.image_dtype, name="image")
     if config.image_dtype == "uint8":
         options = config.augment_options
@@ -54,10 +56,3 @@ def _build_small_cnn(shape: tuple[int, int, int]) -> tuple[Any, Any]:
         x = tf.keras.layers.ReLU()(x)
     # The largest value of each channel: with their means it learns drawn shapes much slower.
     return images, tf.keras.layers.GlobalMaxPooling2D()(x)
-
-
-def _build_own(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
-    model = build(num_classes, size)
-    if (output := model.compute_output_shape((None, *size, 3))) != (None, num_classes):
-        raise ConfigError(f"{name} must return logits of shape {(None, num_classes)}, got {output}.")
-    return model

@@ -52,7 +52,10 @@ class RunDir:
         options = {"version": _VERSION, **options}
         if (saved := self.read_options()) is None:
             if self._is_chief:
-                self._check_empty()
+                others = [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]
+                if others:
+                    must = f"{self.path} must be empty or hold a run, and holds {others[0]}"
+                    raise ConfigError(f"{must}. Choose another folder.")
                 self._write(RUN, json.dumps({**options, RUN_KEY: lock}, indent=2) + "\n")
             return
         for name, value in json.loads(json.dumps(options)).items():  # JSON has lists in place of tuples
@@ -111,10 +114,6 @@ class RunDir:
             raise DataError(f"{where}. Delete the folder of the run to begin again.")
         self.metrics.clear()
         return None
-
-    def _check_empty(self) -> None:
-        if others := [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]:
-            raise ConfigError(f"{self.path} must be empty or hold a run, and holds {others[0]}. Choose another folder.")
 
     def _list_checkpoints(self, suffix: str = ".npz") -> list[str]:
         names = file_io.list_names(self.file(CHECKPOINTS))

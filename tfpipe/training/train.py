@@ -62,7 +62,7 @@ def train(
     run.begin(build)
     if held is not None:
         run.observer.note(held.note)
-        if held.has_changed:
+        if any(map(len, held.begun.withheld.values())):  # records were deleted since
             run.folder.change_data(_get_fingerprint(manifest, config.split), lock, run.global_step)
     try:
         finished = yield from run.train(stop)
