@@ -178,10 +178,8 @@ def test_values_that_cannot_be_encoded(value, message):
 
 
 def test_keys_that_cannot_be_encoded():
-    with pytest.raises(ConfigError, match="A feature's key must be text, got 3"):
-        encode_example({3: 1})
-    with pytest.raises(ConfigError, match="text must be valid Unicode"):
-        encode_example({"\udc80": 1})
+    assert "A feature's key must be text, got 3" in refusal(ConfigError, encode_example, {3: 1})
+    assert "text must be valid Unicode" in refusal(ConfigError, encode_example, {"\udc80": 1})
 
 
 def part(field, wire, body):

@@ -158,8 +158,7 @@ def test_extra_columns_that_cannot_be(names, message):
 
 
 def test_box_labels_need_boxes():
-    with pytest.raises(ConfigError, match="Box labels need boxes"):
-        image_schema(labeled=False, boxes=False, box_labels=True)
+    assert "Box labels need boxes" in refusal(ConfigError, image_schema, labeled=False, boxes=False, box_labels=True)
 
 
 RICH = Schema(

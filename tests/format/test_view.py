@@ -112,5 +112,4 @@ def test_a_small_file_cannot_take_much_memory() -> None:
 def test_names() -> None:
     assert check_view_name("v2.large-ones") == "v2.large-ones"
     for name in ("", ".hidden", "a/b", "a@b", "ä", "a" * 65):
-        with pytest.raises(ConfigError, match=r"^A view's name must have at most 64 letters"):
-            check_view_name(name)
+        assert refusal(ConfigError, check_view_name, name).startswith("A view's name must have at most 64 letters")

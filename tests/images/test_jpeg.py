@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.native.jpeg_writer import segment
+from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
 from tfpipe.images.normalize import BadImage, check_stored, prepare_image
@@ -44,6 +45,8 @@ def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> N
     whole = make.jpeg(**{"width": 90, "height": 70, **options})
     rng = random.Random(20)
     places = {len(whole) // 2, *range(len(whole) - 40, len(whole) - 2), *rng.sample(range(1, len(whole) - 2), 200)}
+    starts = [at for at in range(3, len(whole) - 2) if whole[at : at + 2] in (b"\xff\xda", b"\xff\xc4")]
+    places |= {*starts, *(at + 1 for at in starts)}  # between scans
     for place, form in itertools.product(places, (KEEP, ImageForm(seekable=True))):
         with pytest.raises(BadImage) as caught:
             prepare_image(whole[:place], form)
@@ -111,12 +114,8 @@ def test_other_bytes_before_a_marker_are_refused(make: Any, tf_jpeg: Any, option
             data = put(whole, places, surplus)
             assert (tf_jpeg(data) == tf_jpeg(whole)).all()  # as it would be after many a flipped bit
             for form in (KEEP, ImageForm(seekable=True)):
-                with pytest.raises(BadImage) as caught:
-                    prepare_image(data, form)
-                assert caught.value.reason == SURPLUS
-            with pytest.raises(BadImage) as caught:
-                check_stored(data, "JPEG", KEEP)
-            assert caught.value.reason == SURPLUS
+                assert refusal(BadImage, prepare_image, data, form) == SURPLUS
+            assert refusal(BadImage, check_stored, data, "JPEG", KEEP) == SURPLUS
 
 
 @pytest.mark.parametrize("options", SCANS, ids=str)
@@ -154,16 +153,6 @@ def test_a_missing_end_marker_is_noticed_whatever_the_last_bits_are(make: Any) -
         assert prepare_image(whole + b"\0\0tail", KEEP).encoded == whole + b"\0\0tail"
         with pytest.raises(BadImage):
             prepare_image(whole[:-3], KEEP)
-
-
-def test_a_cut_between_scans_is_refused(make: Any) -> None:
-    whole = make.jpeg(progressive=True)
-    starts = [i for i in range(len(whole) - 1) if whole[i : i + 2] in (b"\xff\xda", b"\xff\xc4")]
-    assert len(starts) > 5
-    for place in starts[1:]:
-        for ending in (b"", b"\xff"):
-            with pytest.raises(BadImage, match="truncated JPEG"):
-                prepare_image(whole[:place] + ending, KEEP)
 
 
 @pytest.mark.parametrize("options", KINDS[:3])
@@ -265,9 +254,7 @@ def test_application_data_does_not_change_the_pixels(make: Any, tf_jpeg: Any) ->
 def test_damaged_headers_are_refused(make: Any, edit: Any, message: str) -> None:
     data = bytearray(make.jpeg())
     edit(data, data.index(b"\xff\xc0"))
-    with pytest.raises(BadImage) as caught:
-        prepare_image(bytes(data), KEEP)
-    assert caught.value.reason == message
+    assert refusal(BadImage, prepare_image, bytes(data), KEEP) == message
 
 
 @pytest.mark.parametrize("kind", ["progressive", "arithmetic"])
@@ -285,10 +272,10 @@ def test_few_scans_of_many_pixels_are_refused(make: Any) -> None:
     last, frame = whole.rindex(b"\xff\xda"), whole.index(b"\xff\xc2")
     large = whole[: frame + 5] + bytes.fromhex("1b581b58") + whole[frame + 9 :]  # 7,000 x 7,000 pixels
     data = large[:-2] + large[last:-2] * 60 + large[-2:]
-    with pytest.raises(BadImage) as caught:
-        prepare_image(data, KEEP)
-    scans = data.count(b"\xff\xda")
-    assert caught.value.reason == f"progressive JPEG of {scans} scans of 7,000 x 7,000 pixels, more than are decoded"
+    sentence = (
+        f"progressive JPEG of {data.count(bytes((255, 218)))} scans of 7,000 x 7,000 pixels, more than are decoded"
+    )
+    assert refusal(BadImage, prepare_image, data, KEEP) == sentence
 
 
 def test_a_jpeg_in_rgb_stays(make: Any, tf_jpeg: Any) -> None:

@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.beam_jobs.images import save_image
 from tests.mask_files import make_classes, make_gray, make_mask, make_palette
+from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.json_reader import read, to_json
 from tfpipe.format.schema import IMAGE_MASK, MASK, Schema
@@ -58,9 +59,7 @@ def test_sixteen_bits_hold_all_classes() -> None:
     ],
 )
 def test_what_is_not_a_mask_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(BadImage) as caught:
-        read_mask(data, MAX)
-    assert caught.value.reason == reason
+    assert refusal(BadImage, read_mask, data, MAX) == reason
 
 
 def test_a_mask_that_fits_keeps_its_bytes_and_others_become_gray() -> None:
@@ -108,9 +107,8 @@ def test_a_mask_is_resized_with_its_image(form: ImageForm, size: tuple[int, int]
     ],
 )
 def test_a_mask_that_does_not_fit_its_image_is_refused(orientation: int, mask: bytes, reason: str) -> None:
-    with pytest.raises(BadImage) as caught:
-        prepare_image(make_file((24, 16), orientation=orientation), ImageForm(), mask=mask)
-    assert caught.value.reason == reason
+    image = make_file((24, 16), orientation=orientation)
+    assert refusal(BadImage, prepare_image, image, ImageForm(), mask=mask) == reason
 
 
 @pytest.mark.parametrize("orientation", range(5, 9))

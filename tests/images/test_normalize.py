@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.images.tiff import BEGIN, write_planes, write_tiff
 from tests.native.jpeg_writer import draw_jpeg
+from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, transcode
 from tfpipe.images.decode import decode_pixels
@@ -29,9 +30,7 @@ KEEP = ImageForm()
 
 
 def reason(data: bytes, form: ImageForm = KEEP) -> str:
-    with pytest.raises(BadImage) as caught:
-        prepare_image(data, form)
-    return caught.value.reason
+    return refusal(BadImage, prepare_image, data, form)
 
 
 def is_close(left: Any, right: Any, mean: float = 2.0) -> bool:
@@ -84,10 +83,14 @@ def test_an_animated_png_stays(make: Any, tf_png: Any) -> None:
     assert prepare_image(data, ImageForm("jpeg")).changed == ("first_frame", "png_to_jpeg")
 
 
-def test_a_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any) -> None:
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("form", [KEEP, ImageForm(reencode_progressive=True)])
+def test_a_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any, form: ImageForm, plain: bool) -> None:
     data = make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95)
-    got = prepare_image(data, KEEP)
-    assert (got.format, got.channels, got.changed) == ("JPEG", 3, ("cmyk_to_rgb",))
+    got = prepare_image(data, form, plain=plain)
+    assert (got.format, got.channels, got.changed, got.noticed) == ("JPEG", 3, ("cmyk_to_rgb",), ())
+    header = read_header(got.encoded, ImageForm().max_pixels)
+    assert (header.components, header.progressive, header.arithmetic) == (3, False, False)
     assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
 
 
@@ -299,16 +302,6 @@ def test_a_plain_image_lies_as_it_is_stored(make: Any, kind: str) -> None:
     assert (smaller.encoded, smaller.changed, smaller.noticed) == (upright.encoded, ("resized",), ())
 
 
-@pytest.mark.parametrize("form", [KEEP, ImageForm(reencode_progressive=True)])
-def test_a_plain_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any, form: ImageForm) -> None:
-    data = make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95)
-    got = prepare_image(data, form, plain=True)
-    assert (got.changed, got.noticed) == (("cmyk_to_rgb",), ())
-    header = read_header(got.encoded, ImageForm().max_pixels)
-    assert (header.components, header.progressive, header.arithmetic) == (3, False, False)
-    assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
-
-
 def test_hostile_exif_is_ignored(make: Any) -> None:
     rng = random.Random(11)
     plain = make.jpeg()
@@ -332,9 +325,8 @@ def test_an_animated_gif_becomes_a_png(make: Any, tf_png: Any) -> None:
 
 
 def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> None:
-    image = Image.new("P", (2, 1))
+    image = Image.fromarray(np.array([[0, 1]], np.uint8))
     image.putpalette([255, 0, 0, 0, 0, 255])
-    image.putpixel((1, 0), 1)
     got = prepare_image(make.save(image, "GIF", transparency=0), KEEP)
     assert got.changed == ("alpha_composited", "gif_to_png")
     assert tf_png(got.encoded).tolist() == [[[255, 255, 255], [0, 0, 255]]]
@@ -350,7 +342,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
         (b'<?xml version="1.0"?><svg>', "an SVG drawing, not an image that can be read"),
         (b'{"error": 404}', "not an image: it begins like JSON"),
         (b"Not found\n", "not an image: it begins like text"),
-        (b"BMX", "BMP that cannot be decoded: Truncated File Read"),
+        (b"BMX", "BMP that cannot be decoded: "),
         (b"\xff\x4f\xff\x51", "a JPEG 2000, which is not read; convert it to PNG"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "a JPEG 2000, which is not read; convert it to PNG"),
         (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
@@ -359,10 +351,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
     ],
 )
 def test_files_that_are_not_images_are_named(data: bytes, message: str) -> None:
-    if data == b"BMX":
-        assert reason(data).startswith("BMP that cannot be decoded: ")
-    else:
-        assert reason(data) == message
+    assert reason(data).startswith(message)
 
 
 def test_a_header_with_too_many_pixels_is_refused(make: Any) -> None:
@@ -657,9 +646,8 @@ def test_an_arithmetic_file_is_left_to_pillow_and_its_segments_are_followed_to_t
 
     assert not judge(read(b""))
     assert not judge(read(b"\xff\xfe\0\4ab"))
-    with pytest.raises(BadImage) as refusal:
-        judge(read(b"\xff\xfe\xff\xff"))
-    assert refusal.value.reason == "damaged JPEG: a segment among its image data is cut off"
+    cut = refusal(BadImage, judge, read(b"\xff\xfe\xff\xff"))
+    assert cut == "damaged JPEG: a segment among its image data is cut off"
 
 
 @pytest.mark.parametrize(("comments", "pieces"), [(1, 10_000), (5_001, 1)])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
 
@@ -15,9 +16,7 @@ KEEP = ImageForm(max_pixels=1_000_000)
 
 
 def reason(data: bytes) -> str:
-    with pytest.raises(BadImage) as caught:
-        prepare_image(data, KEEP)
-    return caught.value.reason
+    return refusal(BadImage, prepare_image, data, KEEP)
 
 
 def split(data: bytes) -> list[tuple[bytes, bytes]]:

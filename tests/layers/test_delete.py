@@ -218,12 +218,6 @@ def test_an_old_layer_is_read_by_its_number(thinned: str, names: list[str]) -> N
         ViewConfig("7")
 
 
-def test_a_dataset_without_layers_is_its_first_layer(pets: str, names: list[str]) -> None:
-    assert list_names(f"{pets}@1") == names
-    with pytest.raises(DataError, match=r"has no layer 2; its layers are 1 to 1\.$"):
-        library.load_manifest(f"{pets}@2")
-
-
 def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
     file = tmp_path / "names.txt"
     file.write_text("\n".join([*gone, "", ""]))

@@ -86,13 +86,6 @@ def test_the_manifest_says_what_was_done(photos: Path, dataset: Path) -> None:
     assert verify(str(dataset), VerifyConfig(workers=0)).damaged == []
 
 
-def test_the_same_bytes_again(photos: Path, dataset: Path, tmp_path: Path) -> None:
-    make_dataset(photos, tmp_path / "again", num_shards=3, form=SEEKABLE)
-    assert read_tree(tmp_path / "again") == read_tree(dataset)
-    again = shard_job.run(ShardConfig(str(photos), str(dataset), num_shards=3, workers=1, form=SEEKABLE))
-    assert again.kept_shards == 3
-
-
 def test_a_finished_dataset_becomes_seekable(photos: Path, dataset: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     make_dataset(photos, tmp_path / "plain", num_shards=2)
     done = tfpipe("reshard", tmp_path / "plain", tmp_path / "out", "--seekable", "--workers", 1)

@@ -131,8 +131,7 @@ def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeyp
                 file.write(bytes(2**18))
 
     cloud.proxy.harm = lambda seen: 403 if "partNumber=2" in seen.path else None
-    with pytest.raises(PermissionError, match="Permission denied, the store says: HTTP status 403"):
-        write()
+    assert "Permission denied, the store says: HTTP status 403" in refusal(PermissionError, write)
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
 
 

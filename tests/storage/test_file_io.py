@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
 from tfpipe.storage import file_io, stores
 
@@ -38,16 +39,13 @@ def test_reading(folder: Path, form: str) -> None:
     assert file_io.read_start(path, 4) == b"0123"
     assert file_io.read_start(path, 40) == b"0123456789"
     assert file_io.join(f"{form}{folder}", "a-0") == path
-    with pytest.raises(FormatError, match=r"a-0 must have at most 9 bytes, got 10\."):
-        file_io.read_bytes(path, 9)
+    assert "a-0 must have at most 9 bytes, got 10." in refusal(FormatError, file_io.read_bytes, path, 9)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_not_there(folder: Path, form: str) -> None:
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        file_io.read_bytes(f"{form}{folder}/nothing", 9)
-    with pytest.raises(DataError, match="nothing cannot be read: "):
-        file_io.read_start(f"{form}{folder}/nothing", 9)
+    assert "nothing" in refusal(FileNotFoundError, file_io.read_bytes, f"{form}{folder}/nothing", 9)
+    assert "nothing cannot be read: " in refusal(DataError, file_io.read_start, f"{form}{folder}/nothing", 9)
     assert file_io.find(f"{form}{folder}/nothing*") == []
     assert file_io.find(f"{form}{folder}/nothing/*") == []
 
@@ -60,10 +58,8 @@ def test_finding(folder: Path, form: str) -> None:
 def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> None:
     assert file_io.find(f"{folder}/a-*") == [f"{folder}/a-0", f"{folder}/a-1"]
     os.mkfifo(folder / "pipe")
-    with pytest.raises(FormatError, match="pipe must be a regular file"):
-        file_io.read_bytes(str(folder / "pipe"), 9)
-    with pytest.raises(FormatError, match="pipe must be a regular file"):
-        file_io.read_start(str(folder / "pipe"), 9)
+    assert "pipe must be a regular file" in refusal(FormatError, file_io.read_bytes, str(folder / "pipe"), 9)
+    assert "pipe must be a regular file" in refusal(FormatError, file_io.read_start, str(folder / "pipe"), 9)
     with pytest.raises(FileNotFoundError):
         file_io.read_bytes(f"{folder}/a-0/b", 9)
 
@@ -75,8 +71,7 @@ def test_checking(folder: Path, form: str) -> None:
     file_io.check_files([], [])
     with pytest.raises(FormatError, match=re.escape(f"{form}{folder}/gone is missing. Copy the dataset again.")):
         file_io.check_files([*paths, f"{form}{folder}/gone"], [10, 0, 3])
-    with pytest.raises(FormatError, match=r"other/a is missing\. Copy"):
-        file_io.check_files([f"{form}{folder}/other/a"], [10])
+    assert "other/a is missing. Copy" in refusal(FormatError, file_io.check_files, [f"{form}{folder}/other/a"], [10])
     if not form:  # of files behind a URL nobody asks for the size
         sentence = r"a-0 must have 1,234 bytes, as its manifest says, got 10\. Copy it again\."
         with pytest.raises(FormatError, match=sentence):
@@ -89,8 +84,7 @@ def test_checking_many_files(folder: Path, monkeypatch, local_s: float) -> None:
     paths = [f"{folder}/{name}" for name in [*["a-0", "a-1"] * 800, "gone", "gone-too"]]
     sizes = [*[10, 0] * 800, 3, 3]
     file_io.check_files(paths[:-2], sizes[:-2])
-    with pytest.raises(FormatError, match=r"/gone is missing\. Copy the dataset again\.$"):
-        file_io.check_files(paths, sizes)
+    assert refusal(FormatError, file_io.check_files, paths, sizes).endswith("/gone is missing. Copy the dataset again.")
 
 
 def test_a_url_needs_tensorflow_or_obstore(monkeypatch) -> None:
@@ -100,8 +94,7 @@ def test_a_url_needs_tensorflow_or_obstore(monkeypatch) -> None:
     for call in (lambda: file_io.read_bytes("gs://a/b", 9), lambda: file_io.read_start("gs://a/b", 9)):
         with pytest.raises(MissingDependencyError, match=sentence):
             call()
-    with pytest.raises(MissingDependencyError, match=r"Reading gs://a/ needs TensorFlow"):
-        file_io.find("gs://a/*")
+    assert "Reading gs://a/ needs TensorFlow" in refusal(MissingDependencyError, file_io.find, "gs://a/*")
 
 
 def test_a_shard_must_be_a_regular_file(tmp_path) -> None:
@@ -140,8 +133,6 @@ def test_the_advice_depends_on_the_error() -> None:
         explain = file_io.explain_os_errors("write", if_full="Free some.", otherwise="Choose another place.")
         with pytest.raises(DataError, match=rf"^Could not write: .*\. {advice}$"), explain:
             raise OSError(code, os.strerror(code))
-    with pytest.raises(ZeroDivisionError), file_io.explain_os_errors("write"):
-        _ = 1 / 0
 
 
 def test_a_file_appears_whole_in_a_new_folder_here_and_behind_a_url(tmp_path: Path) -> None:

