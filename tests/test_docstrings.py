@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -256,14 +255,7 @@ def test_a_planted_fault_is_found(clean: str, planted: str, sentence: str) -> No
 
 
 def test_the_line_of_a_fault_is_its_own() -> None:
-    source = dedent('''
-        def f():
-            """Reads.
-
-            Args:
-              a: The letter.
-            """
-    ''')
+    source = '\ndef f():\n    """Reads.\n\n    Args:\n      a: The letter.\n    """\n'
     assert [line for line, _ in find_faults(source)] == [6]
 
 

@@ -53,9 +53,6 @@ def test_a_page_without_its_comments_and_an_unknown_page(tfpipe: Tfpipe) -> None
     assert not [name for name in tfpipe("help").lines if re.search(r"^%|\{\{", tfpipe("help", name).out, re.MULTILINE)]
     sentence = "Error: TOPIC must be a command, or one of the pages that `tfpipe help` lists, got 'memory'.\n"
     assert tfpipe("help", "memory")[::2] == (2, sentence)
-
-
-def test_help_prints_the_options_of_a_command(tfpipe: Tfpipe) -> None:
     assert tfpipe("help", "shard") == tfpipe("shard", "--help")
 
 

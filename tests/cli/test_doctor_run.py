@@ -101,23 +101,16 @@ def test_a_batch_that_a_tpu_fills_up(manifest: Manifest, images: int, advice: st
     assert (batch.status, batch.advice) == ("warning", f"{advice} for each replica.")
     assert batch.found.startswith(f"{images} images: {images} for each of 1 replica on 1 host; ")
     assert batch.found.endswith(" an epoch. A TPU fills up each replica's batch to a multiple of 8.")
-
-
-def test_a_tpu_whose_replicas_nobody_knows(manifest: Manifest) -> None:
     (batch,) = some(manifest, "batch", target=TargetConfig(tpu="my-tpu"))
-    assert batch.status == "warning"
+    advice = "Say how many there are with `num_replicas` and `num_hosts`."
+    assert (batch.status, batch.advice) == ("warning", advice)
     assert batch.found.endswith("; 1 step an epoch. How many replicas 'my-tpu' has is not known here.")
-    assert batch.advice == "Say how many there are with `num_replicas` and `num_hosts`."
 
 
-def test_the_throughput_order_has_a_shuffle_buffer(manifest: Manifest) -> None:
+def test_evaluation_and_a_shuffle_buffer(manifest: Manifest) -> None:
     (memory,) = some(manifest, "memory", THROUGHPUT)
-    assert memory.found.startswith(
-        "12 records that are read ahead, a shuffle buffer of 12 records and finished batches take about "
-    )
-
-
-def test_evaluation(manifest: Manifest) -> None:
+    begin = "12 records that are read ahead, a shuffle buffer of 12 records and finished batches take about "
+    assert memory.found.startswith(begin)
     config = dataclasses.replace(CONFIG, training=False, as_supervised=True)
     memory, shapes, xla = some(manifest, "memory, shapes, xla", config)
     assert memory.found.startswith("12 records that are read ahead and finished batches take about ")

@@ -83,19 +83,16 @@ def test_a_kind_allows_its_values_and_refuses_others(kind: Kind, allowed: list[A
         assert refusal(ConfigError, kind.check, "x", value) == f"`x` must {must}, got {value!r}."
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_each_option_is_checked_and_none_only_where_it_is_the_default() -> None:
+    check_options(Config("a"))
+    faults: tuple[tuple[dict[str, Any], str], ...] = (
         ({"name": ""}, "`name` must be text in Unicode and not empty, got ''."),
         ({"cycle_length": None}, "`cycle_length` must be a whole number, got None."),
         ({"budget": 0}, "`budget` must be at least 1, got 0."),
         ({"inner": None}, "`inner` must be Inner, got None."),
-    ],
-    ids=repr,
-)
-def test_each_option_is_checked_and_none_only_where_it_is_the_default(options: dict[str, Any], message: str) -> None:
-    check_options(Config("a"))
-    assert refusal(ConfigError, check_options, Config(**{"name": "a", **options})) == message
+    )
+    for options, message in faults:
+        assert refusal(ConfigError, check_options, Config(**{"name": "a", **options})) == message
 
 
 def test_options_are_found_by_what_they_affect() -> None:

@@ -20,13 +20,6 @@ class Recorder(Observer):
             self.told_thrice.set()
 
 
-def test_an_observer_ignores_everything_by_default() -> None:
-    observer = Observer()
-    observer.phase("Listing")
-    observer.progress(Progress(1))
-    observer.note("Done.")
-
-
 def test_progress_is_told_while_the_block_runs_and_at_its_end() -> None:
     observer, counts = Recorder(), iter(range(1000))
     with poll_progress(lambda: Progress(next(counts), 1000), observer, every_s=0.001):
@@ -36,18 +29,12 @@ def test_progress_is_told_while_the_block_runs_and_at_its_end() -> None:
     assert next(counts) == number  # the thread has ended
 
 
-def test_the_last_progress_is_told_when_the_block_fails() -> None:
-    observer = Recorder()
-    with pytest.raises(KeyError), poll_progress(lambda: Progress(7), observer):
-        raise KeyError
-    assert observer.seen == [Progress(7)]
-
-
-def test_nothing_is_told_while_progress_is_unknown() -> None:
-    observer = Recorder()
-    with poll_progress(lambda: None, observer):
-        pass
-    assert observer.seen == []
+def test_the_last_progress_is_told_when_the_block_fails_unless_it_is_unknown() -> None:
+    for progress, told in ((Progress(7), [Progress(7)]), (None, [])):
+        observer = Recorder()
+        with pytest.raises(KeyError), poll_progress(lambda progress=progress: progress, observer):
+            raise KeyError
+        assert observer.seen == told
 
 
 def test_nothing_is_read_for_an_observer_that_ignores_progress() -> None:
