@@ -95,7 +95,7 @@ def test_masks_lie_over_their_images(tfpipe: Tfpipe, tmp_path: Path) -> None:
     assert shown.tolist() == colors[classes].tolist()
 
 
-def test_splits_and_views_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
+def test_a_split_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "p.html"
     document = json.loads(tfpipe("inspect", small_dataset, "--page", 4, target, "--split", "validation", "--json").out)
     assert document["page"] == {"file": str(target), "records": 3}

@@ -80,14 +80,11 @@ def test_no_folder_for_temporary_files(tfpipe: Tfpipe, monkeypatch: pytest.Monke
     )
 
 
-def test_the_versions(tfpipe: Tfpipe) -> None:
+@pytest.mark.parametrize("args", ["--version --json", "--json --version"])
+def test_the_versions_and_the_facts_for_a_bug_report(args: str, tfpipe: Tfpipe) -> None:
     lines = tfpipe("--version").lines
     assert lines[:2] == [f"tfpipe {__version__}", f"Python {platform.python_version()}"]
     assert f"pillow {metadata.version('pillow')}" in lines
-
-
-@pytest.mark.parametrize("args", ["--version --json", "--json --version"])
-def test_the_facts_for_a_bug_report(args: str, tfpipe: Tfpipe) -> None:
     printed = tfpipe(*args.split()).json
     assert (printed["tfpipe"], printed["python"]) == (__version__, platform.python_version())
     assert printed["libraries"]["pillow"] == metadata.version("pillow")
