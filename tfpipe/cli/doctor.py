@@ -1,14 +1,13 @@
 """`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from tfpipe.cli.doctor_checks import TPU_VARIABLES, TargetConfig
-from tfpipe.cli.shared.checks import Check, show_checks
-from tfpipe.cli.shared.command import command, name_options, require_tensorflow
+from tfpipe.cli.shared.checks import show_checks
+from tfpipe.cli.shared.command import command, require_tensorflow
 from tfpipe.cli.shared.config_option import config_options, drop_missing, pipeline_options
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 
@@ -33,10 +32,4 @@ def doctor(dataset: str, split: str | None, config: str | None, stages: str | No
 
         count_local_replicas()  # the devices' libraries log when they are first asked
     data, split = open_data(dataset, split)
-    show_checks(map(_name_options, run_checks(data, split, pipeline, target, load_stages(stages))), as_json)
-
-
-def _name_options(check: Check) -> Check:
-    """Puts the command's options in the place of the fields that a check names."""
-    running = click.get_current_context().command
-    return replace(check, found=name_options(check.found, running), advice=name_options(check.advice, running))
+    show_checks(run_checks(data, split, pipeline, target, load_stages(stages)), as_json)

@@ -5,11 +5,12 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NoReturn
 
 import click
 
+from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.errors import SENTENCE_END
 from tfpipe.system.units import human_count
@@ -35,9 +36,10 @@ def fail_check(name: str, error: BaseException) -> Check:
 
 
 def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
-    """Prints checks, and exits: with code 1 if one of them failed."""
-    results = []
-    for check in checks:
+    """Prints checks, in which fields become options, and exits: with code 1 if one of them failed."""
+    results, running = [], click.get_current_context().command
+    for one in checks:
+        check = replace(one, found=name_options(one.found, running), advice=name_options(one.advice, running))
         results.append(check)
         if not as_json:
             _print_check(check)
