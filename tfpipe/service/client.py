@@ -33,12 +33,10 @@ with importing("A data service", "pyarrow", "tfpipe[service]"):
 
     from tfpipe.service.messages import RELEASE, BrokenAnswer, describe_plan, receive
 
-SILENCE_S = 5.0
-"""The seconds after which a worker that does not answer a call counts as lost."""
-
+SILENCE_S = 5.0  # without an answer to a call, after which a worker counts as lost
 _CALL_EVERY_S, _TICK_S = 1.0, 0.5
+# The requests of each worker at once: one is made while another is sent. Those to an object store wait for it.
 _REQUESTS, _STORE_REQUESTS = 2, 6
-"""The requests of each worker at once: one is made while another is sent. Those to an object store wait for it."""
 _MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
 _ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)}
 _LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
@@ -104,8 +102,17 @@ class Workers:
             while not (wait((answer,), _TICK_S).done or worker.trouble or time.monotonic() > deadline or is_left()):
                 continue
             try:
-                if answer.done():
-                    return self._check(worker, *answer.result())
+                if not answer.done():
+                    continue
+                facts, batch = answer.result()
+                if "error" in facts:
+                    kind, page = _ERRORS.get(str(facts["error"]), DataError), str(facts.get("page") or "")
+                    raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=page)
+                if not batch:
+                    raise BrokenAnswer("its answer holds no batch")
+                with self._changed:
+                    worker.losses, worker.cause, worker.batches = 0, "it is busy", worker.batches + 1
+                return batch
             except _LOST as error:
                 self.note(worker, _describe(error), is_loss=True)
             finally:
@@ -128,18 +135,6 @@ class Workers:
             elif not self._most:
                 self._changed.wait(_TICK_S)
             return worker
-
-    def _check(self, worker: _Worker, facts: dict[str, Any], batch: Batch) -> Batch:
-        """Returns the batch of an answer, or raises the error that it tells."""
-        if "error" in facts:
-            kind = _ERRORS.get(str(facts["error"]), DataError)
-            raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=str(facts.get("page") or ""))
-        if not batch:
-            raise BrokenAnswer("its answer holds no batch")
-        with self._changed:
-            worker.losses, worker.cause = 0, "it is busy"
-            worker.batches += 1
-        return batch
 
     def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
         """Returns the answer to a ticket, or raises one of `_LOST`; a connection that failed is not used again."""

@@ -32,25 +32,20 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage.file_io import join, lies_below, make_absolute, resolve_links
 
-RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"
-"""The releases that a trainer and its workers must share, so that their batches are equal."""
-
-MOST_BYTES = 2_000_000_000
-"""The most bytes of a batch of a service."""
-
-SCHEMA = pa.schema([("data", pa.uint8())])
-"""The schema of a batch's record batches: the first has a text that says what the batch holds; others, its bytes."""
+RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"  # which a trainer and its workers share, for equal batches
+MOST_BYTES = 2_000_000_000  # of a batch
+SCHEMA = pa.schema([("data", pa.uint8())])  # of a message: the first has a text that says what the others' bytes are
 
 _PIECE_BYTES = 1 << 19  # gRPC copies each message into one piece of memory, which then still lies in the core's cache
 _DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 _NOTHING = np.zeros(0, np.uint8)
 _MOST_ROWS, _MOST_SOURCES, _MOST_HOSTS, _MOST_TICKET_BYTES = 1 << 17, 64, 1 << 16, 1 << 16
 
+# The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs.
 _OPTIONS = (
     *("batch_size", "image_size", "training", "images", "augment", "augment_options", "decoded_size", "image_dtype"),
     *("one_hot", "extra_features", "pad_to", "multi_hot", "max_boxes", "seed", "block_records"),
 )
-"""The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs."""
 _SOURCE = {"address": str, "records": int, "columns": dict}
 _PLAN = {"sources": [_SOURCE], "split": str, "options": dict, "shares": [int], "host": [int]}
 _TICKET = {"release": str, "plan": _PLAN, "epoch": int, "step": int, "rows": [int]}

@@ -178,27 +178,22 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             os._exit(1)
 
     def _make(self, turn: Turn, ticket: Ticket) -> Batch:
-        whole = self._open(turn, ticket)
-        for plan in whole.plan.parts:
-            count_bytes(len(ticket.rows), plan.config, plan)
-        maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
-        stored = maker.read(ticket.epoch, ticket.step)
-        place = self._decoding.enter(*turn.keys[1])  # it has room for all that work
-        try:
-            place.granted.wait()
-            return maker.decode(stored, self._threads)
-        finally:
-            self._decoding.leave(place)
-
-    def _open(self, turn: Turn, ticket: Ticket) -> Maker:
-        """Returns the maker of a plan, which is opened once for all who ask for it."""
         client, text = turn.keys[1]
         with self._lock:
-            opened = self._makers.setdefault(text, _Opened(client))
+            opened = self._makers.setdefault(text, _Opened(client))  # once for all who ask for it
             self._makers.move_to_end(text)
             if len(self._makers) > _MOST_MAKERS:  # the oldest of the client that has most
                 counts = Counter(each.client for each in self._makers.values())
                 del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].client])]
         with opened.lock:
-            opened.maker = opened.maker or ticket.open(self._roots)
-            return opened.maker
+            whole = opened.maker = opened.maker or ticket.open(self._roots)
+        for plan in whole.plan.parts:
+            count_bytes(len(ticket.rows), plan.config, plan)
+        maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
+        stored = maker.read(ticket.epoch, ticket.step)
+        place = self._decoding.enter(client, text)  # it has room for all that work
+        try:
+            place.granted.wait()
+            return maker.decode(stored, self._threads)
+        finally:
+            self._decoding.leave(place)
