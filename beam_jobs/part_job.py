@@ -88,8 +88,12 @@ def run_part(config: ShardConfig, part: Part, observer: ShardObserver | None = N
         job = Job(work, header.fingerprint, header.versions, workers, job_stores.get_options())
         job.check_versions()
         vars(job)["header"] = header  # the file goes as soon as another part completes the dataset
+        written, bad_shards = 0, list[WrittenShard]()
         with poll_progress(partial(read_finished, work, header), observer or ShardObserver(), LIST_EVERY_S):
-            written = _write_free(job, part)
+            for shard in map_unordered(_write_begun, _iterate_free(job, part), workers, shared=(job, part)):
+                if shard is not None:
+                    written += 1
+                    stop_if_bad(job, shard, bad_shards)
         finished, is_complete = _finish_last(job, part)
     return PartResult(written, finished, len(header.shards), is_complete, time.monotonic() - started)
 
@@ -112,17 +116,6 @@ def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
             "same input by the same path."
         )
     return header
-
-
-def _write_free(job: Job, part: Part) -> int:
-    """Makes the shards that no other part has begun, and returns their number."""
-    written, bad_shards = 0, list[WrittenShard]()
-    numbers = _iterate_free(job, part)
-    for shard in map_unordered(_write_begun, numbers, job.workers, shared=(job, part)):
-        if shard is not None:
-            written += 1
-            stop_if_bad(job, shard, bad_shards)
-    return written
 
 
 def _iterate_free(job: Job, part: Part) -> Iterator[int]:

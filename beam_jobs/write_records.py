@@ -122,8 +122,8 @@ Element = tuple[bytes, bytes]
 """The hash of a record's key, and its payload. Both are empty in the element that stands for a shard itself."""
 
 
-def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
-    """Writes a shard, or keeps one with the same keys; returns it, whether it was kept, and the number of elements.
+def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
+    """Writes a shard, or keeps one with the same keys; returns it and the number of elements.
 
     The elements come in any order, and may be read twice. Memory holds 32 MiB of them and 32 bytes for each record;
     the rest lies in a temporary file of this machine.
@@ -137,7 +137,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
             )
         finished = _find_finished(job, work, file, elements)
         if finished is not None:
-            return finished[0], True, finished[1]
+            return finished
         with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as spool:
             digests, ends = bytearray(), array("q", [0])
             for digest, payload in elements:
@@ -151,19 +151,19 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 return spool.read(ends[number + 1] - ends[number])
 
             written = _write(job, work, file, to_digests(digests), read)
-            return written, False, written.info.records
+            return written, written.info.records
 
 
 def _find_finished(
     job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]
 ) -> tuple[WrittenShard, int] | None:
     """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
-    written = work.find_written(file)
     try:
         before = to_digests(file_io.read_whole(work.digests_path(file)))
     except (OSError, ValueError):
         return None
-    if written is None or len(before) != written.info.records or not work.is_whole(written.info):
+    written = work.find_finished(file)
+    if written is None or len(before) != written.info.records:
         return None
     digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
     return (written, len(digests)) if np.array_equal(digests, before) else None
@@ -263,13 +263,9 @@ class WriteRecords(beam.PTransform):
         grouped = [prepared, *placed] | beam.Flatten() | beam.GroupByKey()
         shards = grouped | "Write shard" >> beam.MapTuple(partial(_write_shard, job, files))
         joined = placed | "Join splits" >> beam.Flatten()
-        given = joined | "Count records" >> beam.combiners.Count.Globally() | "Place count" >> beam.Map(_place)
+        given = joined | "Count records" >> beam.combiners.Count.Globally() | "Place count" >> beam.WithKeys(0)
         gathered = [shards, given] | "Join count" >> beam.Flatten() | "Gather shards" >> beam.GroupByKey()
         return gathered | "Write manifest" >> beam.MapTuple(partial(_finish, job, files))
-
-
-def _place(count: int) -> tuple[int, int]:
-    return 0, count
 
 
 def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
@@ -306,10 +302,10 @@ def _place_record(job: RecordsJob, split: str, num_shards: int, first: int, reco
 def _write_shard(
     job: RecordsJob, files: Sequence[str], number: int, elements: Iterable[Element]
 ) -> tuple[int, tuple[WrittenShard, int]]:
-    shard, is_kept, num_records = write_record_shard(job, files[number], elements)
+    written = write_record_shard(job, files[number], elements)
     _SHARDS.inc()
-    _KEPT.inc(int(is_kept))
-    return 0, (shard, num_records)
+    _KEPT.inc(int(written[0].kept))
+    return 0, written
 
 
 def _finish(job: RecordsJob, files: Sequence[str], _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:

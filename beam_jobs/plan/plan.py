@@ -145,7 +145,10 @@ def _cut_shards(
         if not count:
             where = f"{config.known_images} and in other splits" if config.known_images else "other splits"
             raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
-    order = _sort_images(images, listing, config)
+    if config.shuffle:
+        order = sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
+    else:
+        order = np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
     if len(splits) > 1:
         order = order[np.argsort(of_split[order], kind="stable")]
     shards: list[tuple[str, int, int, int]] = []
@@ -162,13 +165,6 @@ def _cut_shards(
         of_copies = {label: count for (name, label), count in left_out.items() if name == split}
         class_counts[split] = listing.count_classes(split, by_label, of_copies)
     return order, shards, class_counts
-
-
-def _sort_images(images: ImageTable, listing: Listing, config: ShardConfig) -> NDArray[np.int64]:
-    """Returns the rows of all images in the order in which they would be stored if they had one split."""
-    if config.shuffle:
-        return sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
-    return np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
 
 
 def are_splits_named(listing: Listing, config: ShardConfig) -> bool:

@@ -32,11 +32,9 @@ _logger = logging.getLogger(__name__)
 _MAX_JOB_NAME_LENGTH = 63
 
 _DISTRIBUTION = "tfpipe"
-_WORKERS = "py3-none-linux_x86_64"
-_WORKERS_TAG = re.compile(r"py3-none-(?:many)?linux\w*_x86_64")
+_TAG = "py3-none-linux_x86_64"
 _ELF_X86_64 = re.compile(rb"\x7fELF.{14}\x3e\x00", re.DOTALL)
 _PILLOW = re.compile(r"^Requires-Dist: pillow\b[^;\n]*", re.MULTILINE)
-_WHEEL_TAG = re.compile(r"^Tag: (\S+)$", re.MULTILINE)
 _PACKAGES = Path(beam_jobs.__file__).parent, Path(errors.__file__).parent
 _SOURCES = Path("tfpipe", "native", "csrc")
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest of a zip file; equal code gives equal bytes
@@ -157,30 +155,23 @@ def build_wheel(folder: str) -> str:
             "The workers get tfpipe as it is installed here, but it is not installed. Install it with pip, as in "
             "`pip install -e .` in its folder."
         ) from error
-    tag = _choose_tag(distribution)
-    # The format allows no dash in name and version.
-    stem = "-".join(re.sub("-+", "_", part) for part in (distribution.metadata["Name"], distribution.version))
-    info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
-    texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
-    texts["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    dist_info = ((f"{stem}.dist-info/{name}", text.encode()) for name, text in texts.items())
-    return _write_wheel(folder, stem, tag, (*_read_code(_PACKAGES), *dist_info))
-
-
-def _choose_tag(distribution: metadata.Distribution) -> str:
-    """Returns the tag of the wheel for the workers. An editable installation names no platform."""
     library = Path(errors.__file__).parent / "native" / "libtfpipe_native.so"
     if not (library.exists() and _ELF_X86_64.match(library.read_bytes())):
         raise DataError(
             "The workers run Linux on x86-64, and get tfpipe as it is installed here, without a native library for "
             "that system. Start the job on Linux, or let `sdk_location` be a container."
         )
-    tags = _WHEEL_TAG.findall(distribution.read_text("WHEEL") or "")
-    return next(filter(_WORKERS_TAG.fullmatch, tags), _WORKERS)
+    # The format allows no dash in name and version.
+    stem = "-".join(re.sub("-+", "_", part) for part in (distribution.metadata["Name"], distribution.version))
+    info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
+    texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
+    texts["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: false\nTag: {_TAG}\n"
+    dist_info = ((f"{stem}.dist-info/{name}", text.encode()) for name, text in texts.items())
+    return _write_wheel(folder, stem, (*_read_code(_PACKAGES), *dist_info))
 
 
-def _write_wheel(folder: str, stem: str, tag: str, files: _Files) -> str:
-    path = os.path.join(folder, f"{stem}-{tag}.whl")
+def _write_wheel(folder: str, stem: str, files: _Files) -> str:
+    path = os.path.join(folder, f"{stem}-{_TAG}.whl")
     record = f"{stem}.dist-info/RECORD"
     lines = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:

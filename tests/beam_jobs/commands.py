@@ -1,12 +1,11 @@
 """Real `tfpipe` commands as processes: started, awaited, killed, and searched for what they leave behind."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,20 +80,3 @@ def check_no_orphans(process: subprocess.Popen[str]) -> None:
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
         raise AssertionError(f"still there: {orphans}") from None
-
-
-def kill_at_random_moments(args: Sequence[object], output: Path, kills: int, rng: random.Random) -> None:
-    story = []
-    for _ in range(kills):
-        process = start_command(*args)
-        moment = rng.uniform(0.3, 2.2)
-        try:
-            process.wait(moment)
-            story.append(f"done before {moment:.3f}")
-        except subprocess.TimeoutExpired:
-            process.kill()
-            story.append(f"{moment:.3f}: {len([*output.glob('*.tfrecord')])} shards")
-        process.wait()
-        check_no_orphans(process)
-        process.communicate()
-    print(story)

@@ -17,9 +17,7 @@ from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import (
     check_no_orphans,
     finish_command,
-    kill_at_random_moments,
     list_processes,
-    read_command_line,
     start_command,
     wait_for,
 )
@@ -28,6 +26,7 @@ from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.flipped_bit import flip_bit
 from tests.observers import Recorder
 from tfpipe.errors import DataError
+from tfpipe.system.process_pool import running
 from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
@@ -206,31 +205,13 @@ def many_straight(many: Path, tmp_path_factory) -> dict[str, bytes]:
     return read_tree(output)
 
 
-def list_descendants(marker: str) -> list[int]:
-    """Returns the ids of all descendants of this process whose command line has the marker."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] not in "ZX":
-                parents[int(entry.name)] = int(fields[1])
-    family, has_grown = {os.getpid()}, True
-    while has_grown:
-        new_children = {pid for pid, parent in parents.items() if parent in family} - family
-        family |= new_children
-        has_grown = bool(new_children)
-    return sorted(pid for pid in family - {os.getpid()} if marker in read_command_line(pid))
-
-
 def kill_one_later(output: Path) -> threading.Thread:
     """Kills the youngest worker process once shards are coming."""
 
     def kill() -> None:
         wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
-        os.kill(list_descendants("forkserver")[-1], signal.SIGKILL)
+        (pool,) = running
+        os.kill(max(pool._processes), signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -317,13 +298,3 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, many_
     assert run(many, output, workers=2, overwrite=True, **MANY).kept_shards >= 2
     assert read_tree(output) == many_straight
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "small"]
-
-
-@pytest.mark.slow
-def test_a_job_killed_at_random_moments_can_go_on(rng, many: Path, many_straight: dict[str, bytes], tmp_path, tfpipe):
-    output = tmp_path / "out"
-    args = [many, output, "--num-shards", 30, "--workers", 2]
-    kill_at_random_moments(args, output, 2, rng)
-    again = tfpipe("shard", *args)
-    assert again.code == 0, again.err
-    assert read_tree(output) == many_straight

@@ -1,8 +1,6 @@
-"""Records for the tests of `tfpipe.write`: functions that worker processes and killed runs can import."""
+"""Records for the tests of `tfpipe.write`: functions that worker processes can import."""
 
 import os
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,20 +40,3 @@ def make_shard(shard: int) -> Iterator[dict[str, Any]]:
 def make_broken_shard(shard: int) -> Iterator[dict[str, Any]]:
     yield make_record(0)
     raise KeyError("lost")
-
-
-def write_slowly(output: str, key: str | None) -> None:
-    import tfpipe
-
-    def make() -> Iterator[dict[str, Any]]:
-        for number in range(60):
-            time.sleep(0.02)
-            if number == 20:
-                print("begun", flush=True)
-            yield make_record(number)
-
-    tfpipe.write(make(), output, SCHEMA, num_shards=3, workers=0, key=key)
-
-
-if __name__ == "__main__":
-    write_slowly(sys.argv[1], sys.argv[2] or None)

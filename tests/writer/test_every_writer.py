@@ -78,6 +78,10 @@ WRITERS: dict[str, tuple[Write, str, str]] = {
         "writes to",
     ),
     "write": (write_shards, ".tfpipe-write", "writes to"),
+    "write all": (
+        lambda inputs, output: tfpipe.write(iter(make_records(0)), output, SCHEMA, num_shards=2, workers=2, key="id"),
+        *(".tfpipe-write", "writes to"),
+    ),
     "repair": (
         lambda inputs, output: repair(str(inputs / "made-a"), str(output), workers=0),
         ".tfpipe-repair",

@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,25 +202,6 @@ def test_finished_shards_are_not_made_again(tmp_path: Path, monkeypatch) -> None
     assert not (tmp_path / "out.tfpipe-write").exists()
 
 
-@pytest.mark.parametrize("key", ["", "id"])
-def test_a_killed_run_goes_on(tmp_path: Path, key: str) -> None:
-    command = [sys.executable, "-m", "tests.writer.sources", str(tmp_path / "a" / "out"), key]
-    (tmp_path / "a").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGKILL)
-    assert not (tmp_path / "a" / "out").exists()
-    assert len([*(tmp_path / "a" / "out.tfpipe-write" / "shards").iterdir()]) == 3
-    whole = tmp_path / "b" / "out"
-    whole.parent.mkdir()
-    write(whole, map(make_record, range(60)), key=key or None)
-    write(tmp_path / "a" / "out", map(make_record, range(60)), key=key or None)
-    assert read_tree(tmp_path / "a" / "out") == read_tree(whole)
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
-
-
 def make_unfinished(output: Path, **options: Any) -> None:
     """Leaves the first four records of a run that ended with an error."""
     with pytest.raises(ConfigError):
@@ -328,20 +305,6 @@ def test_images_are_named_by_record_and_number(tmp_path: Path, change: Callable[
     assert refusal(ConfigError, write, tmp_path / "out", records, schema=schema) == f"Record 1 of 'train': {message}"
 
 
-def test_a_killed_run_counts_its_images_again(tmp_path: Path) -> None:
-    def make_some(stop: int) -> Iterator[Any]:
-        for k, record in enumerate(make_records(range(8), None)):
-            if k == stop:
-                raise KeyboardInterrupt
-            yield record
-
-    schema = {"views": fields.Images(), **LABEL_AND_TEXT}
-    with pytest.raises(KeyboardInterrupt):
-        tfpipe.write(make_some(5), tmp_path / "out", schema, num_shards=2, workers=0)
-    manifest = tfpipe.write(make_some(8), tmp_path / "out", schema, num_shards=2, workers=0)
-    assert manifest.splits == tfpipe.write(make_some(8), tmp_path / "whole", schema, num_shards=2, workers=0).splits
-
-
 _COUNT_THREADS = """
 import os
 import pyarrow.parquet
@@ -361,5 +324,4 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 def test_no_thread_of_arrow_reads_facts() -> None:
-    run = subprocess.run([sys.executable, "-c", _COUNT_THREADS], capture_output=True, text=True, check=True)
-    assert run.stdout == "0\n"
+    assert run_python("-c", _COUNT_THREADS).stdout == "0\n"
