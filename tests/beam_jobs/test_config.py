@@ -41,23 +41,9 @@ def test_shares_may_be_rounded() -> None:
     assert ShardConfig("in", "out", splits={"a": 1 / 3, "b": 1 / 3, "c": 0.3333333}).splits["c"] == 0.3333333
 
 
-@pytest.mark.parametrize(
-    ("max_bad", "num_images", "allowed"),
-    [
-        (None, 2, 1),
-        (None, 5, 1),
-        (None, 6, 2),
-        (None, 30, 10),
-        (None, 1_000, 10),
-        (None, 1_099, 10),
-        (None, 1_100, 11),
-        (None, 100_000, 1_000),
-        (0, 100_000, 0),
-        (3, 100_000, 3),
-        (0.0, 100, 0),
-        (0.5, 7, 3),
-        (1.0, 7, 7),
-    ],
-)
-def test_max_bad_images(max_bad: float | None, num_images: int, allowed: int) -> None:
-    assert ShardConfig("in", "out", max_bad=max_bad).max_bad_images(num_images) == allowed
+def test_max_bad_images() -> None:
+    few, many = {2: 1, 5: 1, 6: 2, 30: 10}, {1_000: 10, 1_099: 10, 1_100: 11, 100_000: 1_000}
+    default = [(None, num_images, allowed) for num_images, allowed in {**few, **many}.items()]
+    given = [(0, 100_000, 0), (3, 100_000, 3), (0.0, 100, 0), (0.5, 7, 3), (1.0, 7, 7)]
+    for max_bad, num_images, allowed in [*default, *given]:
+        assert ShardConfig("in", "out", max_bad=max_bad).max_bad_images(num_images) == allowed

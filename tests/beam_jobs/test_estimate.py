@@ -10,8 +10,9 @@ import pytest
 from beam_jobs import estimate
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job, extrapolate, infer_processes
+from beam_jobs.process_pool import map_unordered
 from beam_jobs.shard_job import plan_shards
-from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
@@ -48,31 +49,24 @@ def test_the_bytes_are_those_of_the_job(tmp_path: Path, monkeypatch, form: Image
     assert estimated.wall_s > 1.0  # a small job starts no processes
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_images_in_an_archive_are_estimated(tmp_path: Path, mode: str) -> None:
-    """Samples all images, so the bytes are known. A compressed tar file is read once and not unpacked."""
-    path = write_tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), make_photos(30), mode)
-    estimated = make_estimate(path)
-    manifest = make_dataset(path, tmp_path / "out")
-    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
-
-
-def test_records_of_a_dataset_are_estimated(tmp_path: Path) -> None:
-    make_dataset(write_files(tmp_path / "in", make_photos(30)), tmp_path / "one")
-    estimated = make_estimate(tmp_path / "one", datasets=(str(tmp_path / "one"),))
-    manifest = join_datasets([tmp_path / "one"], tmp_path / "two")
-    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
-
-
-def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path, monkeypatch) -> None:
-    source = write_files(tmp_path / "in", {**make_photos(6), "a/bad.jpg": b"no image", "b/empty.jpg": b""})
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "dataset", "folder"])
+def test_a_sample_of_all_has_the_bytes_of_the_job(tmp_path: Path, monkeypatch, kind: str) -> None:
+    """A compressed tar file is read once and not unpacked. Bad images cost no bytes."""
+    files, options = {**make_photos(30), "a/bad.jpg": b"no image", "b/empty.jpg": b""}, dict[str, Any]()
+    source = write_files(tmp_path / "in", files)
     (source / "a" / "gone.jpg").symlink_to("nowhere")
+    if kind == "dataset":
+        make_dataset(source, tmp_path / "one")
+        source, options = tmp_path / "one", {"datasets": (str(tmp_path / "one"),)}
+    elif kind != "folder":
+        source = write_tar(tmp_path / f"a.{kind}", files, "w" if kind == "tar" else "w:gz")
+    assert list(map_unordered(abs, [-1], 1)) == [1]  # the pool has its socket before
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(estimate.tempfile, "tempdir", str(tmp_path / "scratch"))
-    estimated = make_estimate(source)
-    assert (estimated.sampled, estimated.bad) == (9, 3)
+    estimated = make_estimate(source, **options)
+    assert (estimated.sampled, estimated.bad) == {"folder": (33, 3), "dataset": (30, 0)}.get(kind, (32, 2))
     assert os.listdir(tmp_path / "scratch") == []  # nothing is left behind
-    manifest = make_dataset(source, tmp_path / "out")
+    manifest = make_dataset(source, tmp_path / "out", **options)
     assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
 
 

@@ -196,15 +196,6 @@ def test_without_labels_and_with_restart_markers(foreign: Any, tmp_path: Path) -
     check_same_batches(source, tmp_path / "out")
 
 
-def test_smaller_images(imagenet: Path, tmp_path: Path) -> None:
-    manifest = join_datasets([imagenet], tmp_path / "out", form_changes={"resize_short": 8})
-    check_undamaged(tmp_path / "out")
-    assert manifest.image == ImageForm(resize_short=8).to_json()
-    assert manifest.changed == {"resized": 47}
-    assert manifest.splits["train"].formats == load_manifest(str(imagenet)).splits["train"].formats
-    assert manifest.splits["train"].sizes.max_height == 8
-
-
 def test_smaller_images_lie_as_before(foreign: Any, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -125,13 +125,6 @@ def test_a_change_of_the_form_is_recorded(before, changes, after, made_from):
     assert merged.datasets.noticed == {"name_differs": 2}
 
 
-def test_jpegs_are_looked_at_if_a_manifest_counts_seekable_ones() -> None:
-    other = make_manifest("/b")
-    split = replace(other.splits["train"], seekable_jpegs=1)
-    for second, seekable in ((other, False), (make_manifest("/c", splits={"train": split}), True)):
-        assert merge(other, second).datasets.seekable is seekable
-
-
 def test_a_dataset_becomes_seekable_and_stays_so() -> None:
     after = merge(make_manifest("/a", image=make_form(square=64, quality=80)), seekable=True)
     assert after.form == ImageForm(square=64, quality=80, seekable=True)

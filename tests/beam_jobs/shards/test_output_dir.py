@@ -34,12 +34,6 @@ def photos(tmp_path: Path) -> Path:
     return write_files(tmp_path / "in", make_photos({"cat": 4}))
 
 
-@pytest.mark.parametrize("below", ["", "out", "cat/out"])
-def test_inside_the_input(photos: Path, below: str) -> None:
-    message = f"The output must not lie inside the input, got {photos / below} in {photos}. Choose another directory."
-    assert refused(ConfigError, photos, photos / below) == message
-
-
 def test_a_file_and_a_name_that_only_begins_alike(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     message = f"The output must be a directory, but {tmp_path}/file is a file."
