@@ -69,18 +69,9 @@ def test_shards_are_exactly_these() -> None:
 
 
 def test_lines_are_exactly_these() -> None:
-    refs = [
-        ImageRef(
-            "b/1.jpg",
-            5,
-            ImageLocation("x.zip", 30, 4, 77),
-            label="b",
-            boxes=((0.0, 0.0, 1.0, 1.0),),
-            box_labels=(3,),
-            extra=("e",),
-        ),
-        ImageRef("a/1.jpg", 6, label="a"),
-    ]
+    details = {"boxes": ((0.0, 0.0, 1.0, 1.0),), "box_labels": (3,), "extra": ("e",)}
+    zipped = ImageRef("b/1.jpg", 5, ImageLocation("x.zip", 30, 4, 77), label="b", **details)  # type: ignore[arg-type]
+    refs = [zipped, ImageRef("a/1.jpg", 6, label="a")]
     plan = plan_refs(refs, shuffle=False)
     assert list(plan.read_lines(plan.shards[0])) == [
         PlannedImage("a/1.jpg", 6, 0),
@@ -159,16 +150,11 @@ def plan_without_columns(refs: list[ImageRef], config: ShardConfig) -> dict[str,
     return shards
 
 
+PATHS = st.one_of(st.text(st.characters(codec="utf-8"), max_size=3), st.just("caf\udce9.jpg"))
+
+
 @given(
-    st.lists(
-        st.tuples(
-            st.one_of(st.text(st.characters(codec="utf-8"), max_size=3), st.just("caf\udce9.jpg")),
-            st.integers(0, 2**40),
-            st.sampled_from(["", "", "g", "h"]),
-        ),
-        min_size=1,
-        max_size=60,
-    ),
+    st.lists(st.tuples(PATHS, st.integers(0, 2**40), st.sampled_from(["", "", "g", "h"])), min_size=1, max_size=60),
     st.integers(-(2**63), 2**63 - 1),
     st.booleans(),
     st.sampled_from([None, 1, 3]),
