@@ -323,17 +323,12 @@ def test_a_damaged_record_is_listed(foreign: Any, tmp_path: Path) -> None:
     assert (manifest.quarantined, manifest.splits["train"].records) == (1, 2)
 
 
-def test_files_that_changed_since(imagenet: Path, foreign: Any, tmp_path: Path) -> None:
+def test_files_that_changed_since(imagenet: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(imagenet, tmp_path / "in"))
-    path = source / "train-00000-of-00004"
-    data = path.read_bytes()
-    path.write_bytes(data + b"x")
-    advice = "If it was changed on purpose, run `tfpipe index` again."
+    (source / "train-00000-of-00004").unlink()
     assert refusal(FormatError, join_datasets, [source], tmp_path / "out") == (
-        f"{path} must have {len(data):,} bytes, as the manifest says, got {len(data) + 1:,}. {advice}"
+        f"{source}/train-00000-of-00004 is missing. If it was changed on purpose, run `tfpipe index` again."
     )
-    path.unlink()
-    assert refusal(FormatError, join_datasets, [source], tmp_path / "out") == f"{path} is missing. {advice}"
 
 
 def test_a_compressed_file_that_is_damaged(foreign: Any, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The working folder: the plan and its fingerprint, the notes about finished shards, and the progress of workers."""
 
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,45 +17,16 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.schema import image_schema
-from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.progress import Progress
-from tfpipe.writer.written_shard import WrittenShard
 
 SHARDS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> WorkDir:
-    return WorkDir(str(tmp_path))
-
-
-@pytest.fixture
-def written() -> WrittenShard:
-    stats = ShardStats()
-    stats.add("JPEG", 20, 30, label=1)
-    stats.add("PNG", 10, 40, label=0)
-    stats.changed = Counter({"resized": 1})
-    return WrittenShard(ShardInfo(SHARDS[0].file, 2, 300, "0" * 64), stats, [{"path": "bad.jpg", "kind": "bad"}], 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"form": {"encoding": "gif"}}'])
 def test_a_damaged_header(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"^The plan of an earlier run cannot be read \(.*\)\.$"):
         PlanHeader.loads(data)
-
-
-def test_only_this_run_knows_that_a_shard_was_kept(work: WorkDir, written: WrittenShard) -> None:
-    work.save_written(replace(written, kept=True))
-    assert work.find_written(written.info.file) == written
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"null", b'{"file": 1, "records": 1, "sizes": []}'])
-def test_a_note_that_cannot_be_read_is_no_note(work: WorkDir, written: WrittenShard, data: bytes) -> None:
-    os.makedirs(work.path("rows"))
-    Path(work.path("rows", f"{written.info.file}.json")).write_bytes(data)
-    assert work.find_written(written.info.file) is None
 
 
 @pytest.fixture
@@ -118,6 +88,12 @@ def test_sums(running: WorkDir, header: PlanHeader) -> None:
     with ProgressFile(running, SHARDS[1]):  # a kept shard is done without a step
         pass
     assert read_progress(running, header) == Progress(5, 5, bytes=200, bad=1, shards=2, num_shards=2)
+    for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):  # some are being written
+        Path(running.progress or "", name).write_bytes(line)
+    assert read_progress(running, header) == Progress(6, 5, bytes=202, bad=4, shards=2, num_shards=2)
+    with pytest.raises(ZeroDivisionError), ProgressFile(running, SHARDS[0]):  # one that fails is not done
+        raise ZeroDivisionError
+    assert read_progress(running, header).shards == 1
 
 
 def test_by_finished_shards(running: WorkDir, header: PlanHeader, monkeypatch) -> None:
@@ -143,20 +119,3 @@ def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
     with progress_folder(WorkDir("gs://bucket/out")) as folder:
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)
-
-
-def test_a_line_that_is_being_written(running: WorkDir, header: PlanHeader) -> None:
-    folder = Path(running.progress or "")
-    for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):
-        (folder / name).write_bytes(line)
-    assert read_progress(running, header) == Progress(1, 5, bytes=2, bad=3, num_shards=2)
-
-
-def test_a_shard_that_fails_is_not_done(running: WorkDir, header: PlanHeader) -> None:
-    def fail() -> None:
-        with ProgressFile(running, SHARDS[0]):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert read_progress(running, header).shards == 0

@@ -162,8 +162,9 @@ def index_of(work: WorkDir, file: str) -> Path:
         lambda work, file: os.truncate(work.path("rows", f"{file}.json"), 20),
         lambda work, file: os.truncate(work.path("rows", f"{file}.json"), 0),
         lambda work, file: Path(work.path("rows", f"{file}.json")).write_text("[1, 2]"),
+        lambda work, file: Path(work.path("rows", f"{file}.json")).write_text("{}"),
     ],
-    ids="damaged short no-shard no-index other-index cut-row empty-row other-row".split(),
+    ids="damaged short no-shard no-index other-index cut-row empty-row other-row row-without-fields".split(),
 )
 def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
