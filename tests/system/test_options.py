@@ -74,7 +74,7 @@ ADDRESSES, AMOUNT = "a list of addresses like host:5050", "at least 1, a whole n
         ),
         (Nested(Inner), [Inner()], {(): "be Inner"}),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_kind_allows_its_values_and_refuses_others(kind: Kind, allowed: list[Any], refused: dict[Any, str]) -> None:
     for value in allowed:
