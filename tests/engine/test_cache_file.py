@@ -43,9 +43,9 @@ def source(small_dataset: Path, tmp_path: Path) -> Manifest:
     return tfpipe.load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
 
 
-def config_of(folder: Path | str, **options: Any) -> PipelineConfig:
-    settings = {"batch_size": 4, "image_size": 14, "extra_features": (NAME,), **options}
-    return PipelineConfig(cache="bytes", cache_dir=str(folder), **settings)
+def config_of(folder: Path | str, cache: str = "bytes", **options: Any) -> PipelineConfig:
+    settings = {"batch_size": 4, "image_size": 14, "decoded_size": 40, "extra_features": (NAME,), **options}
+    return PipelineConfig(cache=cache, cache_dir=str(folder), **settings)
 
 
 def plain(config: PipelineConfig) -> PipelineConfig:
@@ -109,6 +109,27 @@ def test_records_are_read_once(tmp_path: Path) -> None:
     frames = sum(24 + len(RECORDS[number]) + 16 for number in (0, 3, 4, 9, 17))  # each once
     assert os.path.getsize(cache.path) == HEAD + 24 * 20 + frames
     read(again, [], read_nothing)
+
+
+def test_a_view_has_numbers_of_its_own(tmp_path: Path) -> None:
+    read(open_file(tmp_path), [5, 6, 9])
+    view = CacheFile(str(tmp_path / "a.cache"), KEY, 20, chosen=np.array([5, 9, 10]))
+    block = view.read_block(np.array([1, 0]), None, read_nothing)
+    assert block.list_payloads() == [RECORDS[9], RECORDS[5]]
+    assert view.find(np.arange(3)).tolist() == [True, True, False]
+
+
+def test_pixels_lie_behind_the_other_features(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 7, 3)).astype(np.uint8)
+    cache = CacheFile(str(tmp_path / "a.cache"), KEY, 20, 5 * 7 * 3)
+    cache.offer(np.array([8, 2, 4]), lambda: [b"eight", b"", None], pixels)
+    cache.flush()
+    block = cache.read(np.array([2, 4, 8, 2]))
+    assert block.list_payloads() == [b"", None, b"eight", b""]
+    memory = np.frombuffer(block.data, np.uint8)
+    for row, image in ((0, 1), (2, 0), (3, 1)):
+        begin, size = cache.find_pixels(block)[row].tolist()
+        np.testing.assert_array_equal(memory[begin : begin + size], pixels[image].reshape(-1))
 
 
 def test_no_flipped_bit_comes_through(tmp_path: Path, caplog) -> None:
@@ -239,14 +260,16 @@ def test_a_full_disk_stops_the_filling_and_nothing_else(tmp_path: Path) -> None:
 # Whole datasets
 
 
-def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "cache")
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(tmp_path / "cache", cache)
     batches = open_batches(source, config)
     assert not is_filled(batches._maker.plan)  # type: ignore[arg-type]
     expected = read_all(batches)
     assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
-    for step in STEPS:
-        check_equal(open_batches(source, plain(config)).read(step), expected[step])
+    if cache == "bytes":
+        for step in STEPS:
+            check_equal(open_batches(source, plain(config)).read(step), expected[step])
     again = open_batches(source, config)
     for path in Path(source.directory).rglob("*"):
         if path.is_file():
@@ -265,7 +288,7 @@ from pathlib import Path
 import tfpipe
 from tests.engine.test_cache_file import config_of, open_batches
 source, folder, rank = sys.argv[1:]
-batches = open_batches(tfpipe.load_manifest(source), config_of(folder), rank=(int(rank), 2))
+batches = open_batches(tfpipe.load_manifest(source), config_of(folder, "decoded"), rank=(int(rank), 2))
 print("ready", flush=True)
 sys.stdin.readline()
 made = [batch["image"] for _ in range(3) for batch in batches]
@@ -275,7 +298,7 @@ np.save(f"{folder}/rank{rank}.npy", np.array(made))
 
 def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    expected = read_all(open_batches(source, config_of(tmp_path / "alone")))
+    expected = read_all(open_batches(source, config_of(tmp_path / "alone", "decoded")))
     ranks = [run(RANK, source.directory, tmp_path / "shared", k, stdin=subprocess.PIPE) for k in range(2)]
     for rank in ranks:
         assert rank.stdout is not None
@@ -284,7 +307,7 @@ def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path) -> None:
         assert rank.communicate("\n", timeout=120) == ("", "")
     made = [np.load(tmp_path / "shared" / f"rank{k}.npy") for k in range(2)]
     np.testing.assert_array_equal(np.concatenate(made, axis=1), [batch["image"] for batch in expected])
-    batches = open_batches(source, config_of(tmp_path / "shared"))
+    batches = open_batches(source, config_of(tmp_path / "shared", "decoded"))
     assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
     for step in STEPS:
         check_equal(batches.read(step), expected[step])
@@ -294,8 +317,8 @@ KILLED = """
 import sys
 import tfpipe
 from tests.engine.test_cache_file import config_of, open_batches
-source, folder = sys.argv[1:]
-batches = open_batches(tfpipe.load_manifest(source), config_of(folder))
+source, folder, cache = sys.argv[1:]
+batches = open_batches(tfpipe.load_manifest(source), config_of(folder, cache, decoded_size=800))
 print("ready", flush=True)
 while True:
     for batch in batches:
@@ -303,13 +326,14 @@ while True:
 """
 
 
-def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "killed")
+@pytest.mark.parametrize("cache", [pytest.param("bytes", marks=pytest.mark.slow), "decoded"])
+def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(tmp_path / "killed", cache, decoded_size=800)
     expected = read_all(open_batches(source, replace(config, cache_dir=str(tmp_path / "whole"))))
     seed = 77
     generator = random.Random(seed)
     for _ in range(3):
-        process = run(KILLED, source.directory, tmp_path / "killed")
+        process = run(KILLED, source.directory, tmp_path / "killed", cache)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(generator.uniform(0, 0.05))
@@ -328,25 +352,36 @@ def get_path(source: Manifest, config: PipelineConfig) -> str:
 
 
 def test_other_content_is_another_file(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path)
+    decoded = config_of(tmp_path, "decoded")
     same = [
-        config,
-        replace(config, image_dtype="float32", batch_size=3, seed=5, extra_features=()),
-        replace(config, training=False, augment_options=AugmentOptions(flip=False), image_size=35),
+        decoded,
+        replace(decoded, image_dtype="float32", batch_size=3, seed=5, extra_features=()),
+        replace(decoded, training=False, augment_options=AugmentOptions(flip=False), image_size=35),
+    ]
+    others = [
+        config_of(tmp_path, "bytes"),
+        replace(decoded, decoded_size=(40, 41)),
+        replace(decoded, augment_options=AugmentOptions(antialias=True)),
+        replace(decoded, augment_options=AugmentOptions(dct_scaling=False)),
+        replace(decoded, cache_dir=str(tmp_path / "other")),
     ]
     assert len({get_path(source, config) for config in same}) == 1
-    grown, elsewhere = replace(source, fingerprint="1" * 64), replace(config, cache_dir=str(tmp_path / "other"))
-    assert len({get_path(source, config), get_path(grown, config), get_path(source, elsewhere)}) == 3
+    grown = replace(source, fingerprint="1" * 64)
+    paths = {get_path(source, config) for config in (decoded, *others)} | {get_path(grown, decoded)}
+    assert len(paths) == len(others) + 2
 
 
 def test_a_damaged_record_of_the_source(source: Manifest, tmp_path: Path) -> None:
     flip_bit(Path(source.directory, "train-00000-of-00002.tfrecord"), 1000)
-    config = config_of(tmp_path / "cache", max_bad_records=1)
-    first, second = (read_all(open_batches(source, config)) for _ in range(2))
-    for step, batch in enumerate(first):
-        check_equal(second[step], batch)
-        check_equal(open_batches(source, plain(config)).read(step), batch)
-    assert not is_filled(plan_batches(Source.from_manifest(source, "train"), config))
+    for cache in ("bytes", "decoded"):
+        config = config_of(tmp_path / "cache", cache, max_bad_records=1)
+        first, second = (read_all(open_batches(source, config)) for _ in range(2))
+        for step, batch in enumerate(first):
+            check_equal(second[step], batch)
+        if cache == "bytes":
+            for step, batch in enumerate(first):
+                check_equal(open_batches(source, plain(config)).read(step), batch)
+        assert not is_filled(plan_batches(Source.from_manifest(source, "train"), config))
 
 
 def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkeypatch) -> None:
@@ -356,9 +391,8 @@ def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkey
     assert str(caught.value).startswith(f"Could not open the cache {tmp_path}/file/cache/")
     assert str(caught.value).endswith(": Not a directory. Give another `cache_dir`.")
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
-    message = refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache"))
-    assert message.startswith(f"The cache of 'train' of {source.directory} needs ")
-    assert message.endswith("2.0 KB are free there. Free some, or give another `cache_dir`.")
+    assert refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache", "decoded")) == (
+        f"The cache of 'train' of {source.directory} needs 63.9 KB in {tmp_path}/cache, and 2.0 KB are free there. "
+        "Free some, use a smaller `decoded_size`, or give another `cache_dir`."
+    )
     assert not (tmp_path / "cache").exists()
-    with pytest.raises(ConfigError, match=r"^`cache_dir` keeps records as they are stored, got `cache` decoded"):
-        replace(config_of(tmp_path), cache="decoded")

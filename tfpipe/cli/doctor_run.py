@@ -186,15 +186,19 @@ def _check_memory(facts: _Facts) -> Check:
         needed += estimate_cache_bytes(plan) or 0
         advice = "Use no cache, or a smaller `decoded_size`."
         if facts.by_engine:
-            advice = "Keep less of it with `cache_bytes`, or bytes in a file with `cache_dir`."
+            advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if not config.service.workers and (not held or config.cache_bytes is not None):
+        record_bytes = facts.source.record_bytes
+        if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
+            height, width = plan.decoded_size
+            record_bytes = max(record_bytes, height * width * 3)
         # Of the engine: those that are read, as many that are parsed, and those that are decoded.
         ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if facts.by_engine else count_records_ahead(plan)
         ahead = min(ahead, facts.source.num_records or ahead)
         shuffled = count_shuffled_records(plan) if config.training and not facts.by_engine else 0
         held.append(f"{human_count(ahead, 'record')} that are read ahead")
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
-        needed += round((ahead + shuffled) * facts.source.record_bytes)
+        needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
             advice = "Lower `tf_data.shuffle_buffer_size`."
     held.append("finished batches")

@@ -1,10 +1,12 @@
-"""The batch of a step whose images are kept decoded, in memory.
+"""The batch of a step whose images are kept decoded, in memory or in a file.
 
-Images that the cache keeps are decoded whole into it and cropped there. Others are made as without a cache.
+Images that a cache keeps are decoded whole into it and cropped there. What memory does not keep is made as without a
+cache. What a file does not have yet is squeezed as it has it, and then cropped, so pixels and order are the same.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -13,12 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
+from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
+from tfpipe.engine.cache_file import CacheFile, Payload, open_cache_file
 from tfpipe.engine.columns.images import decode_images, read_masks
 from tfpipe.engine.epoch_weights import strip_copies
-from tfpipe.engine.parse import Column, collect_column
-from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.engine.parse import Column, collect_column, parse_columns
+from tfpipe.engine.source import StoredImages
+from tfpipe.format.example import encode_example
+from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.system.hash_permutation import IntArray
+
+_RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # the features that say what a raw image is
+_OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each batch takes new memory
+
 
 HalfCached: TypeAlias = tuple[int, IntArray, IntArray, StoredBatch | None]
 """The epoch of a batch, its records as `BatchPlan.list_numbers` says them, the rows that were not in the cache, and the
@@ -98,16 +108,109 @@ class CachingMaker(BatchMaker):
         images = self.choose_images(records)
         if not self._is_final:
             images = images.make_whole()
-        others = {name: column for name, column in records.columns.items() if name not in self._image_names}
         with self.clocks.measure("decode"), self.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
-            for name in () if self._is_final else self.plan.masks:  # they are resized as the images
-                from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
-
-                masks = read_masks(name, others[name], images.extents)
-                encoded = [[encode_mask(resize_nearest(classes, self._filling.size))] for classes in masks]
-                others[name] = collect_column(encoded, name, "bytes")
+        others = {name: column for name, column in records.columns.items() if name not in self._image_names}
+        if not self._is_final:
+            for name in self.plan.masks:
+                others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
         self._cache.keep_others(slots, images.sizes, others)
+
+
+_Part: TypeAlias = tuple[IntArray, StoredBatch, bool]
+"""Rows of a batch, their records, and whether these came from the cache."""
+
+
+class FileCachingMaker(BatchMaker):
+    """A maker that keeps decoded images in a file. Threads may share it."""
+
+    def _open_cache(self) -> None:
+        plan, source = self.plan, self.plan.source
+        assert source.image_key is not None
+        self._image_key = source.image_key
+        self._cache: CacheFile = open_cache_file(plan, self.manifest, self.split)
+        # The file has all features, so that it serves a config with other `extra_features` too.
+        self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
+        self._kept_kinds = {name: kind for name, kind in self.kinds.items() if name != source.image_key}
+        self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]
+        self._size = plan.decoded_size
+        self._uncached = copy.copy(self)  # which knows how the images lie in the records
+        self._squeezing = replace(self.decoding, size=self._size, dtype="uint8")
+        images = StoredImages(frozenset({"RAW"}), self._size)  # as `decode` gets them
+        self.plan = replace(plan, source=replace(source, images=images))
+        self.decoding = replace(self.decoding, raw_size=self._size)
+
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Part]:
+        """Reads the records of one batch, each from where it is."""
+        numbers = self.list_numbers(epoch, step) if numbers is None else numbers
+        with self.clocks.measure("read"):
+            record_bytes = self._cache.pixel_bytes + _OTHER_BYTES
+            memory = allocate([self.plan.batch_size * record_bytes], np.uint8)
+            block = self._cache.read(strip_copies(numbers), memory)
+        there = block.whole
+        if self.plan.config.max_bad_records and not there.all():
+            there = np.zeros(len(there), np.bool_)  # what takes a damaged record's place depends on the whole batch
+        parts, rows, missing = list[_Part](), np.flatnonzero(there), np.flatnonzero(~there)
+        if len(rows) or not len(numbers):
+            block = block.choose(rows)
+            with self.clocks.measure("parse"):
+                columns = parse_columns(block, self._kept_kinds)
+            memory = np.frombuffer(block.data, np.uint8) if len(block.data) else np.empty(0, np.uint8)
+            columns[self._image_key] = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), memory)
+            asked = numbers[rows]
+            parts.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
+        if len(missing):
+            parts.append((missing, super().read(epoch, step, numbers[missing]), False))
+        return parts
+
+    def decode(self, stored: Sequence[_Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
+        """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
+        parts = [(rows, part if is_cached else self._squeeze(part, threads)) for rows, part, is_cached in stored]
+        if len(parts) == 1:
+            return super().decode(parts[0][1], threads)
+        count = sum(len(rows) for rows, _ in parts)
+        out = self.allocate_images(self.plan.batch_size)
+        out[count:] = 0
+        made, all_rows = [], []
+        for rows, part in parts:
+            filled = self.plan.batch_size - count if rows is parts[-1][0] else 0
+            made.append(super().decode(part, threads, out, rows, filled))
+            all_rows.append(np.concatenate((rows, count + np.arange(filled))))
+        return join_rows(made, all_rows)
+
+    def _squeeze(self, stored: StoredBatch, threads: int) -> StoredBatch:
+        """Returns records as the cache has them, and offers it these, which it lacks.
+
+        The features that say how an image is stored change; all others stay, also the original's height and width.
+        """
+        columns = dict(stored.columns)
+        images = self._uncached.choose_images(stored).make_whole()
+        count, pixels = len(images), allocate((len(images), *self._size, 3), np.uint8)
+        with self.clocks.measure("decode"), self.naming(stored.numbers):
+            decode_images(images, pixels, None, self._squeezing, threads)
+            for name in self._masks:
+                columns[name] = _squeeze_masks(name, columns[name], images.extents, self._size)
+        for name in _RAW.keys() & columns.keys():
+            value = _RAW[name]
+            values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
+            columns[name] = collect_column([values] * count, name, self._kept_kinds[name])
+        columns[self._image_key] = _list_pixels(pixels, np.arange(count))
+
+        def encode() -> list[Payload]:
+            """Encodes all of the records but their images."""
+            records = zip(*(columns[name].list_records() for name in self._kept_kinds), strict=True)
+            return [encode_example(dict(zip(self._kept_kinds, values, strict=True))) for values in records]
+
+        self._cache.offer(stored.numbers, encode, pixels)
+        return replace(stored, columns=columns)
+
+
+def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, int]) -> Column:
+    """Resizes the masks of stored images of these heights and widths to one size."""
+    from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
+
+    masks = [[encode_mask(resize_nearest(classes, size))] for classes in read_masks(name, column, sizes)]
+    return collect_column(masks, name, "bytes")
 
 
 def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfpipe.engine.batch import Batch, BatchMaker, Maker, Transform
 from tfpipe.engine.cache import share_cache_bytes
-from tfpipe.engine.cached_batch import CachingMaker, join_rows
+from tfpipe.engine.cached_batch import CachingMaker, FileCachingMaker, join_rows
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
@@ -42,7 +42,9 @@ def open_maker(plan: BatchPlan, transform: Transform | None = None, classes: Seq
     if transform is not None and config.cache == "decoded":
         raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
     plan.source.check()
-    kind = CachingMaker if config.cache == "decoded" else BatchMaker
+    kind = BatchMaker
+    if config.cache == "decoded":
+        kind = CachingMaker if config.cache_dir is None else FileCachingMaker
     return kind(plan, *locate_split(plan), transform, classes)
 
 
@@ -55,16 +57,7 @@ def open_mixture(
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     whole = plan_batches(get_whole_source(mixture, split), config, host)
     check_shares(whole)
-    # The plan of each dataset's share of the whole batch does not depend on the number of hosts.
-    shares = apportion(mixture.weights, config.batch_size)
-    plans = [
-        plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
-        for manifest, share in zip(mixture.manifests, shares, strict=True)
-    ]
-    plans = [
-        replace(plan, config=replace(plan.config, cache_bytes=num_bytes))
-        for plan, num_bytes in zip(plans, share_cache_bytes(plans, config.cache_bytes), strict=True)
-    ]
+    plans = _plan_shares(mixture, split, whole)
     _check_alike(plans)
     owners = deal_rows([plan.batch_size for plan in plans])
     parts, part_rows, makers = [], [], []
@@ -74,9 +67,23 @@ def open_mixture(
         parts.append(replace(plan, source=source, rows=range(first, end)))
         part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
-        classes = [mixture.label_names.index(name) for name in manifest.label_names] or None
+        classes = mixture.map_labels(manifest) if manifest.label_names else None
         makers.append(open_maker(parts[-1], transform, classes))
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows), makers)
+
+
+def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
+    """Makes the plan of each dataset's share of the whole batch, which does not depend on the number of hosts."""
+    config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size)
+    plans = [
+        plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
+        for manifest, share in zip(mixture.manifests, shares, strict=True)
+    ]
+    part_bytes = share_cache_bytes(plans, config.cache_bytes)
+    return [
+        replace(plan, config=replace(plan.config, cache_bytes=num_bytes))
+        for plan, num_bytes in zip(plans, part_bytes, strict=True)
+    ]
 
 
 def deal_rows(shares: Sequence[int]) -> IntArray:

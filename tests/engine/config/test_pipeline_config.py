@@ -82,11 +82,11 @@ def test_sizes() -> None:
         ),
         (
             {"cache_dir": "/tmp/c"},
-            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
+            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.",
         ),
         (
             {"cache_bytes": "8GiB"},
-            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
+            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.",
         ),
         (
             {"cache": "bytes", "cache_bytes": "8GiB", "cache_dir": "/tmp/c"},
@@ -113,7 +113,7 @@ def test_wrong_options_in_others() -> None:
     "options",
     [
         {"order": "throughput", "tf_data": TfDataOptions(block_length=1)},
-        {"augment": "device", "cache": "bytes", "cache_dir": "/tmp/c"},
+        {"augment": "device", "cache": "decoded", "cache_dir": "/tmp/c"},
         {"service": replace(SERVICE, share="auto"), "order": "exact"},
         {"prefetch_batches": 0, "max_bad_records": 0},
         {"tf_data": TfDataOptions(shuffle_buffer_size=1000, ram_budget="8 GiB")},

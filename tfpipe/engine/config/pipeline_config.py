@@ -198,9 +198,9 @@ class PipelineConfig:
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
-        cache_dir: The local folder of a cache of "bytes", which other processes of this host and the next run find
-            there, by whichever reader. They write what they read, and what it lacks is read from the source. None: the
-            cache is in memory. Default: None.
+        cache_dir: The local folder of the cache, which other processes of this host and the next run find there, by
+            whichever reader. They write what they read, and what it lacks is read from the source. None: the cache is
+            in memory. Default: None.
         cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
@@ -379,17 +379,13 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
         )
-    for name in ("cache_dir", "cache_bytes"):
-        if getattr(config, name) is not None and config.cache == "none":
-            raise ConfigError(f"`{name}` needs a cache. Set `cache` to bytes or decoded, or leave it out.")
-    if config.cache == "decoded" and config.cache_dir is not None:
-        raise ConfigError(
-            "`cache_dir` keeps records as they are stored, got `cache` decoded. Set `cache` to bytes; or write decoded "
-            "images once, by `tfpipe reshard --encoding raw --square PX`, and read those."
-        )
+    if config.cache_dir is not None and config.cache == "none":
+        raise ConfigError("`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.")
+    if config.cache_bytes is not None and config.cache == "none":
+        raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
-    if config.cache == "decoded" and config.max_bad_records:
+    if config.cache == "decoded" and config.cache_dir is None and config.max_bad_records:
         raise ConfigError(
             "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first."

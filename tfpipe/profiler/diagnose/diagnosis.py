@@ -229,9 +229,7 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
             no_cache: dict[str, OptionValue] = {"cache": "none"}
             if profile.config.cache_bytes is not None:
                 no_cache["cache_bytes"] = None
-            in_files = ""
-            if profile.dataset.by_engine and profile.config.cache == "bytes":
-                in_files = " Or keep it in a file: `cache_dir`."
+            in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
             yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes=no_cache)
 
 
