@@ -1,7 +1,6 @@
 """A dataset of records with several images goes through all commands and comes back from an export."""
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.refusals import refusal
 from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.export.run import ExportConfig, export
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImagesPerRecord
@@ -131,21 +129,6 @@ def test_datasets_of_other_numbers_merge_to_any(tmp_path: Path) -> None:
     merged = join_datasets([tmp_path / "2", tmp_path / "3"], tmp_path / "merged")
     assert merged.schema["image/encoded"].shape is None
     assert merged.splits["train"].images_per_record == ImagesPerRecord(20, 2, 3)
-
-
-def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) -> None:
-    export(ExportConfig(str(made), str(tmp_path / "out"), "webdataset", workers=0))
-    found: dict[str, dict[str, bytes]] = {}
-    for path in sorted((tmp_path / "out").glob("*.tar")):
-        with tarfile.open(path) as tar:
-            for member in tar:
-                key, _, ending = member.name.partition(".")
-                found.setdefault(key, {})[ending] = tar.extractfile(member).read()  # type: ignore[union-attr]
-    assert len(found) == RECORDS
-    for files in found.values():
-        k = int(files["txt"].decode().split()[1])
-        for place in range(count_images(k, number)):
-            assert files[f"{place}.png"] == make_file(k, place)
 
 
 def edit(made: Path, change: dict[str, Any], **split: Any) -> str:

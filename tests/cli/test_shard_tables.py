@@ -76,15 +76,6 @@ def test_a_csv_with_the_column_class(images: list[str], tfpipe: Tfpipe) -> None:
     assert (done["classes"], done["no_classes"]) == ({"cat": 2, "dog": 1, "owl": 1}, None)
 
 
-def test_a_parquet_file_of_paths_with_the_column_labels(images: list[str], tfpipe: Tfpipe) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"image": images, "labels": CLASSES}), "t.parquet")
-    assert shard(tfpipe, "t.parquet", "out") == [
-        "no classes: no column `label` (found: labels); use --label-column labels",
-        "columns: labels",
-    ]
-    assert shard(tfpipe, "t.parquet", "named", "--label-column", "labels") == ["classes: 3 (cat 2, dog 1, owl 1)"]
-
-
 def test_a_flat_folder(images: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
     assert shard(tfpipe, tmp_path, tmp_path.parent / f"{tmp_path.name}-out") == [FOLDER]
 
@@ -195,16 +186,6 @@ def test_another_column_is_another_job(images: list[str], tfpipe: Tfpipe) -> Non
     assert message.startswith("Error: out holds a dataset made from other images, with other options")
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "dev", "Validation"])
-def test_one_name_for_the_validation_split(name: str, images: list[str], tfpipe: Tfpipe) -> None:
-    splits = ("training", name, "validation", "train")
-    shard(tfpipe, write_csv("t.csv", ("image", "split"), [*zip(images, splits, strict=True)]), "out")
-    assert {split: info.records for split, info in package.load_manifest("out").splits.items()} == {
-        "train": 2,
-        "validation": 2,
-    }
-
-
 def test_one_name_in_the_options_too(images: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
     for k in range(4, 40):
         Path(f"{k}.jpg").write_bytes(make_jpeg(k))
@@ -238,16 +219,6 @@ def test_several_labels(form: str, images: list[str], tfpipe: Tfpipe, tmp_path: 
     assert read("out", "labels") == [[1, 2], [], [2], [0]]
     spec = package.load_manifest("out").schema["labels"]
     assert (spec.names, spec.shape) == (("blue", "red", "round"), None)
-
-
-def test_several_labels_of_a_batch(images: list[str], tfpipe: Tfpipe) -> None:
-    write_csv("t.csv", ("image", "label"), [*zip(images, ("1|0", "", "0", "2"), strict=True)])
-    shard(tfpipe, "t.csv", "out", "--label-separator", "|")
-    config = package.PipelineConfig(
-        batch_size=4, training=False, image_size=16, extra_features=("labels",), multi_hot=("labels",)
-    )
-    batch = next(iter(package.build_dataset(package.load_manifest("out"), "train", config).as_numpy_iterator()))
-    assert sorted(batch["labels"].tolist()) == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]
 
 
 def test_several_labels_where_one_is_expected(images: list[str], tfpipe: Tfpipe) -> None:

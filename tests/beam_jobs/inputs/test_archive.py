@@ -8,7 +8,6 @@ import os
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -52,25 +51,12 @@ def make_link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.
     return info
 
 
-@pytest.mark.parametrize(
-    ("name", "archive", "compressed", "stripped"),
-    [
-        ("a.tar", True, False, "a"),
-        ("A.TAR", True, False, "A"),
-        ("x/a.tar.gz", True, True, "x/a"),
-        ("a.tgz", True, True, "a"),
-        ("a.tar.bz2", True, True, "a"),
-        ("a.tbz2", True, True, "a"),
-        ("a.tar.xz", True, True, "a"),
-        ("a.txz", True, True, "a"),
-        ("a.b.zip", True, False, "a.b"),
-        ("a.gz", False, False, "a.gz"),
-        ("tar", False, False, "tar"),
-        ("a.tar/1.jpg", False, False, "a.tar/1.jpg"),
-    ],
-)
-def test_archives_are_known_by_their_names(name: str, archive: bool, compressed: bool, stripped: str) -> None:
-    assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (archive, compressed, stripped)
+@pytest.mark.parametrize("suffix", ".tar .TAR .zip .tar.gz .tgz .tar.bz2 .tbz2 .tar.xz .txz".split())
+def test_archives_are_known_by_their_names(suffix: str) -> None:
+    name = f"x/a.b{suffix}"
+    assert (is_archive(name), strip_archive_suffix(name)) == (True, "x/a.b")
+    assert is_compressed_tar(name) == (suffix.lower() not in (".tar", ".zip"))
+    assert not any(map(is_archive, ("a.gz", "tar", f"a{suffix}/1.jpg")))
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz"])
@@ -166,15 +152,6 @@ def test_what_cannot_be_read_in_place_is_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_zip_members_are_listed(tmp_path: Path, method: int) -> None:
-    path = write_zip(tmp_path / "a.zip", FILES, method)
-    files = list_members(path)
-    assert [(file.path, file.size) for file in files] == [(name, len(data)) for name, data in FILES.items()]
-    assert all(path.read_bytes()[file.location.offset :].startswith(b"PK\3\4") for file in files)
-    assert [file.location.packed > 0 for file in files] == [method == zipfile.ZIP_DEFLATED] * 3
-
-
 def test_a_zip_may_begin_later_in_its_file(tmp_path: Path) -> None:
     """Checks an archive with bytes before it, as a self-extracting one has."""
     whole = write_zip(tmp_path / "a.zip", FILES).read_bytes()
@@ -255,14 +232,6 @@ def test_backslashes_are_folders(tmp_path: Path) -> None:
     assert [member.path for member in list_members(path)] == ["pets/cat/1.jpg"]
 
 
-def test_a_truncated_tar_is_refused(tmp_path: Path) -> None:
-    for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:xz", "a.tar.xz")):
-        path = write_tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
-        whole = path.read_bytes()
-        path.write_bytes(whole[: 8000 if mode == "w" else len(whole) // 2])
-        assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
-
-
 def test_a_tar_is_unpacked_by_its_first_bytes(tmp_path: Path) -> None:
     plain, renamed = tmp_path / "a.tar", tmp_path / "a.tar.gz"
     write_tar(plain, FILES)
@@ -275,21 +244,18 @@ def test_a_tar_is_unpacked_by_its_first_bytes(tmp_path: Path) -> None:
     assert refused(plain) == f"{plain} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz."
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
-def test_a_compressed_tar_that_was_cut_is_named(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
-    plain, path = tmp_path / "a.tar", tmp_path / f"a.tar.{suffix}"
-    write_tar(plain, FILES)
-    path.write_bytes(pack(plain.read_bytes())[:-4])  # all members are there, and the end of the compressed file is not
-    with pytest.raises(DataError, match=rf"^{path} is damaged or is not a valid archive of its kind \("):
-        unpack_tar(str(path), io.BytesIO())
-
-
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
-@pytest.mark.parametrize("data", [b"", b"no archive at all" * 100, bytes(100)])
-def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
-    path = tmp_path / name
-    path.write_bytes(data)
-    assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
+def test_what_is_cut_or_is_no_archive_is_refused(tmp_path: Path, name: str) -> None:
+    path, files = tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}
+    pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}.get(name.rpartition(".")[2], bytes)
+    whole = write_zip(path, files).read_bytes() if name == "a.zip" else pack(make_tar(files))
+    damage = f"{path} is damaged or is not a valid archive of its kind ("
+    for data in (b"", b"no archive at all" * 100, bytes(100), whole[: 8000 if name == "a.tar" else len(whole) // 2]):
+        path.write_bytes(data)
+        assert refused(path).startswith(damage)
+    if is_compressed_tar(name):  # all members are there, and the end of the compressed file is not
+        path.write_bytes(whole[:-4])
+        assert refusal(DataError, unpack_tar, str(path), io.BytesIO()).startswith(damage)
 
 
 def make_mixed_tar(form: int) -> bytes:

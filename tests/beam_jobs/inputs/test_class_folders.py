@@ -38,19 +38,10 @@ def test_class_folders(make_tree: MakeTree) -> None:
         assert (listing.name, listing.skipped, listing.unpack) == ("photos", Counter(), ())
 
 
-@pytest.mark.parametrize(
-    ("folder", "split"),
-    [
-        ("train", "train"),
-        ("training", "train"),
-        ("Train", "train"),
-        ("val", "validation"),
-        ("valid", "validation"),
-        ("VALIDATION", "validation"),
-        ("test", "test"),
-        ("testing", "test"),
-    ],
-)
+SPLITS = {"train": "train training Train", "validation": "val valid dev VALIDATION", "test": "test testing"}
+
+
+@pytest.mark.parametrize(("folder", "split"), [(name, split) for split in SPLITS for name in SPLITS[split].split()])
 def test_split_folders(make_tree: MakeTree, folder: str, split: str) -> None:
     assert get_meanings(list_source(make_tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
 
@@ -102,59 +93,23 @@ def test_a_folder_that_holds_all_others_is_named(make_tree: MakeTree, names: lis
     assert re.search(note, found) if note else not found
 
 
-JPEG, OTHER = b"\xff\xd8\xff of an image", b"\x80\2 of another file"
-
-
 @pytest.mark.parametrize("form", ["folder", "tar", "zip", "deep"])
 def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form: str) -> None:
-    files = {f"{name}/{k}.jpg": JPEG for name in ("cat", "dog") for k in (1, 2)} | {
-        "checkpoints/model.pt": OTHER,
-        "runs/1/events.out.5": OTHER,
-        "runs/1/weights": OTHER,
-        "@eaDir/cat/1.jpg/SYNOPHOTO_THUMB_M.jpg": JPEG,
-        "cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg": JPEG,
-        "#recycle/9.jpg": JPEG,
-        "$RECYCLE.BIN/9.jpg": JPEG,
-        "cat/.ipynb_checkpoints/1-checkpoint.jpg": JPEG,
-        "cat/.DS_Store": OTHER,
-        "cat/._1.jpg": OTHER,
-        "cat/1.AAE": b"<plist/>",
-        "cat/1.xmp": b"<x:xmpmeta/>",
-        "cat/1.jpg.pp3": b"[Version]",
-        "cat/Icon\r": OTHER,
-        "notes.odt": OTHER,
-    }
-    images = {name: ("", name[:3]) for name in files if name[:3] in ("cat", "dog") and name[-5:] in ("1.jpg", "2.jpg")}
-    images = {name: meaning for name, meaning in images.items() if name.count("/") == 1 and "._" not in name}
-    source = tmp_path / "in"
-    if form == "tar":
-        source = write_tar(tmp_path / "in.tar", files)
-    elif form == "zip":
-        source = write_zip(tmp_path / "in.zip", files)
+    images = [f"{name}/{k}.jpg" for name in ("cat", "dog") for k in (1, 2)]
+    others = ["checkpoints/model.pt", "runs/1/events.out.5", "runs/1/weights", "@eaDir/cat/1.jpg/SYNOPHOTO_THUMB_M.jpg"]
+    others += ["cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg", "#recycle/9.jpg", "$RECYCLE.BIN/9.jpg", "cat/._1.jpg"]
+    others += ["cat/.ipynb_checkpoints/1-checkpoint.jpg", "cat/.DS_Store", "cat/1.AAE", "cat/1.jpg.pp3", "cat/Icon\r"]
+    base = "train/" if form == "deep" else ""
+    files = {base + name: b"x" for name in (*images, *others)}
+    if form in ("tar", "zip"):
+        source = (write_tar if form == "tar" else write_zip)(tmp_path / f"in.{form}", files)
     else:
-        base = "" if form == "folder" else "train/"
-        write_files(source, {base + name: data for name, data in files.items()})
-        images = {base + name: (base[:-1], label) for name, (_, label) in images.items()}
+        source = write_files(tmp_path / "in", files)
     listing = list_source(source)
-    assert get_meanings(listing) == images
+    assert get_meanings(listing) == {base + name: (base[:-1], name[:3]) for name in images}
     assert listing.label_names == ("cat", "dog")
-    assert listing.skipped == {
-        "hidden": 3,
-        "no image by name": 6,
-        **{f"*.{ending}": 1 for ending in ("5", "aae", "odt", "pp3", "pt", "xmp")},
-    }
-
-
-def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
-    names = ["flower_photos/rose/1.jpg", "flower_photos/tulip/2.jpg", "flower_photos/LICENSE.txt"]
-    for path in (
-        write_tar(tmp_path / "flowers.tgz", dict.fromkeys(names, b"x"), "w:gz"),
-        write_zip(tmp_path / "flowers.zip", dict.fromkeys(names, b"x")),
-    ):
-        listing = list_source(path)
-        assert get_meanings(listing) == {names[0]: ("", "rose"), names[1]: ("", "tulip")}
-        assert (listing.name, listing.root, listing.skipped) == ("flowers", str(tmp_path), {"*.txt": 1})
-        assert listing.unpack == (("flowers.tgz",) if path.suffix == ".tgz" else ())
+    endings = dict.fromkeys(("*.5", "*.aae", "*.pp3", "*.pt"), 1)
+    assert listing.skipped == {"hidden": 3, "no image by name": 6, **endings}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +137,11 @@ def test_layouts_of_an_archive_and_of_a_folder(tmp_path: Path, names: list[str],
 def test_a_folder_of_tars(tmp_path: Path) -> None:
     write_tar(tmp_path / "in" / "cat.tar", {"1.jpg": b"x", "2.jpg": b"y"})
     write_tar(tmp_path / "in" / "dog.tar.gz", {"3.jpg": b"z"}, "w:gz")
+    write_files(tmp_path / "in", {".hidden.tar": b"no tar at all"})
+    (tmp_path / "in/folder.tar").mkdir()
     listing = list_source(tmp_path / "in")
+    assert listing.skipped == {"hidden": 1, "empty folder": 1}
+    assert listing.images.count_values("file") == {"cat.tar": 2, "dog.tar.gz": 1}
     assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.jpg": ("", "cat"), "dog/3.jpg": ("", "dog")}
     assert listing.unpack == ("dog.tar.gz",)
 
@@ -205,13 +164,8 @@ def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
     assert get_meanings(listing)["dog/1.jpg"] == ("", "dog")
     table = tmp_path / "t.csv"
     table.write_text("image,label\na.jpg,2\nb.jpg,0\n")
-    names = tmp_path / "names.txt"
-    names.write_text("cat\ndog\nzebra\nhorse\n")
-    listing = list_source(table, labels=str(names))
-    assert listing.label_names == ("cat", "dog", "zebra", "horse")
-    assert get_meanings(listing) == {"a.jpg": ("", "zebra"), "b.jpg": ("", "cat")}
-    names.write_text("cat\ndog\n")
-    assert refuse_source(table, labels=str(names)) == f"{names} names 2 classes, but label 2 occurs."
+    labels.write_text("cat\ndog\n")
+    assert refuse_source(table, labels=str(labels)) == f"{labels} names 2 classes, but label 2 occurs."
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,6 @@ def list_sorted(folder: Path) -> list[ListedFile]:
     return sorted(list_folder(str(folder)))
 
 
-def test_files_have_paths_relative_to_the_folder(tmp_path: Path) -> None:
-    write_files(
-        tmp_path,
-        {"b/2.jpg": b"22", "b/10.jpg": b"x", "a/deep/er/1.jpg": b"1", "0.jpg": b"", os.fsdecode(b"caf\xe9.jpg"): b"x"},
-    )
-    assert list_sorted(tmp_path) == [
-        ListedFile("0.jpg", 0),
-        ListedFile("a/deep/er/1.jpg", 1),
-        ListedFile("b/10.jpg", 1),
-        ListedFile("b/2.jpg", 2),
-        ListedFile("caf\udce9.jpg", 1),
-    ]
-
-
 def test_links_are_followed(tmp_path: Path) -> None:
     write_files(tmp_path / "far", {"x/1.jpg": b"123"})
     root = tmp_path / "root"
@@ -104,20 +90,6 @@ def write_archives(folder: Path, count: int) -> Path:
         else:
             write_tar(folder / f"class{k}.tar{'.gz' * (k % 3)}", {**images, "notes.txt": b"x"}, ("w", "w:gz")[k % 3])
     return write_files(folder, {"loose/1.jpg": b"1", "loose/.hidden": b"2"})
-
-
-def test_archives_count_as_folders(tmp_path: Path) -> None:
-    write_tar(tmp_path / "cat.tar", {"1.jpg": b"one"})
-    write_zip(tmp_path / "in" / "dog.zip", {"2.jpg": b"two"})
-    (tmp_path / ".hidden.tar").write_bytes(b"no tar at all")
-    (tmp_path / "folder.tar").mkdir()
-    tree = list_tree(str(tmp_path))
-    assert {image.path: image.location.file for image in tree.images} == {
-        "cat/1.jpg": "cat.tar",
-        "in/dog/2.jpg": "in/dog.zip",
-    }
-    assert tree.images.count_values("label") == {"cat": 1, "in/dog": 1}
-    assert tree.skipped == {"hidden": 1, "empty folder": 1}
 
 
 @pytest.mark.usefixtures("side_by_side")

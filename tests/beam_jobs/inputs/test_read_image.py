@@ -36,15 +36,6 @@ def test_members_of_archives_are_read(tmp_path: Path, kind: str) -> None:
     assert {name: read_image(str(tmp_path), ref) for name, ref in list_refs(path).items()} == FILES
 
 
-def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "x.tar.gz", FILES, "w:gz")
-    plain = write_tar(tmp_path / "elsewhere", FILES)
-    data_by_name = {
-        name: read_image(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in list_refs(path).items()
-    }
-    assert data_by_name == FILES
-
-
 def test_a_missing_file_or_one_that_is_cut_off_is_unreadable(tmp_path: Path) -> None:
     missing = "cannot be read: No such file or directory"
     assert unreadable(tmp_path, ImageRef("gone.jpg")) == missing
@@ -91,20 +82,15 @@ def test_a_wrong_crc_is_unreadable(tmp_path: Path, method: int) -> None:
     assert unreadable(tmp_path, ref._replace(location=ref.location._replace(crc=ref.location.crc ^ 1))) == wrong
 
 
-@pytest.mark.parametrize("promised", [1, 1023])
-def test_more_than_promised_is_never_unpacked(tmp_path: Path, promised: int) -> None:
-    _, _, ref = write_and_list_zip(tmp_path)
-    assert unreadable(tmp_path, ref._replace(size=promised)) == (
-        f"cannot be read: the archive is damaged here (more than the {promised} bytes that it promises)"
-    )
-
-
 def test_a_zip_bomb_costs_no_memory(tmp_path: Path) -> None:
     """Reads 100 MB of zeros that promise to be 1000 bytes."""
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.jpg", "w") as member:
         for _ in range(100):
             member.write(bytes(10**6))
+    _, _, ref = write_and_list_zip(tmp_path / "small")
+    more = "cannot be read: the archive is damaged here (more than the 1023 bytes that it promises)"
+    assert unreadable(tmp_path / "small", ref._replace(size=1023)) == more
     ref = list_refs(path)["a.jpg"]._replace(size=1000)
     with peak_memory() as peak:
         assert unreadable(tmp_path, ref).endswith("(more than the 1000 bytes that it promises)")

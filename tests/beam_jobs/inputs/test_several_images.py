@@ -75,14 +75,6 @@ def test_beside_a_single_image_others_are_no_list(tmp_path: Path) -> None:
     }
 
 
-def test_a_bad_image_is_named_by_its_number(tmp_path: Path) -> None:
-    files = make_files([2, 2]) | {"001.1.jpg": b"damaged"}
-    manifest = make_dataset(write_tar(tmp_path / "a.tar", files), tmp_path / "out", max_bad=1)
-    assert (manifest.quarantined, manifest.splits["train"].records) == (1, 1)
-    (reason,) = read_reasons(tmp_path / "out")
-    assert reason.startswith("image 1: ")
-
-
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_equal_lists_of_a_tar_are_copies(tmp_path: Path, suffix: str) -> None:
     files = make_files([2, 2, 2])

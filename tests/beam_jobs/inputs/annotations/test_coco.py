@@ -121,20 +121,6 @@ def test_files_can_be_named(tmp_path: Path) -> None:
     assert [(ref.path, ref.extra) for ref in list_coco(images, captions).images] == [("a.jpg", (["one"],))]
 
 
-def test_boxes_of_an_image_of_unknown_size_are_those_of_its_pixels(tmp_path: Path) -> None:
-    write_files(tmp_path / "in", {"a.jpg": make_jpeg(0, size=(40, 20))})
-    annotations = write_json(
-        tmp_path / "a.json",
-        images=make_images("a.jpg", size=(40, -1)),
-        annotations=[make_box(10, 4, 5, 8, 10)],
-        categories=CATEGORIES,
-    )
-    make_dataset(tmp_path / "in", tmp_path / "out", annotations=(str(annotations),))
-    (record,) = read_records(tmp_path / "out")
-    sides = [record[f"image/object/bbox/{side}"] for side in ("xmin", "ymin", "xmax", "ymax")]
-    np.testing.assert_allclose(np.ravel(sides), [0.1, 0.25, 0.3, 0.75], rtol=1e-6)
-
-
 def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
     path = write_instances(
         tmp_path / "a.json",
@@ -162,18 +148,6 @@ def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
         assert [box[2] * 40 for box in ref.boxes] == [1 + i % 39 for i in range(60) if owners[i] == k]
 
 
-def test_missing_images_are_named_before_anything_is_written(tmp_path: Path) -> None:
-    source = write_coco(tmp_path / "in")
-    (source / "val2017/2.jpg").unlink()
-    assert refusal(DataError, make_dataset, source, tmp_path / "out") == (
-        f"{source} names 4 images, and 1 of their files does not exist: {source}/val2017/2.jpg. Correct the paths, or "
-        "leave these images out with `allow_missing`."
-    )
-    assert not (tmp_path / "out").exists()
-    manifest = make_dataset(source, tmp_path / "out", max_bad=0, allow_missing=True)
-    assert (manifest.quarantined, [split.records for split in manifest.splits.values()]) == (1, [2, 1])
-
-
 def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nperson\n")
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9, category=18))
@@ -185,45 +159,38 @@ def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
     )
 
 
+A = {"id": 1, "file_name": "a", "name": "a"}
 NO_NAME = "'file_name' must be a path inside the folder of images, got"
+SIZES = "'width' and 'height' must be whole numbers from 0, got"
+TEXT = "'caption' must be a text, got"
+SIDES = "'bbox' must be left, top, width and height in pixels, got"
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("array", "elements", "message"),
     [
-        ({"images": [{"id": 1, "file_name": "../a.jpg"}]}, f", image 1: {NO_NAME} '../a.jpg'."),
-        ({"images": [{"id": 1, "file_name": "/a.jpg"}]}, f", image 1: {NO_NAME} '/a.jpg'."),
-        ({"images": [{"id": 1, "file_name": "http://a/b"}]}, f", image 1: {NO_NAME} 'http://a/b'."),
-        ({"images": [{"id": 1}]}, f", image 1: {NO_NAME} None."),
+        ("images", [{"id": 1, "file_name": "../a.jpg"}], f"image 1: {NO_NAME} '../a.jpg'."),
+        ("images", [{"id": 1, "file_name": "/a.jpg"}], f"image 1: {NO_NAME} '/a.jpg'."),
+        ("images", [{"id": 1, "file_name": "http://a/b"}], f"image 1: {NO_NAME} 'http://a/b'."),
+        ("images", [{"id": 1}], f"image 1: {NO_NAME} None."),
+        ("images", [{**A, "width": "40", "height": 20.5}], f"image 1: {SIZES} '40' and 20.5."),
+        ("images", [{"id": 1, "file_name": "a\\..\\..\\b"}], f"image 1: {NO_NAME} 'a\\\\..\\\\..\\\\b'."),
+        ("images", [{"id": "1", "file_name": "a"}], "image 1: 'id' must be a whole number, got '1'."),
+        ("images", [A, {"id": 1, "file_name": "b"}], "image 2: id 1 must be one image, but is a and b."),
+        ("categories", [{"id": 1, "name": ""}], "category 1: 'name' must be a text, got ''."),
+        ("categories", [A, {"id": 1, "name": "b"}], "category 2: id 1 must be one class, but is 'a' and 'b'."),
+        ("annotations", [{}], "annotation 1: 'image_id' must be a whole number, got None."),
+        ("annotations", [make_box(10, 1, 2, 3)], f"annotation 1: {SIDES} [1, 2, 3]."),
         (
-            {"images": [{"id": 1, "file_name": "a", "width": "40", "height": 20.5}]},
-            ", image 1: 'width' and 'height' must be whole numbers from 0, got '40' and 20.5.",
-        ),
-        ({"images": [{"id": 1, "file_name": "a\\..\\..\\b"}]}, f", image 1: {NO_NAME} 'a\\\\..\\\\..\\\\b'."),
-        ({"images": [{"id": "1", "file_name": "a"}]}, ", image 1: 'id' must be a whole number, got '1'."),
-        (
-            {"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]},
-            ", image 2: id 1 must be one image, but is a and b.",
-        ),
-        ({"categories": [{"id": 1, "name": ""}]}, ", category 1: 'name' must be a text, got ''."),
-        (
-            {"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]},
-            ", category 2: id 1 must be one class, but is 'a' and 'b'.",
-        ),
-        ({"annotations": [{}]}, ", annotation 1: 'image_id' must be a whole number, got None."),
-        (
-            {"annotations": [make_box(10, 1, 2, 3)]},
-            ", annotation 1: 'bbox' must be left, top, width and height in pixels, got [1, 2, 3].",
-        ),
-        (
-            {"annotations": [{"image_id": 1, "caption": "\ud800"}]},
-            ", annotation 1: 'caption' must be a text, got '\\ud800'.",
+            "annotations",
+            [{"image_id": 1, "caption": "\ud800"}],
+            f"annotation 1: {TEXT} '\\ud800'.",
         ),
     ],
 )
-def test_a_wrong_element_is_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
-    path = write_json(tmp_path / "a.json", **arrays)
-    assert refuse(tmp_path, path) == f"{path}{message}"
+def test_a_wrong_element_is_refused(tmp_path: Path, array: str, elements: list[dict[str, Any]], message: str) -> None:
+    path = write_json(tmp_path / "a.json", **{array: elements})
+    assert refuse(tmp_path, path) == f"{path}, {message}"
 
 
 def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
