@@ -56,8 +56,12 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
         read, most = host.storage_bytes_per_second, host.storage_limit_bytes_per_second or 0.0
         reason = f"The storage gives {read / 1e6:,.0f} MB/s of the {most / 1e6:,.0f} MB/s that it can."
         return Bottleneck("storage", reason, limit)
-    found = _check_slowest(profile) or _check_cores(profile) or _check_threads(profile)
-    return found or _unbuffered_stage(profile)
+    demand, slowest = profile.demand, profile.demand.slowest
+    lowest, found = demand.get_stage_limit(slowest), None
+    # A stage allows clearly less than the cores do, or a lock is held nearly all the time.
+    if lowest <= REACHED * demand.cpu_limit or (slowest in demand.lock_bound and rate >= SATURATED * lowest):
+        found = _check_threads(profile, _PART)
+    return found or _check_cores(profile) or _check_threads(profile) or _unbuffered_stage(profile)
 
 
 def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
@@ -70,14 +74,6 @@ def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
     if profile.step.has_steps:
         lost = f"the accelerator waits for {idle * epoch_s:.1f} s of an epoch after that"
     return Bottleneck("first_batch", f"The first batch took {first_s:.1f} s, and {lost}.", profile.step.required_rate)
-
-
-def _check_slowest(profile: PipelineProfile) -> Bottleneck | None:
-    """Checks for a stage that allows clearly less than the cores do, or a lock that is held nearly all the time."""
-    demand = profile.demand
-    name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
-    at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limit
-    return _check_threads(profile, _PART) if at_lock or limit <= REACHED * demand.cpu_limit else None
 
 
 def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:

@@ -291,12 +291,6 @@ def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
         yield write_anew(dataset, reason, seekable, "--seekable")
 
 
-def can_be_served(profile: PipelineProfile) -> bool:
-    """Returns whether workers could make the batches: those of the engine, without a cache or stages of the user's."""
-    dataset = profile.dataset
-    return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
-
-
 def scale_cpu(profile: PipelineProfile, change: TriedChange) -> Demand | None:
     """Returns the demand with a change from `parse` to `batch`, as measured; None if it was not measured."""
     now_us, demand, cost_us = profile.option_costs.get("now"), profile.demand, profile.option_costs.get(change)

@@ -85,7 +85,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     ]
     stall_s = sum(list_excess(profile)) / images
     slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
-    if is_worker_slow(profile):  # in order, each makes as many images
+    if find_slow_worker(profile):  # in order, each makes as many images
         slowest_s = max(busy_s) * len(busy_s) / images
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
@@ -116,14 +116,15 @@ def list_excess(profile: LoaderProfile) -> list[float]:
     return excess if len(excess) <= _FEW * len(times) else []
 
 
-def is_worker_slow(profile: LoaderProfile) -> bool:
-    """Returns whether a record takes 2.5 times as long in one worker as in the others, which wait for it."""
+def find_slow_worker(profile: LoaderProfile) -> tuple[float, int, float] | None:
+    """Finds a worker that takes 2.5 times as long for a record as the others, which wait for it; returns both times."""
     times = sorted(
-        (statistics.median(use.record_s), use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
+        (statistics.median(use.record_s), use.pid, use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
     )
-    if len(times) < 2 or times[-1][0] < _SLOWER * statistics.median(time for time, _ in times[:-1]):
-        return False
-    return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
+    others_s = statistics.median(time for time, _, _ in times[:-1]) if len(times) > 1 else float("inf")
+    idle_s = [idle_s for _, _, idle_s in times[:-1]]
+    is_slow = times and times[-1][0] >= _SLOWER * others_s and statistics.fmean(idle_s) > _IDLE * profile.free.wall_s
+    return (*times[-1][:2], others_s) if is_slow else None
 
 
 def keep_workers(profile: LoaderProfile, now: Costs) -> Costs:
@@ -225,12 +226,11 @@ def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
         reason = f"The process of the trainer is busy with batches for {human_share(min(share, 1.0))} of the time"
         reason += f", mostly {name}{_put_in(where)}; its workers have nothing to do for {human_share(idle)}."
         yield Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
-    if is_worker_slow(profile):
-        times = sorted((statistics.median(use.record_s), use.pid) for use in profile.workers if len(use.record_s) > 2)
-        others_s = statistics.median(time for time, _ in times[:-1])
-        reason = f"One of {len(profile.workers)} workers takes {times[-1][0] * 1e3:.2g} ms for a record"
+    if slow := find_slow_worker(profile):
+        slow_s, pid, others_s = slow
+        reason = f"One of {len(profile.workers)} workers takes {slow_s * 1e3:.2g} ms for a record"
         reason += f", the others {others_s * 1e3:.2g} ms. Batches come in order, so all of them wait for it."
-        yield Bottleneck("slow worker", reason, where=f"process {times[-1][1]}")
+        yield Bottleneck("slow worker", reason, where=f"process {pid}")
 
 
 def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from tfpipe.profiler.diagnose.proposals import can_be_served
 from tfpipe.profiler.loader.diagnose import compute_costs
 from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.types import (
@@ -309,7 +308,8 @@ def format_shortfall(report: Report) -> str:
     ways = []
     if demand.limit == demand.cpu_limit:
         ways.append(f"about {human_count(math.ceil((factor - 1) * demand.cores), 'more core')}")
-    if can_be_served(profile):
+    dataset = profile.dataset
+    if dataset.by_engine and not dataset.own_stages and profile.config.cache == "none":
         ways.append(f"`tfpipe serve` on {math.ceil(factor)} machines like this one")
     return f"{text} The rest needs {', or '.join(ways)}." if ways else text
 
