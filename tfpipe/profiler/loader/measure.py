@@ -48,9 +48,9 @@ _KERAS = ("workers", "use_multiprocessing", "max_queue_size")
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loader:
-    """A loader as its user's function made it."""
+    """A loader as its user's function made it, and its batches, one epoch after another."""
 
     kind: str
     open_epoch: Callable[[], Iterator[Any]]
@@ -59,6 +59,35 @@ class Loader:
     collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
     length: int | None = None  # batches of an epoch, if it says so
     strangers: Collection[threading.Thread] = ()  # threads that were there before the code of the loader
+    _epoch: Iterator[Any] = field(default=iter(()), init=False)
+
+    def fetch(self) -> tuple[Any, bool]:
+        """Returns the next batch, and whether an epoch began with it."""
+        try:
+            with contextlib.suppress(StopIteration):
+                return next(self._epoch), False
+            self._epoch = self.open_epoch()
+            return next(self._epoch), True
+        except StopIteration:
+            raise DataError("The loader gives no batch. Give one with batches for some seconds.") from None
+        except Exception as error:
+            raise DataError(f"The loader raises {type(error).__name__}: {error}") from error
+
+    def warm_up(self) -> Any:
+        """Takes the batches that lie in queues, so that those which follow cost what they cost; returns the first."""
+        first, _ = self.fetch()
+        options, until = self.options, time.perf_counter() + _MAX_WARM_UP_S
+        for _ in range(_WARM_UP_BATCHES + (options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2)):
+            if time.perf_counter() < until:
+                self.fetch()
+        return first
+
+    def close(self) -> None:
+        """Ends the workers of the current epoch."""
+        for name in ("_shutdown_workers", "close"):
+            with contextlib.suppress(Exception):
+                getattr(self._epoch, name)()
+        self._epoch = iter(())
 
 
 class LoaderSource:
@@ -88,7 +117,8 @@ class LoaderSource:
         with contextlib.suppress(TypeError, NotImplementedError, ValueError):
             length = len(loader)
         open_epoch = _open_epochs(loader, self._make)
-        name = _name_type(loader)
+        package, _, _ = type(loader).__module__.partition(".")
+        name = f"{package} {type(loader).__qualname__}".removeprefix("builtins ")
         inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
         if inner is not None:
             function = getattr(inner.collate_fn, "func", inner.collate_fn)  # of a partial one
@@ -152,12 +182,6 @@ def _collect(value: Any, arrays: list[_Array]) -> int:
         inner = [(sum(sizes), dtype, (len(value), *(shapes[0] if len(set(shapes)) == 1 else ())))]
     arrays += inner
     return objects
-
-
-def _name_type(value: Any) -> str:
-    kind = type(value)
-    package = "" if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]} "
-    return package + kind.__qualname__
 
 
 def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
@@ -286,72 +310,37 @@ class Trainer:
         return step, statistics.median(times)
 
 
-class Batches:
-    """The batches of a loader, one epoch after another."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader, self._epoch = loader, iter(())
-
-    def fetch(self) -> tuple[Any, bool]:
-        """Returns the next batch, and whether an epoch began with it."""
-        try:
-            with contextlib.suppress(StopIteration):
-                return next(self._epoch), False
-            self._epoch = self._loader.open_epoch()
-            return next(self._epoch), True
-        except StopIteration:
-            raise DataError("The loader gives no batch. Give one with batches for some seconds.") from None
-        except Exception as error:
-            raise DataError(f"The loader raises {type(error).__name__}: {error}") from error
-
-    def warm_up(self) -> Any:
-        """Takes the batches that lie in queues, so that those which follow cost what they cost; returns the first."""
-        first, _ = self.fetch()
-        options, until = self._loader.options, time.perf_counter() + _MAX_WARM_UP_S
-        for _ in range(_WARM_UP_BATCHES + (options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2)):
-            if time.perf_counter() < until:
-                self.fetch()
-        return first
-
-    def close(self) -> None:
-        """Ends the workers of the current epoch."""
-        for name in ("_shutdown_workers", "close"):
-            with contextlib.suppress(Exception):
-                getattr(self._epoch, name)()
-        self._epoch = iter(())
-
-
 def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Path) -> LoaderProfile:
     """Measures a loader that has given nothing yet. The empty folder gets the files of the probes."""
     num_cores, pid, earlier_peak = host_limits.usable_cpus(), os.getpid(), host_limits.peak_memory_bytes()
     cores = measure_cores(num_cores)
-    batches, probe = Batches(loader), Probe(folder, loader.strangers)
+    probe = Probe(folder, loader.strangers)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*fork.*")
         stack.enter_context(watching_processes(folder))
-        stack.callback(batches.close)
+        stack.callback(loader.close)
         probe.start()
         stack.callback(probe.stop)
         if not loader.options.get("num_workers"):
             stack.enter_context(timing_records(loader.dataset, probe))
         started = time.perf_counter()
-        batch, _ = batches.fetch()
+        batch, _ = loader.fetch()
         first_batch_s = time.perf_counter() - started
         facts = describe_batch(batch)
         if facts.images < 1:
             raise DataError("The first batch of the loader is empty. Give one with records.")
-        batches.warm_up()
+        loader.warm_up()
         before = HostTime.now()
-        free = drive(batches, lambda _: None, seconds)
+        free = drive(loader, lambda _: None, seconds)
         after = HostTime.now()
         end_probes(folder)
         probe.stop()
         step, step_s = trainer.make_step(batch)
         paced = free
         if trainer.method != "none":
-            drive(batches, step, _SETTLE_S)
-            paced = drive(batches, step, seconds)
+            drive(loader, step, _SETTLE_S)
+            paced = drive(loader, step, seconds)
     uses = read_uses(folder, before.at, after.at + FLUSH_S, loader.collate)
     main = uses.pop(pid, ProcessUse(pid, free.wall_s))
     every = (*uses.values(), main)
@@ -387,14 +376,14 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     )
 
 
-def drive(batches: Batches, step: Callable[[Any], Any], seconds: float) -> Drive:
+def drive(loader: Loader, step: Callable[[Any], Any], seconds: float) -> Drive:
     """Takes batches in a plain loop for some time, two at least, with a step behind each."""
     steps: list[Step] = []
     restart_s, epochs = 0.0, 0
     started = free_at = time.perf_counter()
     while len(steps) < 2 or time.perf_counter() - started < seconds:
         asked_at = time.perf_counter()
-        batch, is_new = batches.fetch()
+        batch, is_new = loader.fetch()
         got_at = time.perf_counter()
         steps.append(Step(got_at, got_at - free_at, got_at - asked_at))
         if is_new:
@@ -457,11 +446,11 @@ def profile_loader(
 
 def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
     """Returns the images per second of the loader with some options changed, after its queues ran empty."""
-    batches = Batches(source.make(changes))
+    loader = source.make(changes)
     try:
-        first = batches.warm_up()
+        first = loader.warm_up()
         step, _ = trainer.make_step(first)
-        done = drive(batches, step, seconds)
+        done = drive(loader, step, seconds)
     finally:
-        batches.close()
+        loader.close()
     return done.batches / done.wall_s * describe_batch(first).images

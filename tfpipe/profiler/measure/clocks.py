@@ -19,7 +19,6 @@ from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
 SECONDS, TURNS = 0.1, 3  # the seconds of a turn with a number of threads, and the turns of each
-_TIMES = ("wall_s", "cpu_s", "queue_s")
 _HELPS = 1.4  # how much more 2 threads must do than one where a call waits; else a lock keeps the second out
 _LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # between these factors 2 threads do as much as one where a call computes
 _BLOCKED = 2 / 3  # of the time in which 2 threads run or wait for a core; from this share on a lock stops them
@@ -113,37 +112,31 @@ class CallTimes(NamedTuple):
     is_pythons: bool = False  # whether this lock is Python's own
 
 
-class PythonLockWatch:
-    """A thread that wakes up while a block runs, and notes how late it gets Python's lock."""
+def measure_late_s(run: Callable[[], Any]) -> float:
+    """Runs a function while another thread wakes up again and again, and returns how late that gets Python's lock."""
+    late, stopped = list[float](), threading.Event()
 
-    def __enter__(self) -> PythonLockWatch:
-        self.late_s = 0.0
-        self._stopped, self._late = threading.Event(), list[float]()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self.late_s = statistics.median(self._late)
-
-    def _run(self) -> None:
-        while not self._late or not self._stopped.is_set():
+    def watch() -> None:
+        while not late or not stopped.is_set():
             began_s, queue_s = time.perf_counter(), read_own_queue_s()
             sleep_s = random.uniform(*_WATCH_S)
             time.sleep(sleep_s)
             passed_s = time.perf_counter() - began_s
-            self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
+            late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    run()
+    stopped.set()
+    thread.join()
+    return statistics.median(late)
 
 
 def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
     """Runs a function alone; it gets the number of the call, possibly in several threads, and does `count` at once."""
     call(0)  # which imports and allocates
     turns = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(TURNS)]
-    with PythonLockWatch() as watch:
-        _run(call, 1, count)
-    return judge(turns, host_limits.usable_cpus(), watch.late_s)
+    return judge(turns, host_limits.usable_cpus(), measure_late_s(lambda: _run(call, 1, count)))
 
 
 def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
@@ -152,8 +145,8 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> 
     A second thread makes a function nearly twice as fast, unless a lock stands in its way: then it neither runs nor
     waits for a core. Where the kernel does not count the waits for a core, no lock is seen beside many programs.
     """
-    ones = [one for one, _ in turns]
-    one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
+    times = ((one.wall_s, one.cpu_s, one.queue_s) for one, _ in turns)
+    one_s, cpu_s, queue_s = map(statistics.median, zip(*times, strict=True))
     waits = cpu_s < _WAITS * (one_s - queue_s)
     # Other programs only make a call longer, so of calls that wait the fastest runs count.
     fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))

@@ -288,29 +288,30 @@ def measure_option_costs(
     payloads = leave_out(whole, unread) if unread else whole
     unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
-    trials = {name: (changed, payloads, source) for name, changed in _list_changes(base, by_engine)}
+    configs: dict[TriedChange, PipelineConfig] = {"now": base}
+    if config.image_dtype != "uint8":
+        configs["uint8"] = replace(base, image_dtype="uint8")
+    if by_engine and config.augment == "host":
+        configs["device"] = replace(base, augment="device", image_dtype="uint8")
+    if by_engine and config.augment_options.dct_scaling is False:
+        configs["dct_scaling"] = replace_options(base, {"augment_options.dct_scaling": True})
+    configs["cached"] = replace(base, cache="decoded")
+    trials = {name: (changed, payloads, source) for name, changed in configs.items()}
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
-        trials["smaller"] = base, smaller, _describe_smaller(source, short_side)
-    if by_engine and (seekable := _add_markers(source, payloads)):
-        trials["seekable"] = base, seekable, source
+        data = source
+        if source.manifest is not None and source.images.size is not None and short_side is not None:
+            manifest = replace(source.manifest, image={**source.manifest.image, "square": short_side})
+            data = replace(source, manifest=manifest, images=replace(source.images, size=(short_side, short_side)))
+        trials["smaller"] = base, smaller, data
+    if by_engine and not source.images.seekable:
+        seekable = _change_images(source, payloads, lambda stored: (make_seekable(stored, ImageForm().max_pixels), {}))
+        trials |= {"seekable": (base, seekable, source)} if seekable else {}
     if by_engine:
         costs = _try_engine(trials, whole if config.cache == "none" else [])
     else:
         costs = _try_stages(source, trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
-
-
-def _list_changes(config: PipelineConfig, by_engine: bool) -> Iterator[tuple[TriedChange, PipelineConfig]]:
-    """Yields each change that needs no other records: its name, and its config."""
-    yield "now", config
-    if config.image_dtype != "uint8":
-        yield "uint8", replace(config, image_dtype="uint8")
-    if by_engine and config.augment == "host":
-        yield "device", replace(config, augment="device", image_dtype="uint8")
-    if by_engine and config.augment_options.dct_scaling is False:
-        yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})
-    yield "cached", replace(config, cache="decoded")
 
 
 def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> dict[TriedChange, float]:
@@ -363,18 +364,18 @@ def _open_engine(sample: Source, config: PipelineConfig) -> Callable[[], Any] | 
 
 
 def _change_images(
-    source: Source, payloads: list[bytes], change: Callable[[bytes], dict[str, Any] | None]
+    source: Source, payloads: list[bytes], change: Callable[[bytes], tuple[bytes | None, dict[str, Any]]]
 ) -> list[bytes]:
-    """Returns the records with the features that `change` makes of an image; none if one is bad, or has no change."""
+    """Returns the records with the image that `change` makes of theirs, and further features; none if one fails."""
     changed = []
     try:
         for payload in payloads:
             features: dict[str, Any] = dict(decode_example(payload))
             assert source.image_key is not None
-            new = change(features[source.image_key][0])
-            if new is None:
+            image, more = change(features[source.image_key][0])
+            if image is None:
                 return []
-            changed.append(encode_example(features | new))
+            changed.append(encode_example(features | {source.image_key: [image]} | more))
     except BadImage:
         return []
     return changed
@@ -382,33 +383,13 @@ def _change_images(
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
     """Returns the records as `tfpipe shard --resize-short` or `--square` writes them."""
-    key, is_square, is_raw = source.image_key or "", source.images.size is not None, "RAW" in source.images.formats
-    form = ImageForm(square=short_side) if is_square else ImageForm(resize_short=short_side)
+    form = ImageForm(resize_short=short_side) if source.images.size is None else ImageForm(square=short_side)
 
-    def shrink(stored: bytes) -> dict[str, Any]:
-        if is_raw:
+    def shrink(stored: bytes) -> tuple[bytes, dict[str, Any]]:
+        if "RAW" in source.images.formats:
             image = make_image(np.frombuffer(stored, np.uint8).reshape(*(source.images.size or ()), 3))
-            return {key: [image.resize((short_side, short_side)).tobytes()]}
+            return image.resize((short_side, short_side)).tobytes(), {}
         prepared = prepare_image(stored, form)
-        size = {"image/height": [prepared.height], "image/width": [prepared.width]}
-        return {key: [prepared.encoded], **size}
+        return prepared.encoded, {"image/height": [prepared.height], "image/width": [prepared.width]}
 
     return _change_images(source, payloads, shrink)
-
-
-def _describe_smaller(source: Source, side: int | None) -> Source:
-    """Returns the data with the size of smaller squares, which no record of raw pixels has."""
-    if source.manifest is None or source.images.size is None or side is None:
-        return source
-    manifest = replace(source.manifest, image={**source.manifest.image, "square": side})
-    return replace(source, manifest=manifest, images=replace(source.images, size=(side, side)))
-
-
-def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:
-    """Returns the records as `tfpipe reshard --seekable` would write them; none if that would not help, or fails."""
-
-    def mark(stored: bytes) -> dict[str, Any] | None:
-        image = make_seekable(stored, ImageForm().max_pixels)
-        return None if image is None else {source.image_key or "": [image]}
-
-    return [] if source.images.seekable else _change_images(source, payloads, mark)
