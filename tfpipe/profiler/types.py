@@ -21,14 +21,8 @@ IdleMethod = Literal["loop", "fit", "none", "train", "monitor"]
 """A loop, `fit`, which takes the next batch while the device computes, no steps, the user's own, or a live training."""
 _CROWDED = 0.1  # the share of the cores from which on a report begins with what other programs take
 _MIN_CORES = 0.1  # the cores that a process can have at least, however many others run
-FixAction = Literal[
-    "set_option",
-    "move_stage",
-    "rewrite_stage",
-    "move_to_device",
-    "cache_before_stage",
-    "write_data",
-]  # the parts that a fix changes: options, the place or the code of a stage of the user's own, the data
+FixAction = Literal["set_option", "move_stage", "rewrite_stage", "move_to_device", "cache_before_stage", "write_data"]
+"""The parts that a fix changes: options, the place or the code of a stage of the user's own, the data."""
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
 

@@ -209,17 +209,17 @@ def read(at: float, decode_cpu_s: float) -> dict[Phase, PhaseTime]:
 
 def test_phases_are_stages_with_their_time_for_an_image() -> None:
     clocks, before = (read(0.0, 0.0), read(2.0, 2.0)), HostTime(0.0, 0.0, None)
-    reading, decoding = time_phases(clocks, before, HostTime(2.0, 2.0, None), 1000.0, CALLS)
+    reading, decoding = time_phases(clocks, (before, HostTime(2.0, 2.0, None)), 1000.0, CALLS)
     assert (reading.name, decoding.name) == ("read", "decode")  # what was not passed is left out
     assert (reading.cpu_us_per_image, decoding.cpu_us_per_image) == (pytest.approx(100), 1000)
     assert (reading.wait_us_per_image, decoding.wait_us_per_image) == (pytest.approx(100), 0)
     assert (reading.parallelism, decoding.parallelism) == (2, 4)
     # Threads waited for a core as long as they ran, and for nothing else.
-    reading, _ = time_phases(clocks, before, HostTime(2.0, 2.0, None, queue=2.0), 1000.0, CALLS)
+    reading, _ = time_phases(clocks, (before, HostTime(2.0, 2.0, None, queue=2.0)), 1000.0, CALLS)
     assert reading.wait_us_per_image == pytest.approx(0.0)
     # Each batch that is decoded has threads for a transform.
     mapped: Any = {}, {"transform": PhaseTime(9, 8.0, 0.1)}
-    (transform,) = time_phases(mapped, before, HostTime(1.0, 0.1, None), 1000.0, CALLS)
+    (transform,) = time_phases(mapped, (before, HostTime(1.0, 0.1, None)), 1000.0, CALLS)
     assert (transform.name, transform.parallelism) == ("transform", 8)
 
 

@@ -427,37 +427,35 @@ class IdleMonitor:
         self._settle()
 
     def _settle(self) -> None:
-        """Adds up the calls whose wait is known now."""
+        """Adds up the calls whose wait is known now, and reports each period."""
         while self._waiting:
             call = self._waiting[0]
             if call.wait_s is None and not call.take(self._deliveries):
                 return
             self._waiting.popleft()
             self._settled_steps += call.steps
-            if call.counts and self._settled_steps > self._warm_up:
-                self._count(call)
-
-    def _count(self, call: _Call) -> None:
-        if call.probe is not None:
-            begin, end = call.probe
-            self._compute_s.append(max(0.0, end - begin - call.probe_wait_s) / call.steps)
-        assert call.end is not None
-        assert call.wait_s is not None
-        for sums in (self._period, self._epoch, self._total):
-            sums += call.steps, call.images, call.end - call.begin, call.wait_s
-        if self._period[0] < self._every_steps:
-            return
-        report = self._make_report(self._period)
-        self._period = np.zeros(4)
-        self.reports.append(report)
-        logger.info(
-            "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
-            report.step,
-            100 * report.input_wait_fraction,
-            100 * report.idle_fraction_estimate,
-            report.idle_from,
-            report.images_per_second,
-        )
+            if not call.counts or self._settled_steps <= self._warm_up:
+                continue
+            if call.probe is not None:
+                begin, end = call.probe
+                self._compute_s.append(max(0.0, end - begin - call.probe_wait_s) / call.steps)
+            assert call.end is not None
+            assert call.wait_s is not None
+            for sums in (self._period, self._epoch, self._total):
+                sums += call.steps, call.images, call.end - call.begin, call.wait_s
+            if self._period[0] < self._every_steps:
+                continue
+            report = self._make_report(self._period)
+            self._period = np.zeros(4)
+            self.reports.append(report)
+            logger.info(
+                "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
+                report.step,
+                100 * report.input_wait_fraction,
+                100 * report.idle_fraction_estimate,
+                report.idle_from,
+                report.images_per_second,
+            )
 
     def _make_report(self, sums: NDArray[np.float64]) -> MonitorReport:
         steps, images, wall_s, wait_s = sums.tolist()

@@ -50,7 +50,6 @@ _COUNT_S = 1.0
 _SHARDS = 8  # how often a sample's file is listed, so that an epoch has several steps
 _SPLIT = "train"
 _FILES = 64  # how often the file is listed: an epoch has a cost of its own, which many records must share
-_OWN_RECORDS = ("now", "smaller")  # whose reading is measured, too; the others read the records of "now"
 
 
 def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
@@ -336,7 +335,7 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
                 name: write_sample(f"{folder}/{name}", source, payloads) for name, (_, payloads, _) in trials.items()
             }
             datasets = {name: make_batches(samples[name], config) for name, (config, _, _) in trials.items()}
-            for name in (name for name in _OWN_RECORDS if name in trials):
+            for name in (name for name in ("now", "smaller") if name in trials):  # the others read those of "now"
                 datasets[f"reading {name}"] = list_sizes(samples[name], trials[name][0])
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             if take := _open_engine(samples["now"], trials["now"][0]):

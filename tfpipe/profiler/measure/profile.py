@@ -56,6 +56,8 @@ from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
 
+Clocked = tuple[Mapping[Phase, PhaseTime], Mapping[Phase, PhaseTime]]
+"""The engine's clocks before and after a run."""
 _PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
 _PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # functions of the user's own
 _EXAMPLES = 16  # images with which a function is run
@@ -81,16 +83,13 @@ class ProfileConfig:
 
 
 def time_phases(
-    clocks: Sequence[Mapping[Phase, PhaseTime]],
-    before: HostTime,
-    after: HostTime,
-    images_per_second: float,
-    calls: Mapping[Phase, int],
+    clocks: Clocked, hosts: tuple[HostTime, HostTime], images_per_second: float, calls: Mapping[Phase, int]
 ) -> tuple[StageTiming, ...]:
     """Returns the figures of the phases that were passed, by the engine's clocks before and after.
 
     `calls` says how many calls of a phase work at once; a phase that is left out is like `decode`.
     """
+    before, after = hosts
     images, used_s = images_per_second * (after.at - before.at), after.process - before.process
     # A thread that waits for a core waits for nothing else.
     stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
@@ -282,7 +281,8 @@ def _open(
 def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts) -> PipelineProfile:
     timing, config, every = run.timing, plan.config, host_limits.usable_cpus()
     cores = every if config.cpu_budget is None else config.max_threads
-    process, others = run.after.compute_fractions(run.before, every)
+    before, after = run.hosts
+    process, others = after.compute_fractions(before, every)
     return PipelineProfile(
         step=timing,
         stages=(),
@@ -290,7 +290,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts) -
             cores=cores,
             cpu_fraction=process * every / cores,
             other_cpu_fraction=max(1 - (1 - others) * every / cores, 0.0),  # others may take what the budget leaves
-            trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
+            trainer_us_per_step=(after.thread - before.thread) / timing.steps * 1e6,
             peak_memory_bytes=run.peak_memory_bytes,
             memory_limit_bytes=host_limits.memory_limit_bytes(),
             storage_bytes_per_second=timing.rate * plan.source.record_bytes,
@@ -318,7 +318,7 @@ def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[
         "decode": threads,
         "transform": threads * count_decoded(threads),
     }
-    timings = time_phases(run.times, run.before, run.after, profile.images_per_second, calls)
+    timings = time_phases(run.times, run.hosts, profile.images_per_second, calls)
     out_bytes = {"read": plan.source.record_bytes, "parse": plan.source.record_bytes}
     return tuple(replace(each, bytes_out_per_image=out_bytes.get(each.name, image_bytes)) for each in timings)
 
@@ -329,9 +329,8 @@ class _Run:
 
     first: Step  # the first step of all
     steps: list[Step]  # beginning with the last one of the warm-up
-    times: Sequence[Mapping[Phase, PhaseTime]]  # of the engine, before and after
-    before: HostTime
-    after: HostTime
+    times: Clocked  # of the engine
+    hosts: tuple[HostTime, HostTime]
     timing: StepTiming
     fill_s: float  # until the cache is full
     peak_memory_bytes: int  # since the pipeline began
@@ -377,18 +376,13 @@ def _run(
         # It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
         if passed_s >= config.seconds or (is_filling and count >= fill_steps):
             break
-    after = HostTime.now()
-    both = times, clocks.read()
+    hosts, both = (before, HostTime.now()), (times, clocks.read())
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
-    _drop(held)
-    timing = compute_step_timing(measured, accelerator)
-    fill_s = max(fill_steps - count, 0) * timing.wall_s / timing.steps
-    return _Run(first, measured, both, before, after, timing, fill_s, peak_bytes)
-
-
-def _drop(held: list[Any]) -> None:
-    """Drops the last references to an iterator, and returns when all its threads but a sleeping AUTOTUNE have ended."""
+    # Drops the last references to the iterator, and goes on when all its threads but a sleeping AUTOTUNE have ended.
     thread = threading.Thread(target=held.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)
+    timing = compute_step_timing(measured, accelerator)
+    fill_s = max(fill_steps - count, 0) * timing.wall_s / timing.steps
+    return _Run(first, measured, both, hosts, timing, fill_s, peak_bytes)

@@ -221,14 +221,6 @@ def _compute_bytes(elements: Sequence[Any]) -> float:
     return float(np.mean([count_bytes(element) for element in elements])) if elements else 0.0
 
 
-def _measure_handover(elements: Sequence[Any]) -> float:
-    """Returns the processor time of handing an element to a map with threads, which does nothing, in seconds."""
-    played = play(elements).take(512) if elements else tf.data.Dataset.range(512)
-    plain = run(played)
-    mapped = run(played.map(lambda *element: element, num_parallel_calls=2))
-    return max(mapped.cpu_s - plain.cpu_s, 0.0)
-
-
 class TensorFlowPipeline:
     """A pipeline of `build_stages`."""
 
@@ -258,7 +250,9 @@ class TensorFlowPipeline:
         elements, tried = record(source)[0], dict[str, StageTiming]()
         if not self.clocks:
             tried["read"] = _time_reading(source, profile.dataset.cycle_length, elements)
-        handover_s = _measure_handover(elements)
+        played = play(elements).take(512) if elements else tf.data.Dataset.range(512)
+        handed = run(played.map(lambda *element: element, num_parallel_calls=2))  # by a map that does nothing
+        handover_s = max(handed.cpu_s - run(played).cpu_s, 0.0)
         pairs = zip(self.stages[first:], self.built[first:], strict=True)
         tried |= _time_each([pair for pair in pairs if pair[0].name not in _PASSED], elements, self._config)
         sizes = {name: each.bytes_out_per_image for name, each in tried.items()}
@@ -294,10 +288,7 @@ class TensorFlowPipeline:
         elements, batches = record(self._build(first))[0], {}
         sizes = {"batch": self._config.batch_size, "large_batch": LARGE_BATCH}
         for name, stages in zip(sizes, (self.stages, larger), strict=True):
-            dataset = play(elements)
-            for stage in stages[first:]:
-                dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
-            options = stages.make_options()
-            batches[name] = iter(dataset if options is None else dataset.with_options(options)).__next__
+            behind = [stage for stage in stages[first:] if stage.name not in _PASSED[:-2]]
+            batches[name] = iter(Stages(behind, stages.options).apply_to(play(elements))).__next__
         costs_us = measure_costs_us(batches, 1, Rest().wait)
         return {name: costs_us[name] / size for name, size in sizes.items()}

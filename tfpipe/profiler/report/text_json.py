@@ -220,17 +220,12 @@ def _summary_lines(report: Report) -> Iterator[str]:
     if isinstance(profile, PipelineProfile) and profile.fill_s:
         yield explain_filling(profile)
     if isinstance(profile, LoaderProfile):
-        yield from _loader_lines(profile)
+        batch, options = profile.batch, ", ".join(f"{name}={value!r}" for name, value in _list_plain(profile).items())
+        yield f"{profile.kind}{f': {options}' if options else ''}"
+        shape = f", {batch.dtype} {list(batch.shape)}" if batch.dtype else ""
+        yield f"{human_count(batch.images, 'image')} a batch{shape}, {human_bytes(batch.bytes)}."
     if report.price_per_day is not None:
         yield f"The idle time costs {report.price_per_day:,.2f} a day."
-
-
-def _loader_lines(profile: LoaderProfile) -> Iterator[str]:
-    batch = profile.batch
-    options = ", ".join(f"{name}={value!r}" for name, value in _list_plain(profile).items())
-    yield f"{profile.kind}{f': {options}' if options else ''}"
-    shape = f", {batch.dtype} {list(batch.shape)}" if batch.dtype else ""
-    yield f"{human_count(batch.images, 'image')} a batch{shape}, {human_bytes(batch.bytes)}."
 
 
 def _process_lines(profile: LoaderProfile) -> Iterator[str]:
