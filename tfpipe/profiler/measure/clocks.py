@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import random
@@ -62,7 +63,7 @@ class HostTime:
 
 def read_queue_s(process: str = "/proc/self") -> float:
     """Returns the time in which threads of a process waited for a core, in seconds; 0 if the kernel does not count."""
-    counts = (read_now(f"{process}/task/{thread}/schedstat").split() for thread in _list_threads(process))
+    counts = (read_now(f"{thread}/schedstat").split() for thread in glob.glob(f"{process}/task/*"))
     return sum(int(fields[1]) for fields in counts if fields) / 1e9
 
 
@@ -74,16 +75,8 @@ def read_own_queue_s() -> float:
 
 def has_ready_thread(process: str = "/proc/self") -> bool:
     """Returns whether another thread of this process runs, or waits for a core or a disk; False if nobody knows."""
-    own = str(threading.get_native_id())
-    others = (thread for thread in _list_threads(process) if thread != own)
-    return any(read_state(f"{process}/task/{thread}") in ("R", "D") for thread in others)
-
-
-def _list_threads(process: str) -> list[str]:
-    try:
-        return os.listdir(f"{process}/task")
-    except OSError:
-        return []
+    own = f"{process}/task/{threading.get_native_id()}"
+    return any(read_state(thread) in ("R", "D") for thread in glob.glob(f"{process}/task/*") if thread != own)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,9 +29,9 @@ from tfpipe.format import file_names
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Compression, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import RecordWriter
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header
+from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.images.decode import decode_pixels, make_image
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
@@ -93,7 +93,7 @@ def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[s
         unread = {name: value for name, value in decode_example(payload).items() if name not in read}
         sizes.update({name: len(encode_example({name: value})) for name, value in unread.items()})
     total = sum(len(payload) + FRAME_BYTES for payload in payloads)
-    return {name: size / total for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))}
+    return {name: size / total for name, size in sizes.most_common()}
 
 
 def leave_out(payloads: Collection[bytes], features: Collection[str]) -> list[bytes]:
@@ -114,8 +114,10 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
     try:
         for path in source.files:
             with file_io.open_file(path) as file:
-                for size in _read_sizes(file, source.compression):
-                    records, payload_bytes = records + 1, payload_bytes + size
+                compression = source.compression
+                packed = scan_compressed(file, compression) if compression else (one for _, one in scan_records(file))
+                for payload in packed:
+                    records, payload_bytes = records + 1, payload_bytes + len(payload)
                     if time.perf_counter() > until:
                         break
                 file_bytes += file.tell()
@@ -126,19 +128,6 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
     if not records or not file_bytes:
         return None
     return round(records * max(source.total_bytes / file_bytes, 1.0)), payload_bytes / records
-
-
-def _read_sizes(file: BinaryIO, compression: Compression) -> Iterator[int]:
-    """Yields the bytes of each record's payload."""
-    if compression:
-        yield from map(len, scan_compressed(file, compression))
-        return
-    while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
-        length = decode_header(header)
-        if length is None:
-            raise FormatError("A record is damaged.")
-        file.seek(length + FRAME_BYTES - HEADER_BYTES, os.SEEK_CUR)
-        yield length
 
 
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:

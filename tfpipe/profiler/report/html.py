@@ -39,8 +39,15 @@ def render(report: Report) -> str:
             *([("required", step.required_rate, "faint")] if step.has_steps else []),
         ]
 
-    environment = _make_environment()
-    environment.filters["rates"] = list_rates
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfpipe.profiler.report", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
+    environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text, rates=list_rates)
     page = environment.get_template("page.html.j2").render(
         text=text_json,
         style=Markup(resources.files("tfpipe.profiler.report").joinpath("style.css").read_text("utf-8")),
@@ -58,19 +65,6 @@ def render(report: Report) -> str:
         version=__version__,
     )
     return text_json.use_unit(page, report)
-
-
-def _make_environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tfpipe.profiler.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
-    environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
-    return environment
 
 
 def _list_key_figures(report: Report) -> list[tuple[str, str, str]]:
