@@ -115,7 +115,15 @@ def profile(dataset: str | None, max_idle: float | None, html: str | None, as_js
 def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None) -> None:
     """Refuses options that do not go together."""
     if options.loader is not None:
-        _check_goes_with_loader()
+        context = click.get_current_context()
+        set_too = [  # what would have no effect
+            param.opts[-1] if isinstance(param, click.Option) else "DATASET"
+            for param in context.command.params
+            if (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
+            and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+        ]
+        if set_too:
+            raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(set_too)}.")
     elif options.train is not None:
         raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
     elif dataset is None:
@@ -129,19 +137,6 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
     if not given and (max_idle, options.price_per_hour, options.trainer) != (None, None, "loop"):
         advice = "Give --step-ms, or leave out --max-idle, --price-per-hour and --trainer."
         raise ConfigError(f"Without a step there is no idle time. {advice}")
-
-
-def _check_goes_with_loader() -> None:
-    """Refuses options that would have no effect beside `--loader`."""
-    context = click.get_current_context()
-    given = [
-        param.opts[-1] if isinstance(param, click.Option) else "DATASET"
-        for param in context.command.params
-        if (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
-        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(given)}.")
 
 
 def make_report(

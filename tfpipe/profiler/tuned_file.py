@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from tfpipe.engine.config import toml_json
@@ -42,8 +41,7 @@ def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]
 
 def check_path(path: str, place: Mapping[str, Any]) -> None:
     """Refuses a file that was tuned elsewhere, before anything is measured."""
-    if Path(path).suffix not in (".toml", ".json"):
-        raise ConfigError(f"The file for the options must end in .toml or .json, got {path!r}.")
+    toml_json.check_suffix(path)
     if not os.path.lexists(path):
         return
     key = toml_json.read_with_notes(path)[1].get("key")

@@ -381,11 +381,6 @@ class LoaderProfile(Profile):
         return self.host.cpu_fraction * self.host.cores
 
     @property
-    def others_cores(self) -> float:
-        """The cores that other programs take."""
-        return self.host.other_cpu_fraction * self.host.cores
-
-    @property
     def delay(self) -> float:
         """The share of a core's wait in the time of the makers' threads that have work."""
         delay_s = sum(use.sum("no core") for use in self.makers)

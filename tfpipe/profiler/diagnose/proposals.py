@@ -58,7 +58,7 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     yield from _narrow(profile)
     yield from _mend_bottleneck(profile, bottleneck)
     for stage in profile.stages:
-        if stage.name in profile.dataset.own_stages and _computes_much(profile, stage):
+        if stage.name in profile.dataset.own_stages and stage.name not in profile.dataset.late_caches:
             yield from _do_elsewhere(profile, stage)
     yield from _change_options(profile)
     yield from _add_cache(profile)
@@ -304,19 +304,6 @@ def compute_cache_room(host: HostUse) -> float:
     return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
 
 
-def _computes_much(profile: PipelineProfile, stage: StageTiming) -> bool:
-    """Returns whether a stage keeps many cores busy. One that waits, caches or runs on one core has other cures."""
-    demand = profile.demand
-    cpu_s = demand.cpu_s.get(stage.name, 0.0)
-    has_other_cure = (
-        stage.name in demand.lock_bound
-        or stage.name in profile.dataset.late_caches
-        or stage.parallelism == 1
-        or demand.wait_s.get(stage.name, 0.0) > cpu_s
-    )
-    return not has_other_cure and cpu_s >= _COSTLY * sum(demand.cpu_s.values())
-
-
 def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
     names, demand = [stage.name for stage in profile.stages], profile.demand
@@ -348,6 +335,11 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
     """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
     name, facts, demand = stage.name, profile.dataset.declared.get(stage.name, {}), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
+    # One that waits or runs on one core has other cures.
+    if name in demand.lock_bound or stage.parallelism == 1 or demand.wait_s.get(name, 0.0) > cost_s:
+        return
+    if cost_s < _COSTLY * all_s:
+        return
     share, cost_us, cheap_us = cost_s / all_s, cost_s * 1e6, _CHEAPER * cost_s * 1e6
     takes = f"{name} takes {share:.0%} of the processor time, {cost_us:,.0f} µs for each image"
     if facts.get("per_image") is not False:

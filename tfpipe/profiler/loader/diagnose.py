@@ -77,7 +77,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     workers, main, makers = profile.workers, profile.main, profile.makers
     cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
     # Where others take cores, more workers get more of them, and each waits as before.
-    own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
+    own = cpu_s / max(cpu_s + profile.host.other_cpu_fraction * profile.host.cores * profile.free.wall_s, 1e-9)
     busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
     # Several threads of a worker can wait for a core at once, so it is not less than what it computes.
     busy_s = [
@@ -261,8 +261,8 @@ def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:
     if workers < cores:
         reason = f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}"
         yield Bottleneck("too few workers", reason, where=where)
-    used = profile.used_cores
-    if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or profile.delay >= _DELAYED:
+    used, left = profile.used_cores, (1 - profile.host.other_cpu_fraction) * cores
+    if used >= _ON_CORES * min(profile.cores, left) or profile.delay >= _DELAYED:
         yield Bottleneck("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where=where)
 
 

@@ -94,26 +94,23 @@ class Probe:
         return time.perf_counter() - int(words[1]) / 1e9
 
     def _run(self) -> None:
-        with open(self._path, "w", encoding="utf-8") as file:
-            self._watch(file)
-            self._flush(file)
-
-    def _watch(self, file: Any) -> None:
         """Samples until it is told to end, and writes a line from time to time."""
-        self._flush(file)
-        flushed = time.perf_counter()
-        try:
-            while not self._stopped.is_set() and not self._end.exists():
-                time.sleep(PERIOD_S)
-                self._sample()
-                if time.perf_counter() - flushed >= FLUSH_S:
-                    self._flush(file)
-                    flushed = time.perf_counter()
-        finally:
-            self._stopped.set()
-            _LISTENING.remove(self)
-            gc.callbacks.remove(self._note_collection)
-            sys.setswitchinterval(self._old_switch_s)
+        with open(self._path, "w", encoding="utf-8") as file:
+            self._flush(file)
+            flushed = time.perf_counter()
+            try:
+                while not self._stopped.is_set() and not self._end.exists():
+                    time.sleep(PERIOD_S)
+                    self._sample()
+                    if time.perf_counter() - flushed >= FLUSH_S:
+                        self._flush(file)
+                        flushed = time.perf_counter()
+            finally:
+                self._stopped.set()
+                _LISTENING.remove(self)
+                gc.callbacks.remove(self._note_collection)
+                sys.setswitchinterval(self._old_switch_s)
+            self._flush(file)
 
     def _sample(self) -> None:
         frames = _list_frames()

@@ -9,6 +9,7 @@ import re
 import sysconfig
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -130,11 +131,9 @@ def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict
     uses = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = []
-        for text in path.read_text(encoding="utf-8").splitlines():
-            try:
+        with suppress(ValueError):  # the process was ended while it wrote
+            for text in path.read_text(encoding="utf-8").splitlines():
                 lines.append(json.loads(text))
-            except ValueError:  # the process was ended while it wrote
-                break
         use = make_use(int(path.stem), lines, begin, end, collate)
         if use is not None:
             uses[use.pid] = use

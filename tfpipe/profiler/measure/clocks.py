@@ -143,10 +143,15 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> 
     waits = cpu_s < _WAITS * (one_s - queue_s)
     # Other programs only make a call longer, so of calls that wait the fastest runs count.
     fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))
+    gains = [one.wall_s / two.wall_s for one, two in turns]
     if waits:
         is_locked = fastest_one_s < _HELPS * fastest_two_s
+    elif not any(run.queue_s for pair in turns for run in pair):  # a wait for a core is not known, and may be a lock
+        is_locked = cores > 1 and all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
     else:
-        is_locked = cores > 1 and _is_computing_blocked(turns)
+        worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in turns]
+        blocked = statistics.median((wall_s - work_s) / max(work_s, 1e-9) for wall_s, work_s in worked)
+        is_locked = cores > 1 and blocked > _BLOCKED and statistics.median(gains) < _HELPS
     wait_s = max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0
     if not is_locked:
         return CallTimes(cpu_s, wait_s, None)
@@ -154,16 +159,6 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> 
     hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     is_pythons = not waits and late_s > min(max(_LATE * hold_s, _LEAST_LATE_S), _MOST_LATE_S)
     return CallTimes(cpu_s, wait_s, hold_s, is_pythons)
-
-
-def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:
-    """Returns whether a lock stops the second of two threads that compute."""
-    gains = [one.wall_s / two.wall_s for one, two in turns]
-    if not any(run.queue_s for pair in turns for run in pair):  # a wait for a core is not known, and may be a lock
-        return all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
-    worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in turns]
-    blocked = statistics.median((wall_s - work_s) / max(work_s, 1e-9) for wall_s, work_s in worked)
-    return blocked > _BLOCKED and statistics.median(gains) < _HELPS
 
 
 def _run(call: Callable[[int], Any], threads: int, count: int) -> Run:
