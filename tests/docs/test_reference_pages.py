@@ -72,7 +72,7 @@ def test_the_page_about_installing_lists_every_extra() -> None:
     extras = set(toml_json.read(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
     rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs/start/install.md").read_text(encoding="utf-8"), re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
-    assert extras - listed == {"docs", "fuzz", "test", "test-all"}  # for those who work on tfpipe
+    assert extras - listed == {"docs", "test", "test-all"}  # for those who work on tfpipe
 
 
 @pytest.mark.parametrize(
