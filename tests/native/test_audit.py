@@ -156,8 +156,10 @@ def test_a_box_of_numpys_numbers_is_taken() -> None:
 @pytest.mark.parametrize("size", [(24, 64), (328, 512), (776, 2000), (1192, 512)], ids=str)
 def test_a_flat_image_is_seekable(mode: str, size: tuple[int, int]) -> None:
     buffer = io.BytesIO()
-    PillowImage.new(mode, size, 128 if mode == "L" else (128, 128, 128)).save(buffer, "JPEG")
+    PillowImage.new(mode, size, 128 if mode == "L" else (10, 200, 90)).save(buffer, "JPEG")
     made = make_seekable(buffer.getvalue())
+    np.testing.assert_array_equal(decode_by_tensorflow(made), decode_by_tensorflow(buffer.getvalue()))
+    assert len(made) < len(buffer.getvalue())  # one color needs few codes
     assert seekable.is_seekable(made)
     assert seekable.has_chosen_interval(made)
 

@@ -153,7 +153,9 @@ def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
     if name == b"IDAT":
         header.image_data.append((start, end))
     elif name == b"PLTE":
-        _check_palette(end - start, header)
+        most = 3 * (1 << header.depth if header.color_type == _PALETTE else 256)
+        if not 0 < end - start <= most or (end - start) % 3:
+            raise BadImage("damaged PNG: a palette of impossible length")
     elif name == b"tRNS":
         header.transparent = True
     elif name == b"eXIf":
@@ -174,12 +176,6 @@ def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) 
     }
     if wrong[name]:
         raise BadImage(f"damaged PNG: chunk {name.decode()} in the wrong place")
-
-
-def _check_palette(length: int, header: PngHeader) -> None:
-    max_length = 3 * (1 << header.depth if header.color_type == _PALETTE else 256)
-    if length == 0 or length % 3 or length > max_length:
-        raise BadImage("damaged PNG: a palette of impossible length")
 
 
 def _inflate_text(name: bytes, body: bytes, most: int) -> int:

@@ -16,7 +16,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.catalog import Entry
 from tfpipe.format.digest_groups import equal_rows
-from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage, Kind
@@ -303,22 +303,18 @@ def _check_folder(
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:
     """Yields the counts of classes and formats that differ from the manifest's, in splits without damaged records."""
     for name, split in manifest.splits.items():
-        split_reports = [report for report in reports if report.job.split == name]
-        if any(damage.kind != "index" for report in split_reports for damage in report.damaged):
+        of_split = [report for report in reports if report.job.split == name]
+        if any(damage.kind != "index" for report in of_split for damage in report.damaged):
             continue
-        yield from _compare_counts(split, split_reports, formats=manifest.foreign is None)
-
-
-def _compare_counts(split: SplitInfo, reports: Sequence[FileReport], formats: bool) -> Iterator[Damage]:
-    classes = sum((report.classes for report in reports), Counter())
-    images = sum((report.formats for report in reports), Counter())
-    compared = [(f"records of class {k}", classes[k], count) for k, count in enumerate(split.class_counts)]
-    for kind in sorted(images.keys() | split.formats.keys()) if formats else ():
-        compared.append((f"images of format {kind}", images[kind], split.formats.get(kind, 0)))
-    for what, count, expected in compared:
-        if count != expected:
-            text = f"split {split.name!r} has {count:,} {what}, the manifest says {expected:,}"
-            yield Damage(file_names.MANIFEST, "count", text)
+        classes = sum((report.classes for report in of_split), Counter())
+        images = sum((report.formats for report in of_split), Counter())
+        compared = [(f"records of class {k}", classes[k], count) for k, count in enumerate(split.class_counts)]
+        for kind in sorted(images.keys() | split.formats.keys()) if manifest.foreign is None else ():
+            compared.append((f"images of format {kind}", images[kind], split.formats.get(kind, 0)))
+        for what, count, expected in compared:
+            if count != expected:
+                text = f"split {name!r} has {count:,} {what}, the manifest says {expected:,}"
+                yield Damage(file_names.MANIFEST, "count", text)
 
 
 def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[FileReport]:

@@ -31,7 +31,6 @@ from tfpipe.lookups.data_lock import lock_data
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import TorchBatches
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16, extra_features=("id",), seed=5)
 SHARD = "train-00001-of-00004"
@@ -73,30 +72,6 @@ def test_the_manifest_says_the_sizes_packed_and_unpacked(plain: Manifest, packed
         assert (split.unpacked_bytes, other.unpacked_bytes, split.records) == (other.bytes, 0, other.records)
         assert split.bytes == sum(os.path.getsize(f"{packed.directory}/{shard.file}") for shard in split.shards)
         assert Source.from_manifest(packed, name).record_bytes == Source.from_manifest(plain, name).record_bytes
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("num_hosts", "host", "start"), [(1, 0, 0), (2, 1, 3)])
-def test_batches_of_every_framework(plain: Manifest, packed: Manifest, training, num_hosts, host, start) -> None:
-    tf = pytest.importorskip("tensorflow")
-    config, count = dataclasses.replace(CONFIG, training=training), 5 - start if training else 1
-    start = start if training else 0
-    rank = (host, num_hosts)
-
-    def take(data: Manifest) -> list[list[dict[str, np.ndarray]]]:
-        context = tf.distribute.InputContext(num_hosts, host, num_hosts)
-        by_tf = build_dataset(data, "train", config, context, start).as_numpy_iterator()
-        by_numpy = iter(NumpyBatches(data, "train", config, start, rank))
-        by_torch = iter(TorchBatches(data, "train", config, start, rank=rank))
-        batches = [[next(one) for _ in range(count)] for one in (by_tf, by_numpy, by_torch)]
-        return [[{name: np.asarray(batch[name]) for name in batch} for batch in one] for one in batches]
-
-    for expected, found in zip(take(plain), take(packed), strict=True):
-        assert len(expected) == len(found) == count
-        for one, other in zip(expected, found, strict=True):
-            assert one.keys() == other.keys()
-            for name in one:
-                np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
