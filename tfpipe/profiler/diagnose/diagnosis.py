@@ -222,11 +222,9 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
             reason = f"{size} of records are held to be shuffled: a quarter mixes less, and takes less."
             yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, _SHUFFLE_SHARE))
         elif held.stage == "cache":
-            no_cache: dict[str, OptionValue] = {"cache": "none"}
-            if profile.config.cache_bytes is not None:
-                no_cache["cache_bytes"] = None
+            no_cache: dict[str, OptionValue] = {} if profile.config.cache_bytes is None else {"cache_bytes": None}
             in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
-            yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes=no_cache)
+            yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes={"cache": "none", **no_cache})
 
 
 def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:

@@ -158,10 +158,8 @@ def _use_engine(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fi
         batch_bytes = profile.step.images_per_step * dataset.record_bytes
         engine = engine.scale({}, {"read": min(_FILE_BUFFER_BYTES / batch_bytes, 1.0)}).widen("read", _BATCHES_READ)
         reason = f"An evaluation reads file after file here; the engine reads whole batches, {_BATCHES_READ} at once."
-    if instruction:
-        yield Fix(Effort.NEW_SHARDS, reason, engine, changes, instruction, "write_data")
-    else:
-        yield Fix(Effort.VISIBLE_OPTION, reason, engine, changes)
+    effort = Effort.NEW_SHARDS if instruction else Effort.VISIBLE_OPTION
+    yield Fix(effort, reason, engine, changes, instruction, "write_data" if instruction else "set_option")
 
 
 def _enlarge_batch(profile: PipelineProfile) -> Iterator[Fix]:

@@ -146,11 +146,10 @@ def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
 
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
     """Returns the user's function with the most time in some activities, at its most expensive line, and its share."""
-    lines: dict[tuple[str, str], dict[str, float]] = {}
+    lines: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for place, activity, seconds in (one for use in profile.makers for one in use.functions):
         if activity in activities:
-            own = lines.setdefault(split_place(place), {})
-            own[place] = own.get(place, 0.0) + seconds
+            lines[split_place(place)][place] += seconds
     if not lines:
         return "", 0.0
     own = max(lines.values(), key=lambda own: sum(own.values()))

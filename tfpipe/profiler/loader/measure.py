@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import itertools
 import mmap
 import os
 import statistics
@@ -116,7 +117,13 @@ class LoaderSource:
         length = None
         with contextlib.suppress(TypeError, NotImplementedError, ValueError):
             length = len(loader)
-        open_epoch = _open_epochs(loader, self._make)
+        # An iterator gives one epoch only; the user's function makes the next one.
+        remade = itertools.chain([loader], iter(self._make, None))
+        epochs = remade if hasattr(loader, "__next__") else itertools.repeat(loader)
+
+        def open_epoch() -> Iterator[Any]:
+            return iter(next(epochs))
+
         package, _, _ = type(loader).__module__.partition(".")
         name = f"{package} {type(loader).__qualname__}".removeprefix("builtins ")
         inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
@@ -128,8 +135,10 @@ class LoaderSource:
             kind = "PyTorch DataLoader" if inner is loader else f"{name} around a PyTorch DataLoader"
             return Loader(kind, open_epoch, options, inner.dataset, collate, length)
         if _is_a(loader, "keras.utils", "PyDataset"):
+            adapter: Any = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"].PyDatasetAdapter
             options = {option: getattr(loader, option) for option in _KERAS}
-            return Loader("Keras PyDataset", lambda: _iterate_keras(loader), options, length=loader.num_batches)
+            batches = lambda: iter(adapter(loader, shuffle=False).get_numpy_iterator())  # noqa: E731
+            return Loader("Keras PyDataset", batches, options, length=loader.num_batches)
         if not hasattr(loader, "__iter__"):
             raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
         options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
@@ -182,26 +191,6 @@ def _collect(value: Any, arrays: list[_Array]) -> int:
         inner = [(sum(sizes), dtype, (len(value), *(shapes[0] if len(set(shapes)) == 1 else ())))]
     arrays += inner
     return objects
-
-
-def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
-    """Returns a function that begins an epoch. An iterator gives one only; the user's function makes the next one."""
-    unused = [loader]
-
-    def open_epoch() -> Iterator[Any]:
-        one = unused.pop() if unused else make()
-        batches: Iterator[Any] = iter(one)
-        if batches is not one:
-            unused.append(one)
-        return batches
-
-    return open_epoch
-
-
-def _iterate_keras(dataset: Any) -> Iterator[Any]:
-    module: Any = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"]
-    batches: Iterator[Any] = iter(module.PyDatasetAdapter(dataset, shuffle=False).get_numpy_iterator())
-    return batches
 
 
 def _is_a(loader: Any, module: str, name: str) -> bool:

@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import list_stored_features
-from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
-from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.stage import STAGE_NAMES
@@ -161,7 +160,11 @@ def get_dataset_facts(
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     payloads = sample_records(source, [feature.name for feature in plan.features])
-    unread = _measure_unread(data, plan, payloads)
+    kept = set(image_schema(labeled=True, boxes=False, box_labels=False).names)  # a dataset has tfpipe's in any case
+    if not isinstance(data, Manifest) or data.foreign is not None:
+        kept -= {IMAGE_ENCODED, CLASS_LABEL}
+    unread = measure_unread(payloads, kept.union(list_stored_features(plan.source, plan.features)))
+    unread = {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in source.schema}
     counted = count_records(source) if source.num_records is None else None
     own = [stage for stage in stages if stage.is_own]
     unpacked_bytes = counted[1] if counted else source.record_bytes
@@ -197,19 +200,6 @@ def get_dataset_facts(
         unpacked_record_bytes=unpacked_bytes,
         unit=source.unit,
     )
-
-
-def _measure_unread(data: Manifest | Source, plan: BatchPlan, payloads: Sequence[bytes]) -> dict[str, float]:
-    """Returns the share of the bytes read of each feature that nobody reads and that can be left out."""
-    own = set(image_schema(labeled=True, boxes=False, box_labels=False).names)
-    if not isinstance(data, Manifest) or data.foreign is not None:
-        own -= {IMAGE_ENCODED, CLASS_LABEL}
-    read = {*list_stored_features(plan.source, plan.features), *own}  # a dataset has tfpipe's own in any case
-    try:
-        unread = measure_unread(payloads, read)
-    except FormatError:  # the pipeline itself says so, or leaves the record out
-        return {}
-    return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
 
 
 def find_held(

@@ -89,9 +89,12 @@ def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
 def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:
     """Returns the share of the bytes of each feature that is not among those `read`, the largest one first."""
     sizes = Counter[str]()
-    for payload in payloads:
-        unread = {name: value for name, value in decode_example(payload).items() if name not in read}
-        sizes.update({name: len(encode_example({name: value})) for name, value in unread.items()})
+    try:
+        for payload in payloads:
+            unread = {name: value for name, value in decode_example(payload).items() if name not in read}
+            sizes.update({name: len(encode_example({name: value})) for name, value in unread.items()})
+    except FormatError:  # the pipeline itself says so, or leaves the record out
+        return {}
     total = sum(len(payload) + FRAME_BYTES for payload in payloads)
     return {name: size / total for name, size in sizes.most_common()}
 

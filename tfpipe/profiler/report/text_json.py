@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -242,10 +243,10 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
 
 
 def _code_lines(profile: LoaderProfile) -> Iterator[str]:
-    totals: dict[tuple[str, str], float] = {}
+    totals: dict[tuple[str, str], float] = defaultdict(float)
     for use in profile.makers:
         for place, activity, seconds in use.functions:
-            totals[place, activity] = totals.get((place, activity), 0.0) + use.time_scale * seconds
+            totals[place, activity] += use.time_scale * seconds
     every_s = sum(use.wall_s for use in profile.makers) or 1.0
     if totals:
         yield ""
