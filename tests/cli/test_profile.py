@@ -34,16 +34,13 @@ def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_missing_folder_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_what_the_page_lacks_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch) -> None:
+    from importlib.util import find_spec
+
     target = tmp_path / "none" / "report.html"
     done = CliRunner().invoke(profile, ["no such dataset", "--step-ms", "1", "--html", str(target)])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception).startswith(f"{target} cannot be written: the folder {target.parent} does not exist.")
-
-
-def test_a_missing_library_is_named_before_anything_is_measured(tmp_path: Path, monkeypatch) -> None:
-    from importlib.util import find_spec
-
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "jinja2" else find_spec(name))
     done = CliRunner().invoke(profile, ["none", "--step-ms", "1", "--html", str(tmp_path / "a.html")])
     assert isinstance(done.exception, MissingDependencyError)

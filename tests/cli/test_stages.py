@@ -74,19 +74,15 @@ def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path,
     assert "Not ready: " in broken.out
 
 
-def test_an_error_of_the_users_stages_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
-    options = ("profile", small_dataset, "--batch-size", 4, "--step-ms", 5)
-    done = run(*options, "--stages", "user_stages:raise_error")
+def test_errors_of_the_users_stages_are_sentences(small_dataset: Path, run: Tfpipe) -> None:
+    options = ("profile", small_dataset, "--step-ms", 5)
+    done = run(*options, "--batch-size", 4, "--stages", "user_stages:raise_error")
     assert done.code == 1
     assert "Error: The pipeline failed: " in done.err
     assert "Cannot reshape a tensor" in done.err
     assert "Traceback" not in done.err
-
-
-def test_a_stage_that_the_engine_does_not_have_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
     Path("exact.toml").write_text("order = 'exact'\nbatch_size = 4\n")
-    options = ("--step-ms", 5, "--config", "exact.toml", "--stages", "user_stages:miss")
-    done = run("profile", small_dataset, *options)
+    done = run(*options, "--config", "exact.toml", "--stages", "user_stages:miss")
     assert done.code == 2
     assert "This pipeline has no stage 'augment'; it has list, read, decode, batch, prefetch. With " in done.err
 

@@ -76,17 +76,16 @@ def test_the_innermost_frame_that_is_known_decides(name: str) -> None:
     assert classify(stack) == (activity, "train.py:31 load" if has_place else "")
 
 
-def test_the_state_of_a_thread() -> None:
+def test_the_state_of_a_thread_and_what_the_user_collates() -> None:
     read = [USER._replace(text="data = file.read()"), FETCH]
     pipe = [Frame(f"{STDLIB}/multiprocessing/connection.py", "_recv", 1, "chunk = read(handle, remaining)")]
-    place = "train.py:31 load"
     assert classify([RECEIVES, *pipe], "", "S")[0] == "idle"
     assert [classify(read, "", state)[0] for state in "RSD"] == ["reading", "storage", "storage"]
-    assert classify([USER, FETCH], "", "D") == ("storage", place)
+    assert classify([USER, FETCH], "", "D") == ("storage", "train.py:31 load")
     assert [classify(pipe, "", state)[0] for state in "RS"] == ["handing over", "idle"]
-
-
-def test_the_clock_of_a_record() -> None:
+    stack = [USER, Frame("/home/me/train.py", "make.<locals>.stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
+    assert classify(stack, collate="stack_all") == ("collating", "train.py:31 load")
+    assert classify(stack)[0] == "functions"
     clock = Frame(CLOCK.file, "Probe.read_clock", 3, "words = os.pread(9, 80, 0).split()")
     assert [is_clock(stack) for stack in ([clock, FETCH], [CLOCK, USER], [USER, clock], [])] == [True] + 3 * [False]
 
@@ -99,12 +98,6 @@ def test_libraries_in_another_folder(tmp_path: Path) -> None:
     stack = Frame(f"{tmp_path}/numpy/_core/shape_base.py", "stack", 465, "return _nx.concatenate(expanded_arrays)")
     assert classify([stack, WORKER]) == ("other", "")
     assert classify([stack._replace(file=f"{tmp_path}/mine/a.py"), WORKER]) == ("functions", "a.py:465 stack")
-
-
-def test_the_users_own_collating() -> None:
-    stack = [USER, Frame("/home/me/train.py", "make.<locals>.stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
-    assert classify(stack, collate="stack_all") == ("collating", "train.py:31 load")
-    assert classify(stack)[0] == "functions"
 
 
 LINE, WAIT, READ = (

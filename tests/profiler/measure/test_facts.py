@@ -29,24 +29,18 @@ def test_a_manifest_knows_records_and_sizes(manifest: Manifest) -> None:
     assert (facts.records, facts.by_engine) == (12, True)
     assert (facts.formats, facts.mean_size) == (("JPEG", "PNG"), (sizes.mean_height, sizes.mean_width))
     assert facts.short_side == 9  # 8/7 of the model's 8 pixels, where images have 16 and more
-    assert facts.own_stages == facts.late_caches == ()
-
-
-def test_images_hardly_larger_than_the_model_needs_stay(manifest: Manifest) -> None:
-    assert get_dataset_facts(manifest, "train", replace(CONFIG, image_size=20), []).short_side is None
+    assert facts.own_stages == facts.late_caches == facts.unread_features == ()
+    assert (facts.unread_share, facts.described, facts.shuffled_records) == (0, True, 0)
+    assert get_dataset_facts(manifest, "train", replace(CONFIG, image_size=20), []).short_side is None  # hardly larger
+    buffer = replace(CONFIG, order="throughput", tf_data=TfDataOptions(shuffle_buffer_size=5))
+    assert get_dataset_facts(manifest, "train", buffer, []).shuffled_records == 5
+    assert get_dataset_facts(manifest, "train", replace(buffer, training=False), []).shuffled_records == 0
 
 
 def test_foreign_files_know_little(small_dataset: Path) -> None:
     facts = get_dataset_facts(tfrecord_files(f"{small_dataset}/train-*"), None, CONFIG, [])
     assert (facts.records, facts.by_engine) == (12, False)
     assert (facts.formats, facts.mean_size, facts.short_side) == ((), None, None)
-
-
-def test_only_a_buffer_is_held_to_be_shuffled(manifest: Manifest) -> None:
-    assert get_dataset_facts(manifest, "train", CONFIG, []).shuffled_records == 0
-    buffer = replace(CONFIG, order="throughput", tf_data=TfDataOptions(shuffle_buffer_size=5))
-    assert get_dataset_facts(manifest, "train", buffer, []).shuffled_records == 5
-    assert get_dataset_facts(manifest, "train", replace(CONFIG, training=False), []).shuffled_records == 0
 
 
 @pytest.mark.parametrize("described", [True, False])
@@ -63,11 +57,6 @@ def test_unread_features_and_counts_of_foreign_files(foreign: Any, tmp_path: Pat
     assert facts.unpacked_record_bytes == pytest.approx(size)
     read = replace(CONFIG, extra_features=("blob/b",))
     assert get_dataset_facts(data, "train" if described else None, read, []).unread_features == ("blob/a",)
-
-
-def test_features_that_tfpipe_writes_are_never_left_out(manifest: Manifest) -> None:
-    facts = get_dataset_facts(manifest, "train", CONFIG, [])
-    assert (facts.unread_features, facts.unread_share, facts.described) == ((), 0, True)
 
 
 @pytest.mark.parametrize(("training", "number"), [(True, 2000), (False, 400)])

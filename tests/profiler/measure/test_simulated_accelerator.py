@@ -65,23 +65,15 @@ def test_planted_idle_is_measured_exactly(make_s: float, truth: float) -> None:
     assert get_idle(make_steps(make_s, 1.0), 1.0) == pytest.approx(truth, abs=1e-9)
 
 
-def test_input_wait_is_not_idle_time() -> None:
-    timing = compute_step_timing(make_steps(0.5, 1.0), Accelerator(1.0, 10))
-    assert (timing.input_wait_fraction.median, timing.idle_fraction.median) == (pytest.approx(0.5), 0)
-
-
-def test_a_late_wake_up_costs_no_idle_time() -> None:
-    assert get_idle(make_steps(0.2, 1.0, oversleep_s=0.3), 1.0) == pytest.approx(0)
-
-
-def test_steps_end_with_the_batches() -> None:
-    assert len(list(drive(iter([1, 2, 3]), Accelerator(1e-3, 1)))) == 3
-
-
 def test_figures_are_those_of_the_whole_run() -> None:
     timing = compute_step_timing(make_steps(2.0, 1.0, count=21), Accelerator(1.0, 10))
     assert (timing.steps, timing.images_per_step, timing.wall_s) == (20, 10, 40.0)
     assert timing.idle_fraction == Spread.from_values([0.5])
+    # Input wait is not idle time, and a late wake-up costs none.
+    timing = compute_step_timing(make_steps(0.5, 1.0), Accelerator(1.0, 10))
+    assert (timing.input_wait_fraction.median, timing.idle_fraction.median) == (pytest.approx(0.5), 0)
+    assert get_idle(make_steps(0.2, 1.0, oversleep_s=0.3), 1.0) == pytest.approx(0)
+    assert len(list(drive(iter([1, 2, 3]), Accelerator(1e-3, 1)))) == 3  # steps end with the batches
 
 
 def test_a_run_has_settled_when_its_rate_no_longer_changes() -> None:

@@ -26,10 +26,7 @@ def test_the_first_elements_are_recorded_and_played_again_and_again(elements: li
     assert len(elements) == 32
     assert [int(element["label"]) for element in textbook.play(elements).take(64)] == [*range(32), *range(32)]
     assert textbook.count_bytes(elements[0]) == 8 * 8 * 3 + 8 + 4
-
-
-def test_images_of_several_sizes_are_played() -> None:
-    sizes = tf.data.Dataset.range(1, 5).map(lambda i: tf.zeros([i, 2], tf.uint8))
+    sizes = tf.data.Dataset.range(1, 5).map(lambda i: tf.zeros([i, 2], tf.uint8))  # of any sizes
     assert [element.shape[0] for element in textbook.play(textbook.record(sizes)[0]).take(5)] == [1, 2, 3, 4, 1]
 
 
@@ -62,21 +59,14 @@ def test_prefixes_tell_what_each_stage_costs(elements: list[Any]) -> None:
     assert len(prefixes.add("half", lambda dataset: dataset.batch(2), 0.5)) == 2
     prefixes.begin_with(images)
     prefixes.add("apart", lambda dataset: dataset.map(lambda x: x), 1.0)
+    assert prefixes.add("none", lambda dataset: dataset.filter(lambda _: False), 1.0) == []
     costs = prefixes.measure()
-    assert list(costs) == ["grow", "cheap", "dear", "half", "apart"]
+    assert list(costs) == ["grow", "cheap", "dear", "half", "apart"]  # one that gives nothing is in no prefix
     assert costs["dear"] > 4 * costs["apart"]
     assert costs["dear"] > max(4 * costs["cheap"], costs["half"])
 
 
-def test_a_stage_that_gives_nothing_is_in_no_prefix(elements: list[Any]) -> None:
-    prefixes = textbook.Prefixes(elements)
-    assert prefixes.add("none", lambda dataset: dataset.filter(lambda x: x["label"] < 0), 1.0) == []
-    assert prefixes.measure() == {}
-
-
 LOCK = threading.Lock()
-
-
 WAIT_S = 0.08  # far longer than a busy machine keeps a thread waiting
 
 

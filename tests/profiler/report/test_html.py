@@ -82,7 +82,7 @@ def test_the_headline_and_key_figures_with_their_units(report: Report) -> None:
         assert figure in Page(html).text
 
 
-def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
+def test_a_bar_and_a_row_for_each_stage_and_a_column_for_each_step(report: Report) -> None:
     page = parse_page(report)
     names = [stage.name for stage in report.profile.stages]
     lengths = page.bars()[: len(names) + 1]
@@ -92,10 +92,7 @@ def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
     assert "hand-over 300 8 %" in page.text
     classes = [attrs["class"] for tag, attrs in page.elements if tag == "tr" and "class" in attrs]
     assert classes == ["is-bottleneck", "other"]
-
-
-def test_the_timeline_has_a_column_for_each_step(report: Report) -> None:
-    """A step computes for 25 ms after 20 ms without a batch, and waits for 70 ms, which is the height."""
+    # A step computes for 25 ms after 20 ms without a batch, and waits for 70 ms, which is the height.
     html = render(report)
     assert html.count('<i style="--compute: 35.71%; --whole: 64.29%; --wait: 100%; "></i>') == 100
     assert "step 1 height: 70 ms step 100" in Page(html).text
