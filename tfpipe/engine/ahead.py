@@ -137,10 +137,11 @@ class _Steps:
 
 def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
     """Lists the positions from one on to the end of its epoch, or without end."""
-    position = begin
-    while position.epoch == begin.epoch or goes_on:
+    for step in itertools.count(begin.epoch * steps_per_epoch + begin.step):
+        position = Position(*divmod(step, steps_per_epoch))
+        if position.epoch > begin.epoch and not goes_on:
+            return
         yield position
-        position = position.after(steps_per_epoch)
 
 
 class Passes:
@@ -169,12 +170,10 @@ class Passes:
     def position(self, position: Position) -> None:
         self._position, self._taken = position, 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any]:
         if not self._goes_on:
-            return close_at_exit(self._start(Position(0, 0)))
-        return self._iterate_epoch()
-
-    def _iterate_epoch(self) -> Generator[Any]:
+            yield from close_at_exit(self._start(Position(0, 0)))
+            return
         if self._taken and self._position.step:  # the last pass was left within its epoch
             self._position = self._begin if self._taken == 1 else Position(self._position.epoch + 1, 0)
         self._begin, self._taken = self._position, 0
@@ -184,12 +183,13 @@ class Passes:
                 batches.close()
             batches = close_at_exit(self._start(self.position))
         here = self._position
+        first = here.epoch * self._steps + here.step
         for taken in range(1, self._steps - here.step + 1):
             self._batches, self._taken = None, 0
             batch = next(batches)
             # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer gets
             # the batch, so that a state that is saved meanwhile includes it.
-            is_ours, here = self._position == here, here.after(self._steps)
+            is_ours, here = self._position == here, Position(*divmod(first + taken, self._steps))
             self._batches, self._next = batches, here
             if is_ours:
                 self._position, self._taken = here, taken

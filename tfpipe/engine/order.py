@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -76,17 +77,17 @@ class Order:
         check_fills_batch(self.num_records, self.batch_size)
         object.__setattr__(self, "block_records", min(self.block_records, self.steps_per_epoch))
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """The number of full batches in an epoch."""
         return self.num_records // self.batch_size
 
-    @property
+    @cached_property
     def blocks_per_row(self) -> int:
         """The number of blocks that each row reads in an epoch, before the tail."""
         return self.num_records // self.block_records // self.batch_size
 
-    @property
+    @cached_property
     def head_steps(self) -> int:
         """The number of steps in which each row reads its own blocks.
 

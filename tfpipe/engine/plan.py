@@ -31,7 +31,7 @@ class BatchPlan:
     host: Host
     rows: range  # of the global batch that are made here: those of the host, or some of them
 
-    @property
+    @cached_property
     def batch_size(self) -> int:
         """The number of rows of each batch that are made here."""
         return len(self.rows)
@@ -124,7 +124,7 @@ class MixedPlan:
     steps_per_epoch: int  # as many batches as hold all datasets' records
     rows: range  # of the global batch that this host has
 
-    @property
+    @cached_property
     def batch_size(self) -> int:
         """The number of rows that this host has in each batch."""
         return len(self.rows)

@@ -23,10 +23,6 @@ class Position(NamedTuple):
     epoch: int
     step: int
 
-    def after(self, steps_per_epoch: int) -> Position:
-        """Returns the position of the batch after this one."""
-        return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
-
     def state(self, seed: int, data: int, layers: Sequence[int] = ()) -> dict[str, int]:
         """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
         named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}

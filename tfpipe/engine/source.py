@@ -134,7 +134,7 @@ class Source:
         shards = self.manifest.splits[self.split].shards
         return self.files == tuple(file_io.join_names(root, (shard.file for shard in shards)))
 
-    @property
+    @cached_property
     def has_images(self) -> bool:
         """Whether every record has an image, or several."""
         return self.image_key is not None

@@ -81,11 +81,6 @@ class Decoding:
     dtype: str  # "uint8"; or "float32" or "bfloat16", which are normalized
     options: AugmentOptions  # `antialias`, `dct_scaling`, `mean` and `std`
 
-    @property
-    def reduces(self) -> bool:
-        """Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size."""
-        return self.options.dct_scaling is not False
-
     def make_scaling(self) -> dict[str, Any]:
         """Returns the arguments by which the native library converts values."""
         if self.dtype == "uint8":
@@ -145,7 +140,7 @@ def decode_images(
             out,
             sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
             **decoding.make_scaling(),
-            max_ratio=_MOST_RATIO if decoding.reduces else 1,
+            max_ratio=1 if decoding.options.dct_scaling is False else _MOST_RATIO,
             threads=threads,
             max_pixels=decoding.form.max_pixels,
             rows=rows,
@@ -170,8 +165,8 @@ def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: 
     with images.naming(image):
         if decoding.raw_size is None:
             # The largest reduction while decoding that leaves a crop no smaller than the output.
-            most = max(min(height // decoding.size[0], width // decoding.size[1]), 1) if decoding.reduces else 1
-            ratio = min(1 << most.bit_length() - 1, _MOST_RATIO)
+            most = max(min(height // decoding.size[0], width // decoding.size[1]), 1)
+            ratio = 1 if decoding.options.dct_scaling is False else min(1 << most.bit_length() - 1, _MOST_RATIO)
             data, box = images.column.get_bytes(image), (y, x, height, width)
             crop = decode_crop(data, decoding.form, box, ratio)
         else:
