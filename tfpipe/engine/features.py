@@ -79,8 +79,14 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
             listed = ", ".join(name for name in names if schema[name].names) or "none"
             raise ConfigError(f"`multi_hot` must name lists of classes in the batch ({listed}), got {name!r}.")
     features = tuple(BatchFeature(schema[name], sizes.pop(name, None), name in config.multi_hot) for name in names)
-    for feature in features:
-        _check_sizes(feature)
+    for feature in (feature for feature in features if feature.pad_to is not None):
+        if feature.multi_hot:
+            raise ConfigError(f"`pad_to` must not name {feature.name!r}, which `multi_hot` names too. Choose one.")
+        if (given := len(feature.pad_to or ())) != feature.num_unknown:
+            what = feature.spec.tensor or feature.spec.kind
+            raise ConfigError(
+                f"`pad_to` must give {feature.name!r} a size for each unknown axis, got {given} for {what}."
+            )
     if sizes:
         raise ConfigError(
             f"`pad_to` must name features of the batch, got {next(iter(sizes))!r}; it has {', '.join(names)}."
@@ -95,16 +101,3 @@ def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tu
     for feature in features:
         names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
     return tuple(name for name in names if name is not None)
-
-
-def _check_sizes(feature: BatchFeature) -> None:
-    if feature.pad_to is None:
-        return
-    if feature.multi_hot:
-        raise ConfigError(f"`pad_to` must not name {feature.name!r}, which `multi_hot` names too. Choose one.")
-    tensor = feature.spec.tensor
-    if len(feature.pad_to) != feature.num_unknown:
-        what = f"{feature.spec.kind}" if tensor is None else str(tensor)
-        raise ConfigError(
-            f"`pad_to` must give {feature.name!r} a size for each unknown axis, got {len(feature.pad_to)} for {what}."
-        )

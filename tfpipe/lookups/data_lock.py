@@ -127,10 +127,7 @@ def read_lock(path: str, step: int | None = None) -> DataLock:
     if run[RUN_KEY] is None:
         raise DataError(f"The run of {path} was not in exact order, so nobody knows the records of its steps.")
     earlier = run.get(EARLIER_KEY, []) if step is not None else []
-    return _build(next((old[RUN_KEY] for old in earlier if step < old["until_step"]), run[RUN_KEY]), path)
-
-
-def _build(table: Mapping[str, Any], path: str) -> DataLock:
+    table = next((old[RUN_KEY] for old in earlier if step < old["until_step"]), run[RUN_KEY])
     try:
         data, split, fingerprint = (str(table[name]) for name in ("data", "split", "fingerprint"))
         order, columns, config = int(table["order"]), dict(table["columns"]), dict(table["config"])

@@ -50,7 +50,9 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
         }
         return (listing, read, *cached[config.cache], *end)
     repeat = Stage("repeat", lambda dataset: dataset.repeat(), {}, "each epoch comes from the cache")
-    shuffle = _shuffle(plan)
+    records, seed = count_shuffled_records(plan), _make_seed(plan, 1)
+    reason = f"encoded records, not images: about {human_bytes(records * plan.source.record_bytes)}"
+    shuffle = Stage("shuffle", lambda dataset: dataset.shuffle(records, seed=seed), {"buffer_size": records}, reason)
     if config.cache == "none":
         repeat = replace(repeat, reason="in front of the files, so that reading runs on from one epoch into the next")
         return (listing, repeat, read, shuffle, parse, *images, *end)
@@ -142,14 +144,6 @@ def _read_files(plan: BatchPlan) -> Stage:
         "deterministic": keeps_order(config),
     }
     return Stage("read", apply, settings, "several files side by side" if cycle > 1 else "in the order of the files")
-
-
-def _shuffle(plan: BatchPlan) -> Stage:
-    """Draws each record from a buffer."""
-    records = count_shuffled_records(plan)
-    reason = f"encoded records, not images: about {human_bytes(records * plan.source.record_bytes)}"
-    seed = _make_seed(plan, 1)
-    return Stage("shuffle", lambda dataset: dataset.shuffle(records, seed=seed), {"buffer_size": records}, reason)
 
 
 def _cache(plan: BatchPlan, reason: str) -> Stage:

@@ -79,7 +79,12 @@ class JaxBatches(EpochBatches):
         **changes: Any,
     ) -> None:
         config = choose_config(config, changes)
-        rows, seeded = sharding or _shard_rows(), seed_transform(transform)
+        rows, seeded = sharding, seed_transform(transform)
+        if (
+            rows is None
+        ):  # process after process, whatever the order in which JAX lists devices: each reads adjacent rows
+            devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+            rows = NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
         maker = open_data(data, split, config, _find_host(rows), seeded)
         if batch_transform is None:  # which may leave text out, or turn it into numbers
             for part in maker.plan.parts:
@@ -126,12 +131,6 @@ def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptio
     options = options or AugmentOptions()
     mean, std = (jnp.array(values, jnp.float32) * 255 for values in (options.mean, options.std))
     return ((images.astype(jnp.float32) - mean) / std).astype(dtype)
-
-
-def _shard_rows() -> NamedSharding:
-    """Spreads rows process after process, whatever the order in which JAX lists devices: each reads adjacent rows."""
-    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
 
 
 def _find_host(sharding: jax.sharding.Sharding) -> Host:

@@ -63,9 +63,8 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         **changes: Any,
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
-        index, ranks = rank
         config = replace(choose_config(config, changes), as_supervised=True)
-        self._maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
+        self._maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
         several = keras.distribution.distribution() is not None  # which share the rows of a batch equally
         self._finish = Finish(self._maker, batch_transform, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)

@@ -69,8 +69,7 @@ class NumpyBatches(EpochBatches):
         **changes: Any,
     ) -> None:
         config = choose_config(config, changes)
-        index, ranks = rank
-        maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
+        maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
         self._finish, self._num_threads = Finish(maker, batch_transform), num_threads
         super().__init__(maker, start_step, num_threads, self._finish)
 

@@ -182,8 +182,7 @@ class ExactSampler:
             from tfpipe.readers.torch import find_rank
 
             rank = find_rank(rank)
-        number, ranks = rank
-        return Host(number, ranks, ranks)
+        return Host(*rank, rank[1])
 
     def _find_rows(self) -> range:
         """Returns the rows of each batch that this rank has."""

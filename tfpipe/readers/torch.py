@@ -143,8 +143,8 @@ class TorchBatches(Batches, IterableDataset[Any]):
         return True
 
     def _open(self, config: PipelineConfig) -> None:
-        number, ranks = self._ranks
-        self._maker = open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
+        host = Host(*self._ranks, self._ranks[1])
+        self._maker = open_data(self._data, self._split, config, host, self._transform)
         self._finish = _TorchFinish(self._maker, self._batch_transform)
 
 

@@ -90,7 +90,11 @@ class _Run:
     def begin(self, build: BuildModel | None) -> None:
         """Builds the model, and goes to the last checkpoint if there is one."""
         config, strategy, num_classes = self.config, self.strategy, len(self.manifest.label_names)
-        self.schedule = _make_schedule(config, self.steps_per_epoch)
+        # The learning rate of each step rises for some epochs, then falls along a cosine to 0.
+        peak, steps = config.learning_rate * config.pipeline.batch_size / 256, config.num_epochs * self.steps_per_epoch
+        warmup = round(min(5.0, config.num_epochs / 10) * self.steps_per_epoch)
+        options = {"warmup_target": peak if warmup else None, "warmup_steps": warmup}
+        self.schedule = tf.keras.optimizers.schedules.CosineDecay(peak / (warmup + 1), steps - warmup, **options)
         with strategy.scope():
             self.model = model = build_model(config.model, num_classes, config.evaluation_pipeline, build)
             # As in Goyal et al. 2017, "Accurate, large minibatch SGD", but Nesterov's.
@@ -107,7 +111,7 @@ class _Run:
             raise ConfigError(f"{fault} Share the folder.")
         if saved is not None:
             self.epoch, self.step, self.sums = saved
-            self.saved_step, steps = self.global_step, self.steps_per_epoch * config.num_epochs
+            self.saved_step = self.global_step
             self.observer.note(f"The run goes on at step {self.global_step:,} of {steps:,}, from a checkpoint.")
 
     def train(self, stop: Stop) -> Generator[Line, None, bool]:
@@ -264,15 +268,6 @@ def compile_steps(
 def _compute_means(sums: NDArray[np.float64]) -> dict[str, float]:
     loss, correct, images = map(float, sums)
     return {"loss": loss / images, "accuracy": correct / images}
-
-
-def _make_schedule(config: TrainConfig, steps_per_epoch: int) -> Any:
-    """Returns the learning rate of each step: it rises for some epochs, then falls along a cosine to 0."""
-    peak, steps = config.learning_rate * config.pipeline.batch_size / 256, config.num_epochs * steps_per_epoch
-    warmup_steps = round(min(5.0, config.num_epochs / 10) * steps_per_epoch)
-    first, target = peak / (warmup_steps + 1), peak if warmup_steps else None
-    schedules = tf.keras.optimizers.schedules
-    return schedules.CosineDecay(first, steps - warmup_steps, warmup_target=target, warmup_steps=warmup_steps)
 
 
 def check_dataset(manifest: Manifest, config: TrainConfig) -> None:

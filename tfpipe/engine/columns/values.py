@@ -100,16 +100,11 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     stacked = np.zeros((len(tensors) + filled, *shape), kind.bits)
     pad_to = feature.pad_to or ()
     stored = np.zeros((len(stacked), len(pad_to)), np.int32)
-    for row, tensor in enumerate(tensors):
-        _put(stacked[row], tensor, pad_to)
+    for row, tensor in enumerate(tensors):  # as much as fits, at the beginning of zeros
+        cut = tensor[tuple(map(slice, pad_to))]
+        stacked[row][tuple(map(slice, cut.shape))] = cut
         stored[row] = tensor.shape[: len(pad_to)]
     return {feature.name: stacked, feature.sizes_name: stored} if pad_to else {feature.name: stacked}
-
-
-def _put(target: NDArray[Any], tensor: NDArray[Any], pad_to: tuple[int, ...]) -> None:
-    """Puts as much of a tensor as fits at the beginning of zeros."""
-    cut = tensor[tuple(slice(size) for size in pad_to)]
-    target[tuple(slice(size) for size in cut.shape)] = cut
 
 
 def make_labels(

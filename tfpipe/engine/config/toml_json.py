@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
@@ -28,6 +29,10 @@ def read(path: FilePath) -> dict[str, Any]:
 
 def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the options in a .toml or .json file and its table `tuned`, which is empty if the file has none."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     suffix = check_suffix(path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -38,7 +43,24 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Give a file with options.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be text in UTF-8, got byte {error.object[error.start]:#04x}.") from None
-    table = _parse_toml(text, path) if suffix == ".toml" else _parse_json(text, path)
+
+    def refuse_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            raise ConfigError(f"{path}: `{counts.most_common(1)[0][0]}` must be given once. Remove one of them.")
+        return dict(pairs)
+
+    try:
+        if suffix == ".toml":
+            table = tomllib.loads(text)
+        else:
+            table = json.loads(text, object_pairs_hook=refuse_repetition)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:  # the parser's error, or a number with thousands of digits
+        raise ConfigError(f"{path} is not {suffix[1:].upper()}: {error}.") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path} must be a JSON object with options in it, got {table!r}.")
     notes = table.pop(NOTES, {})
     if not isinstance(notes, dict):
         raise ConfigError(f"{path}: `{NOTES}` must be a table: `tfpipe profile --apply` keeps notes there. Rename it.")
@@ -96,38 +118,6 @@ def check_suffix(path: FilePath) -> str:
     if suffix not in (".toml", ".json"):
         raise ConfigError(f"A configuration file's name must end in .toml or .json, got {str(path)!r}.")
     return suffix
-
-
-def _parse_toml(text: str, path: FilePath) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the parser's error, or a number with thousands of digits
-        raise ConfigError(f"{path} is not TOML: {error}.") from None
-    return table
-
-
-def _parse_json(text: str, path: FilePath) -> dict[str, Any]:
-    def refuse_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"{path}: `{repeated}` must be given once. Remove one of them.")
-        return table
-
-    try:
-        table = json.loads(text, object_pairs_hook=refuse_repetition)
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(table, dict):
-        raise ConfigError(f"{path} must be a JSON object with options in it, got {table!r}.")
-    return table
 
 
 def refuse_unknown(table: Table, kind: type[Any], where: str) -> None:
