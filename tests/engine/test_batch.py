@@ -173,13 +173,6 @@ def payload_name(number: int) -> bytes:
     return f"{('cat', 'dog')[number % 2]}/{number}.png".encode()
 
 
-def test_a_record_that_stands_for_another_has_another_crop(damaged: tuple[Manifest, list[str]]) -> None:
-    manifest, _ = damaged
-    stored = make_maker(manifest, max_bad_records=100, batch_size=12).read(0, 0)
-    assert sorted(stored.asked.tolist()) == list(range(12))
-    assert sorted(set(stored.numbers.tolist())) == [number for number in range(12) if number not in (2, 9)]
-
-
 def test_evaluation_masks_what_is_left_out(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, _ = damaged
     maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=5)

@@ -9,7 +9,6 @@ import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.open_maker import deal_rows
 from tfpipe.readers.numpy import NumpyBatches
 
 CONFIG = PipelineConfig(batch_size=12, image_size=8, seed=5, extra_features=("image/filename",))
@@ -22,14 +21,6 @@ def mixture(tmp_path_factory) -> Mixture:
     second = {"train": [payload(100 + k) for k in range(33)]}
     folders = write_dataset(folder / "a", first), write_dataset(folder / "b", second)
     return tfpipe.mix({str(one): weight for one, weight in zip(folders, (2, 1), strict=True)})
-
-
-@pytest.mark.parametrize(
-    ("shares", "owners"),
-    [((2, 1), [0, 1, 0]), ((7, 3), [0, 1, 0, 0, 0, 1, 0, 0, 1, 0]), ((4,), [0] * 4), ((1, 1, 2), [2, 0, 1, 2])],
-)
-def test_rows_are_dealt_evenly(shares: tuple[int, ...], owners: list[int]) -> None:
-    assert deal_rows(shares).tolist() == owners
 
 
 def read_names(mixture: Mixture, hosts: int, steps: range) -> list[list[bytes]]:

@@ -20,14 +20,6 @@ from tfpipe.pipeline.build import build_dataset, build_stages
 CONFIG = PipelineConfig(batch_size=20, image_size=8, extra_features=("id", "image/class/text"))
 
 
-@pytest.mark.parametrize(
-    ("weights", "total", "shares"),
-    [((0.7, 0.3), 256, (179, 77)), ((7, 3), 256, (179, 77)), ((1, 1, 1), 64, (22, 21, 21)), ((5,), 8, (8,))],
-)
-def test_shares_are_whole_and_fill_the_batch(weights, total, shares) -> None:
-    assert apportion(weights, total) == shares
-
-
 def test_a_weight_too_small_for_a_share() -> None:
     assert refusal(ConfigError, apportion, (99.9, 0.1), 64) == (
         "Every dataset of a mixture must have a share of each batch of 64, and a weight of 0.1 among 100 gives none. "

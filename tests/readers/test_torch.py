@@ -190,6 +190,7 @@ OTHER_VERSION = (
     ("state", "message"),
     [
         ({"seed": 4}, "The position must be of a run with seed 3, got seed 4."),
+        (None, "A position must be a dict of seed, epoch, step, order and data, got None."),
         (
             {"step": 3},
             "The position must lie in an epoch of 3 steps, got epoch 0 and step 3. Use the batch size and the data "
@@ -208,15 +209,10 @@ OTHER_VERSION = (
         ),
     ],
 )
-def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int], message: str) -> None:
+def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int] | None, message: str) -> None:
     loader = data_loader(of(manifest), num_workers=0)
-    found = refusal(ConfigError, loader.load_state_dict, {**loader.state_dict(), **state})
+    found = refusal(ConfigError, loader.load_state_dict, state and {**loader.state_dict(), **state})
     assert found.startswith(message.format(address=manifest.address))
-
-
-def test_a_state_that_a_checkpoint_lacks_is_refused(manifest: Manifest) -> None:
-    sentence = "A position must be a dict of seed, epoch, step, order and data, got None."
-    assert refusal(ConfigError, data_loader(of(manifest), num_workers=0).load_state_dict, None) == sentence
 
 
 def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> None:

@@ -104,16 +104,6 @@ def test_a_box_between_pixels_shows_nothing_from_outside():
         np.testing.assert_allclose(result, 200, atol=1e-3)
 
 
-def test_the_whole_image_at_its_own_size_is_itself_and_a_flip_is_its_reverse():
-    images = random_images(3, 16, 12)
-    whole = tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [3, 1])
-    np.testing.assert_allclose(crop_and_resize(images, whole, None, (16, 12)).numpy(), images.numpy(), atol=1e-3)
-    boxes, _ = draw_crops(3)
-    plain = crop_and_resize(images, boxes, tf.zeros([3], tf.bool), 9).numpy()
-    flipped = crop_and_resize(images, boxes, tf.ones([3], tf.bool), 9).numpy()
-    np.testing.assert_allclose(flipped, plain[:, :, ::-1], atol=1e-3)
-
-
 def test_bfloat16_products_stay_within_the_stated_error():
     images, (boxes, _) = random_images(16, 64, 64), draw_crops(16)
     exact = crop_and_resize(images, boxes, None, 48).numpy()
@@ -128,14 +118,6 @@ def test_bfloat16_products_stay_within_the_stated_error():
 
 def test_an_empty_box_is_black_not_nan():
     assert not crop_and_resize(random_images(1, 8, 8), tf.constant([[0.5, 0.5, 0.5, 0.5]]), None, 4).numpy().any()
-
-
-def test_an_image_does_not_depend_on_the_batch() -> None:
-    images, (crops, flips) = random_images(9, 32, 32), draw_crops(9)
-    whole = augment(images, crops, flips, 16).numpy()
-    for i in (0, 4, 8):
-        alone = slice(i, i + 1)
-        np.testing.assert_allclose(augment(images[alone], crops[alone], flips[alone], 16)[0], whole[i], atol=1e-4)
 
 
 def test_augment_compiles_with_a_static_shape() -> None:
