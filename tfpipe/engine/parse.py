@@ -178,7 +178,8 @@ def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, C
     if (counts < 0).any():
         return _parse_one_by_one(block, kinds)
     record_of = np.repeat(np.arange(len(counts)), counts)
-    numbers = {key: number for number, key in enumerate(_cut(block.data, examples.keys))}
+    places = enumerate(examples.keys.tolist())
+    numbers = {block.data[begin : begin + size].tobytes(): number for number, (begin, size) in places}
     columns: dict[str, Column] = {}
     for name, kind in kinds.items():
         rows = np.flatnonzero(features[:, 0] == numbers.get(name.encode(), -1))

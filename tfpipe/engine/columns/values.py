@@ -31,7 +31,16 @@ def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str,
     if feature.pad_to is None:
         empty: Any = np.zeros(0, column.values.dtype) if column.memory is None else []
         return {name: [*column.list_records(), *[empty] * filled]}
-    padded = _pad_lists(column, feature.pad_to[0], _PADDING[spec.dtype], filled)
+    length, padding = feature.pad_to[0], _PADDING[spec.dtype]
+    if column.memory is not None:
+        texts = [[*row[:length], *[padding] * (length - len(row))] for row in column.list_records()]
+        padded: Any = [*texts, *[[b""] * length for _ in range(filled)]]
+    else:
+        padded = np.zeros((len(column.counts) + filled, length), column.values.dtype)
+        padded[: len(column.counts)] = padding
+        rows, places = locate_values(column)
+        fits = places < length
+        padded[rows[fits], places[fits]] = column.values[fits]
     if feature.is_box:
         return {name: padded}
     sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)
@@ -48,20 +57,6 @@ def _stack_values(spec: FeatureSpec, column: Column, filled: int) -> Any:
     if spec.shape == ():
         return [*column.list_bytes(), *[b""] * filled]
     return column.list_records() + [[b""] * count] * filled
-
-
-def _pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
-    """Pads or cuts the lists of all records to one length, and adds rows of zeros or empty text behind them."""
-    records = len(column.counts)
-    if column.memory is not None:
-        lists = [texts[:length] for texts in column.list_records()]
-        return [*[row + [padding] * (length - len(row)) for row in lists], *[[b""] * length for _ in range(filled)]]
-    padded = np.zeros((records + filled, length), column.values.dtype)
-    padded[:records] = padding
-    rows, places = locate_values(column)
-    fits = places < length
-    padded[rows[fits], places[fits]] = column.values[fits]
-    return padded
 
 
 def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
