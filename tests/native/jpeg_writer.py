@@ -14,10 +14,8 @@ extended, progressive), all sampling factors, any order of scans and segments, a
 Blocks that only fill up an MCU hold coefficients of their own, as a decoder must not show them.
 """
 
-import heapq
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +98,7 @@ class Options:
     jfif: bool = True
     adobe: int | None = None  # the transform in Adobe's marker
     late_adobe: int | None = None  # that in a marker before the second scan, too late to count
-    huffman: str = "optimal"  # "optimal", "odd", or "any": drawn for each table
+    huffman: str = "even"  # "even": codes of one length, "odd", or "any": drawn for each table
     one_segment: bool = False  # whether the tables of a scan stand in one segment
     keep_tables: float = 1.0  # the probability that a Huffman table that has all codes is not written anew
     shuffle: bool = False  # whether segments before the first scan come in any order
@@ -327,32 +325,12 @@ def assign_codes(counts: Sequence[int], symbols: Sequence[int]) -> Table:
     return table
 
 
-def optimal_table(frequencies: Counter[int]) -> tuple[list[int], list[int]]:
-    """Makes the shortest codes of at most 16 bits, nearly: T.81, K.2."""
-    heap = [(count, symbol, [symbol]) for symbol, count in frequencies.items()] + [(0, 256, [256])]
-    heapq.heapify(heap)
-    lengths = dict.fromkeys([*frequencies, 256], 0)
-    while len(heap) > 1:
-        one, other = heapq.heappop(heap), heapq.heappop(heap)
-        for symbol in one[2] + other[2]:
-            lengths[symbol] += 1
-        heapq.heappush(heap, (one[0] + other[0], max(one[1], other[1]), one[2] + other[2]))
-    counts = [0] * 258
-    for length in lengths.values():
-        counts[length] += 1
-    for length in range(257, 16, -1):
-        while counts[length]:
-            shorter = length - 2
-            while not counts[shorter]:
-                shorter -= 1
-            counts[length] -= 2
-            counts[length - 1] += 1
-            counts[shorter + 1] += 2
-            counts[shorter] -= 1
-    longest = max(length for length in range(17) if counts[length])
-    counts[longest] -= 1  # no code is all ones
-    del lengths[256]
-    return counts[1:17], sorted(lengths, key=lambda symbol: (lengths[symbol], symbol))
+def even_table(needed: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Makes codes of one length, of which none is all ones."""
+    symbols = sorted(needed)
+    counts = [0] * 16
+    counts[len(symbols).bit_length() - 1] = len(symbols)
+    return counts, symbols
 
 
 def odd_table(needed: Iterable[int], key: int, rng: random.Random) -> tuple[list[int], list[int]]:
@@ -463,17 +441,14 @@ class _Writer:
 
     def _make_huffman(self, tokens: list[list[Token]]) -> list[bytes]:
         options, rng = self._options, self._rng
-        frequencies: dict[int, Counter[int]] = {}
-        for (key, symbol), count in Counter((one[0], one[1]) for part in tokens for one in part).items():
-            if key >= 0:
-                frequencies.setdefault(key, Counter())[symbol] = count
+        used = {(key, symbol) for part in tokens for key, symbol, *_ in part if key >= 0}
         bodies = []
-        for key, counted in frequencies.items():
-            is_enough = counted.keys() <= self._tables.get(key, {}).keys()
-            if is_enough and rng.random() < options.keep_tables:
+        for key in sorted({key for key, _ in used}):
+            needed = {symbol for other, symbol in used if other == key}
+            if needed <= self._tables.get(key, {}).keys() and rng.random() < options.keep_tables:
                 continue
-            kind = options.huffman if options.huffman != "any" else rng.choice(("optimal", "odd"))
-            counts, symbols = optimal_table(counted) if kind == "optimal" else odd_table(counted, key, rng)
+            kind = options.huffman if options.huffman != "any" else rng.choice(("even", "odd"))
+            counts, symbols = even_table(needed) if kind == "even" else odd_table(needed, key, rng)
             self._tables[key] = assign_codes(counts, symbols)
             number = (0x10 | key - _AC) if key >= _AC else key
             bodies.append(bytes((number, *counts, *symbols)))
@@ -647,7 +622,7 @@ def _draw_options(rng: random.Random, family: str, count: int, odd: bool) -> Opt
     options = Options(frame, rng.random() < 0.5, rng.choice(adobe))
     if not odd:
         return options
-    options.huffman = rng.choice(("optimal", "odd", "any"))
+    options.huffman = rng.choice(("even", "odd", "any"))
     options.one_segment = rng.random() < 0.5
     options.keep_tables = rng.choice((0.0, 0.5, 1.0))
     options.shuffle = rng.random() < 0.4

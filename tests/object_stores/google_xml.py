@@ -58,7 +58,7 @@ class GoogleProxy(Proxy):
     def _read(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
         data = self.get(bucket, name)
         if data is None:
-            return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+            return _NO_KEY
         generation = ("x-goog-generation", str(self._generations.get((bucket, name), 1)))
         described = [_DATED, ("ETag", _digest(data)), generation]
         return answer_object(len(data), lambda begin, end: data[begin:end], headers, described)
@@ -67,7 +67,7 @@ class GoogleProxy(Proxy):
         if source := headers.get("x-goog-copy-source"):
             found = self.get(*unquote(source).lstrip("/").split("/", 1))
             if found is None:
-                return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+                return _NO_KEY
             body = found
         there = 0 if self.get(bucket, name) is None else self._generations.get((bucket, name), 1)
         if headers.get("x-goog-if-generation-match", str(there)) != str(there):
@@ -77,7 +77,7 @@ class GoogleProxy(Proxy):
 
     def _delete(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
         if self.get(bucket, name) is None:
-            return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+            return _NO_KEY
         self.storage._hard_delete_file(bucket, name)
         return Answer(204, [], b"")
 
@@ -132,3 +132,6 @@ def _completed(name: str) -> Answer:
 
 def _refuse(status: int, code: str, message: str) -> Answer:
     return answer_xml(f"<Error><Code>{code}</Code><Message>{message}</Message></Error>", status)
+
+
+_NO_KEY = _refuse(404, "NoSuchKey", "The specified key does not exist.")

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from tests.fuzz.mutate import change_bytes
+
 _PLAIN = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _DQT, _DHT, _SOS, _DRI, _ADOBE, _END = 0xDB, 0xC4, 0xDA, 0xDD, 0xEE, 0xD9
@@ -86,10 +88,10 @@ def change(data: bytes, rng: random.Random) -> tuple[bytes, str]:
             what = rng.choice(_CHANGES)
             what(segments, rng)
             data = b"".join(one.join() for one in segments)
+            said.append(what.__name__.strip("_"))
         else:
-            what = rng.choice(_BYTES)
-            data = what(data, rng)
-        said.append(what.__name__.strip("_"))
+            data = change_bytes(data, rng)
+            said.append("bytes")
     return data, " ".join(said)
 
 
@@ -192,35 +194,8 @@ def _scan(segments: list[Segment], rng: random.Random) -> None:
         scan[i : i + rng.choice((0, 1, 2))] = bytes((0xFF, rng.choice((0xD9, 0xD8, 0xDA, 0xFF, 1, *_RESTARTS))))
 
 
-def _flip_bits(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    end = len(changed) if rng.random() < 0.6 else min(len(changed), 700)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        if end:
-            changed[rng.randrange(end)] ^= 1 << rng.randrange(8)
-    return bytes(changed)
-
-
-def _set_bytes(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 1, 4))):
-        if changed:
-            changed[rng.randrange(len(changed))] = rng.choice((0, 255, rng.randrange(256)))
-    return bytes(changed)
-
-
-def _cut(data: bytes, rng: random.Random) -> bytes:
-    return data[: rng.randint(0, len(data))]
-
-
-def _take_out(data: bytes, rng: random.Random) -> bytes:
-    at, size = rng.randint(0, len(data)), rng.choice((1, 2, 5, 50))
-    return data[:at] + data[at + size :]
-
-
 _CHANGES: tuple[Callable[[list[Segment], random.Random], None], ...] = (
     *(_field,) * 12,
     *(_frame_side, _frame_side, _frame_kind, _frame_count, _add, _add, _add, _swap, _swap),
     *(_repeat, _remove, _resize, _resize, _scan, _scan, _scan, _scan, _scan),
 )
-_BYTES: tuple[Callable[[bytes, random.Random], bytes], ...] = (_flip_bits, _set_bytes, _cut, _take_out)
