@@ -15,6 +15,7 @@ from tfpipe.system.units import human_bytes
 
 SAMPLE = ROOT / "sample_data"
 DATAFLOW = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
+GOOGLE = pytest.mark.needs("google.api_core")
 SHARD = "train-00000-of-00001.tfrecord"
 
 
@@ -115,15 +116,9 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         (["--num-shards", 2, "--shard-size", "1MB"], "--num-shards and --shard-size exclude each other."),
         (["--", "--nonsense=1"], "Options after -- must be known to Beam, got --nonsense."),
         (["--region", "r"], "--region goes with --runner dataflow, got --runner local."),
-        pytest.param(
-            *(DATAFLOW, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
-            marks=pytest.mark.needs("google.api_core"),
-        ),
+        pytest.param(DATAFLOW, f"Dataflow's machines read and write gs:// only, got {SAMPLE}.", marks=GOOGLE),
         (["--encoding", "raw", "--square", "8", "--seekable"], "--encoding raw and --seekable exclude each other: "),
-        pytest.param(
-            *(DATAFLOW[:4], "Dataflow needs a project and a region to run in; give --region too."),
-            marks=pytest.mark.needs("google.api_core"),
-        ),
+        pytest.param(DATAFLOW[:4], "Dataflow needs a project and a region to run in; give --region", marks=GOOGLE),
         ([*DATAFLOW, "--", "--runner=A"], "--runner dataflow and --runner=A after -- exclude each other."),
         (["--max-bad", "0"], "At most 0 of 150 images may be bad, got 1, the first square/"),
     ],

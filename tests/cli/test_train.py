@@ -6,14 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.beam_jobs.commands import wait_for
+from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.conftest import Tfpipe
 
 pytest.importorskip("tensorflow")
@@ -22,17 +21,7 @@ QUICK = ("--batch-size", "4", "--image-size", "16", "--checkpoint-every-steps", 
 
 
 def start(*args: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "tfpipe", "train", *args]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-
-
-def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=240)
-    finally:
-        process.kill()
-    return process.returncode, out, err
+    return start_command(*args, command="train", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
 
 
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(small_dataset, tmp_path, monkeypatch, tfpipe):
@@ -104,7 +93,7 @@ def test_files_without_a_manifest_are_refused(tfpipe: Tfpipe, small_dataset: Pat
 def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path) -> None:
     options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "8")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert finish(start(*options, "--output", str(whole)))[0] == 0
+    assert finish_command(start(*options, "--output", str(whole), 240))[0] == 0
     for i in range(4):
         saved = set((killed / "checkpoints").glob("*"))
         process = start(*options, "--output", str(killed))
@@ -112,8 +101,8 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path)
             time.sleep(0.001)
         time.sleep(0.013 * i)  # at another place of a step, or of a save
         process.kill()
-        finish(process)
-    code, _, err = finish(start(*options, "--output", str(killed)))
+        finish_command(process, 240)
+    code, _, err = finish_command(start(*options, "--output", str(killed), 240))
     assert code == 0, err
     assert "The run goes on at step " in err
     assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
@@ -124,7 +113,7 @@ def test_an_interrupt_is_one_sentence(small_dataset: Path, tmp_path: Path) -> No
     process = start(str(small_dataset), *QUICK[:4], "--epochs", "2000", "--output", str(tmp_path / "run"))
     wait_for((tmp_path / "run" / "run.json").exists, 240)
     process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
+    code, _, err = finish_command(process, 240)
     assert code == 130, err
     assert "Interrupted. The same command goes on from the last checkpoint, if there is one." in err.splitlines()
     assert "Traceback" not in err
