@@ -151,22 +151,18 @@ class DirectRunner(LocalRunner):
         return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
 
 
-_RUNNERS: dict[str | None, type[Runner]] = {
-    None: DirectRunner,
-    "DirectRunner": DirectRunner,
-    "FnApiRunner": DirectRunner,
-    "SwitchingDirectRunner": DirectRunner,
-    "DataflowRunner": DataflowRunner,
-}
-
-
 def choose_runner(beam_args: Sequence[str]) -> Runner:
     """Returns the runner that `--runner` names in Beam's arguments; without it, Beam's own of this machine."""
     # The main session need not be pickled: all that workers need lies in modules.
     options = PipelineOptions([*beam_args, "--no_save_main_session"])
     name: str | None = options.view_as(StandardOptions).runner
-    runner_class = _RUNNERS.get(name and name.rpartition(".")[2], Runner)  # Beam also takes the whole path of a class
-    if name and runner_class is Runner:
+    runner_class: type[Runner] = Runner
+    short = name and name.rpartition(".")[2]  # Beam also takes the whole path of a class
+    if short in (None, "DirectRunner", "FnApiRunner", "SwitchingDirectRunner"):
+        runner_class = DirectRunner
+    elif short == "DataflowRunner":
+        runner_class = DataflowRunner
+    else:
         try:
             create_runner(name)  # its import also registers its options
         except (ValueError, ImportError, AttributeError) as error:

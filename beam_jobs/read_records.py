@@ -99,14 +99,11 @@ class _Source:
     fingerprint: str
     file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
 
-    def open(self) -> RecordReader:
-        """Opens the records, once in each process."""
-        job_stores.adopt(self.file_options)
-        return _open(self)
-
 
 @lru_cache(maxsize=8)
 def _open(source: _Source) -> RecordReader:
+    """Opens the records, once in each process."""
+    job_stores.adopt(source.file_options)
     manifest = load_manifest(source.address, root=source.root)
     info = manifest.splits.get(source.split)
     if info is None or info.fingerprint != source.fingerprint:
@@ -119,7 +116,7 @@ def _open(source: _Source) -> RecordReader:
 
 def _list_blocks(source: _Source, _: None) -> Iterator[tuple[int, int]]:
     """Yields the blocks of all records, as the first number of each and the number behind its last."""
-    reader = source.open()
+    reader = _open(source)
     records, size = len(reader), reader.manifest.splits[reader.split].bytes
     count = max(min(_BLOCK_RECORDS, _BLOCK_BYTES * records // max(size, 1)), 1)
     for first in range(0, records, count):
@@ -127,7 +124,7 @@ def _list_blocks(source: _Source, _: None) -> Iterator[tuple[int, int]]:
 
 
 def _read_block(source: _Source, names: tuple[str, ...], block: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    reader = source.open()
+    reader = _open(source)
     specs, base = _list_specs(reader.manifest), reader.manifest.label_base
     for number, features in enumerate(reader.iterate(range(*block)), block[0]):
         try:

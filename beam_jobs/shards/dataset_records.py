@@ -92,10 +92,8 @@ class DatasetRecords:
 def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
     """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1."""
     source, _, features = _read_features(datasets, planned, {})
-    if source.foreign is not None:
-        label = _get_foreign_label(features, source) if source.labels else NO_CLASS
-        return _hash_foreign(features, source.foreign), label
-    return _get_digest(features), _get_new_label(source, features) if source.labels else NO_CLASS
+    digest = _get_digest(features) if source.foreign is None else _hash_foreign(features, source.foreign)
+    return digest, _get_new_label(source, features) if source.labels else NO_CLASS
 
 
 def _read_features(
@@ -175,12 +173,15 @@ def _as_ppm(pixels: bytes) -> bytes:
 
 
 def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> int:
-    label = _get_number(features, keys.CLASS_LABEL)
-    if label == NO_CLASS and features.get(keys.CLASS_TEXT) == [b""]:
+    """Returns the new label of a record. A number of another program below 0 stands for no class."""
+    foreign = source.foreign
+    key, base = (keys.CLASS_LABEL, 0) if foreign is None else (foreign.label_key or "", foreign.label_base)
+    stored = _get_number(features, key)
+    if stored < 0 and (foreign is not None or (stored == NO_CLASS and features.get(keys.CLASS_TEXT) == [b""])):
         return NO_CLASS
-    if not 0 <= label < len(source.labels):
-        raise BadImage(f"its label {label} is not one of the {len(source.labels)} classes")
-    return source.labels[label]
+    if not 0 <= stored - base < len(source.labels):
+        raise BadImage(f"its label {stored} is not one of the {len(source.labels)} classes")
+    return source.labels[stored - base]
 
 
 def _get_digest(features: Mapping[str, Feature]) -> bytes:
@@ -291,26 +292,13 @@ def _make_record(
             values = {**make_list_features(images), keys.IMAGE_FILENAME: names, keys.IMAGE_SHA256: sha256}
     label = NO_CLASS
     if header.label_names:
-        label = _get_foreign_label(old, source)
+        label = _get_new_label(source, old)
         text = header.label_names[label] if label != NO_CLASS else ""
         values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
     made = values.keys() | header.schema.sizes_keys
     values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in made}
     features = header.schema.check(values)
     return NewRecord(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
-
-
-def _get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int:
-    """Returns the new label of a foreign record. A stored number below 0 stands for no class."""
-    assert source.foreign is not None
-    assert source.foreign.label_key is not None
-    stored = _get_number(old, source.foreign.label_key)
-    if stored < 0:
-        return NO_CLASS
-    label = stored - source.foreign.label_base
-    if not 0 <= label < len(source.labels):
-        raise BadImage(f"its label {stored} is not one of the {len(source.labels)} classes")
-    return source.labels[label]
 
 
 def _hash_foreign(old: Mapping[str, Feature], foreign: Foreign) -> bytes:

@@ -103,7 +103,7 @@ def test_a_dataset_that_was_written_anew_is_refused_in_the_pipeline(tmp_path: Pa
         f"{dataset}@1 must stay as it was when the pipeline was built, and split 'train' has other records now. Build "
         "the pipeline again."
     )
-    assert refusal(DataError, reader._source.open) == message
+    assert refusal(DataError, read_records._open, reader._source) == message
 
 
 def test_what_is_refused_before_the_pipeline_runs(dataset: Path) -> None:

@@ -141,35 +141,33 @@ class _Table:
         return {name: self._describe(name) for name in self.names}
 
     def _describe(self, name: str) -> Field:
-        import duckdb
         import pyarrow.types as pt
 
         kind = self.types[name]
         kind = kind.value_type if pt.is_dictionary(kind) else kind
-        if pt.is_string(kind) or pt.is_large_string(kind):
-            return Text()
-        if pt.is_binary(kind) or pt.is_large_binary(kind):
-            return Values("bytes")
-        if pt.is_integer(kind) or pt.is_boolean(kind):
-            return Values("int64")
-        if pt.is_floating(kind):
-            return Values("float")
-        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-            inner = kind.value_type
-            query = f"SELECT min(len({quote(name)})), max(len({quote(name)})) FROM {self._rows}"
-            with duckdb.connect() as connection:
-                shortest, longest = connection.execute(query).fetchone() or (None, None)
-            length = longest if longest and shortest == longest else None
-            if pt.is_floating(inner):
-                return Tensor(_TENSORS[str(inner)], (length,))
-            if pt.is_integer(inner) or pt.is_boolean(inner):
-                return Values("int64", None if length is None else (length,))
-            if pt.is_string(inner) or pt.is_large_string(inner) or pt.is_binary(inner) or pt.is_large_binary(inner):
-                return Values("bytes", None if length is None else (length,))
+        is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+        inner, shape = (kind.value_type, self._find_shape(name)) if is_list else (kind, ())
+        if pt.is_floating(inner):
+            return Tensor(_TENSORS[str(inner)], shape or (None,)) if is_list else Values("float")
+        if pt.is_integer(inner) or pt.is_boolean(inner):
+            return Values("int64", shape)
+        if pt.is_string(inner) or pt.is_large_string(inner):
+            return Values("bytes", shape) if is_list else Text()
+        if pt.is_binary(inner) or pt.is_large_binary(inner):
+            return Values("bytes", shape)
         raise ConfigError(
             f"A column must hold numbers, texts, bytes or lists of them, and {name!r} of {self.path} holds {kind}. "
             "Name the columns to take in `features`."
         )
+
+    def _find_shape(self, name: str) -> tuple[int] | None:
+        """Returns the shape of lists; None if their lengths differ."""
+        import duckdb
+
+        query = f"SELECT min(len({quote(name)})), max(len({quote(name)})) FROM {self._rows}"
+        with duckdb.connect() as connection:
+            shortest, longest = connection.execute(query).fetchone() or (None, None)
+        return (longest,) if longest and shortest == longest else None
 
     def join(self, known: FactsTable, manifest: Manifest) -> tuple[int, int, int]:
         """Joins the rows with the records in DuckDB; counts records with one, records without, and spare rows."""

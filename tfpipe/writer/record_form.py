@@ -103,14 +103,11 @@ def _find_only(fields: Mapping[str, Field], kind: type[Label | Image | Images | 
 
 
 def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
-    if isinstance(field, Image):
-        return list(image_schema(labeled=False, boxes=False, box_labels=False).features)
-    if isinstance(field, Images):
-        if field.number is not None and not (type(field.number) is int and 1 <= field.number <= keys.MAX_IMAGES):
-            raise ConfigError(
-                f"{name!r}: the number of Images must be from 1 to {keys.MAX_IMAGES:,}, got {field.number!r}."
-            )
-        shape = None if field.number is None else (field.number,)
+    if isinstance(field, Image | Images):
+        number = field.number if isinstance(field, Images) else 1
+        if number is not None and not (type(number) is int and 1 <= number <= keys.MAX_IMAGES):
+            raise ConfigError(f"{name!r}: the number of Images must be from 1 to {keys.MAX_IMAGES:,}, got {number!r}.")
+        shape = () if isinstance(field, Image) else None if number is None else (number,)
         return list(image_schema(labeled=False, boxes=False, box_labels=False, images=shape).features)
     if isinstance(field, Mask):
         return [keys.MASK]
