@@ -111,9 +111,8 @@ def _remove_shards(work: WorkDir, kept: set[str]) -> None:
         with contextlib.suppress(FormatError):
             parse_shard_name(name)
             if name not in kept:
-                file_io.remove(work.index_path(name))
-                file_io.remove(work.facts_path(name))
-                file_io.remove(work.result(name))
+                for path in (file_names.index_name(name), file_names.facts_name(name), name):
+                    file_io.remove(work.result(path))
 
 
 _MEMORY_BYTES = 32 << 20

@@ -151,8 +151,9 @@ def _leave_out_empty(
         splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
             if not shard.info.records:
-                for path in (work.shard_path, work.index_path, work.facts_path):
-                    file_io.remove(path(shard.info.file))
+                file = shard.info.file
+                for name in (file, file_names.index_name(file), file_names.facts_name(file)):
+                    file_io.remove(work.result(name))
     return splits
 
 

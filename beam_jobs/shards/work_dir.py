@@ -113,17 +113,9 @@ class WorkDir(ShardFolder):
         """Returns a path in the dataset directory."""
         return file_io.join(self.output, *parts)
 
-    def shard_path(self, file: str) -> str:
-        """Returns the path of a shard."""
-        return self.result(file)
-
-    def index_path(self, file: str) -> str:
-        """Returns the path of a shard's index."""
-        return self.result(file_names.index_name(file))
-
-    def facts_path(self, file: str) -> str:
-        """Returns the path of the facts about a shard's records."""
-        return self.result(file_names.facts_name(file))
+    def place(self, name: str) -> str:
+        """Returns the path of a shard, or of what lies beside it."""
+        return self.result(name)
 
     def temporary(self, name: str) -> str:
         """Returns a new path for a file of the dataset while it is being written.

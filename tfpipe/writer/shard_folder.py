@@ -61,7 +61,7 @@ class ShardFolder(WorkingFolder):
 
     ```
     shards/NAME           shards under their names, finished or not; a job of images writes them into the output itself
-    shards/NAME.idx       the index of each, and in NAME.parquet the facts about its records
+    shards/index/...      the index of each, and the facts about its records
     rows/NAME.json        the row about each finished shard, written after it
     digests/NAME          bytes for each record of a finished shard, as the job needs them
     ```
@@ -69,17 +69,9 @@ class ShardFolder(WorkingFolder):
 
     parts = ("shards", "rows", "digests")
 
-    def shard_path(self, file: str) -> str:
-        """Returns the path of a shard."""
-        return self.path("shards", file)
-
-    def index_path(self, file: str) -> str:
-        """Returns the path of a shard's index."""
-        return self.path("shards", f"{file}.idx")
-
-    def facts_path(self, file: str) -> str:
-        """Returns the path of the facts about a shard's records."""
-        return self.path("shards", f"{file}.parquet")
+    def place(self, name: str) -> str:
+        """Returns the path of a shard, or of what lies beside it: its index, or the facts about its records."""
+        return self.path("shards", name)
 
     def row_path(self, file: str) -> str:
         """Returns the path of the row about a finished shard."""
@@ -99,14 +91,14 @@ class ShardFolder(WorkingFolder):
     ) -> Iterator[ShardWriter]:
         """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
         facts = RecordFacts.of_new_shard(schema, label_names)
-        with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
+        with file_io.create(self.place(file), self.temporary(file), makes_folders=True) as out:
             writer = ShardWriter(out, count, facts)
             yield writer
         written = writer.describe_shard(file)
-        file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
+        file_io.write_file(self.place(index_name(file)), writer.index, self.temporary(file), makes_folders=True)
         if facts is not None:
             data = facts.encode(written.info.sha256)
-            file_io.write_file(self.facts_path(file), data, self.temporary(file), makes_folders=True)
+            file_io.write_file(self.place(facts_name(file)), data, self.temporary(file), makes_folders=True)
         self.save_written(written)
 
     def save_written(self, shard: WrittenShard) -> None:
@@ -127,11 +119,11 @@ class ShardFolder(WorkingFolder):
 
     def is_whole(self, shard: ShardInfo) -> bool:
         """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
-        path = self.shard_path(shard.file)
+        path = self.place(shard.file)
         if file_io.get_size(path) != shard.bytes:
             return False
         try:
-            decode_index(file_io.read_whole(self.index_path(shard.file)), shard.bytes, shard.records)
+            decode_index(file_io.read_whole(self.place(index_name(shard.file))), shard.bytes, shard.records)
         except (OSError, FormatError):
             return False
         with file_io.open_read(path) as file:
@@ -140,7 +132,8 @@ class ShardFolder(WorkingFolder):
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
         """Moves shards, each behind its name until now, and their indexes to the result under their final names."""
         for name, shard in shards:
-            file_io.rename(self.index_path(name), self.result(index_name(shard.info.file)))
-            if file_io.exists(self.facts_path(name)):
-                file_io.rename(self.facts_path(name), self.result(facts_name(shard.info.file)))
-            file_io.rename(self.shard_path(name), self.result(shard.info.file))
+            final = shard.info.file
+            file_io.rename(self.place(index_name(name)), self.result(index_name(final)))
+            if file_io.exists(self.place(facts_name(name))):
+                file_io.rename(self.place(facts_name(name)), self.result(facts_name(final)))
+            file_io.rename(self.place(name), self.result(final))
