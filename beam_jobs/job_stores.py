@@ -21,19 +21,19 @@ from tfpipe.system.extras import importing
 
 def configure(beam_args: Iterable[str]) -> None:
     """Gives the stores of this process the options of the pipeline, such as endpoints and credentials."""
-    global _beam_args, _is_configured
-    _beam_args, _is_configured = tuple(beam_args), True
+    global _beam_args
+    _beam_args = tuple(beam_args)
     stores.configure(_open_store)
 
 
 def get_options() -> tuple[str, ...]:
     """Returns the options that `configure` got in this process, for another process that needs the same stores."""
-    return _beam_args
+    return _beam_args or ()
 
 
 def share_options() -> Callable[[], None] | None:
     """Returns the function that configures another process as this one; None if it was not configured."""
-    return partial(configure, _beam_args) if _is_configured else None
+    return None if _beam_args is None else partial(configure, _beam_args)
 
 
 def adopt(beam_args: tuple[str, ...]) -> None:
@@ -42,19 +42,18 @@ def adopt(beam_args: tuple[str, ...]) -> None:
         configure(beam_args)
 
 
-_beam_args: tuple[str, ...] = ()
-_is_configured = False
+_beam_args: tuple[str, ...] | None = None
 
 
 def _open_store(scheme: str, path: str) -> FileStore:
     if scheme == SCHEME:
         return HuggingFaceStore(path)
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
-        return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
+        return Store(scheme, StoreOptions(credentials="optional" if _beam_args is None else "needed"))
     if scheme in SCHEMES:
         with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
             from apache_beam.options import pipeline_options
-        options = pipeline_options.PipelineOptions(list(_beam_args))
+        options = pipeline_options.PipelineOptions(list(_beam_args or ()))
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
     if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme

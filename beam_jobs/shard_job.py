@@ -48,7 +48,13 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
     if not _check_listing(listing, config):
         listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
-    _check_classes(listing, len(splits))
+    count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
+    most = MAX_PARTS // 2 // (1 + len(splits))  # of which a manifest holds names, and counts of each split
+    if count > most:
+        raise DataError(
+            f"A dataset with {human_count(len(splits), 'split')} must have at most {most:,} classes, got {count:,}. "
+            "Labels that say something else of each image can be a column of another name."
+        )
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
         check_dataset_output(config, [origin.directory for origin in listing.datasets.sources.values()])
     copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
@@ -65,17 +71,6 @@ def _check_listing(listing: Listing, config: ShardConfig) -> bool:
             has_splits = are_splits_named(listing, config)
     raise_all(config.input, faults)
     return has_splits
-
-
-def _check_classes(listing: Listing, num_splits: int) -> None:
-    """Checks that a manifest can hold the names of the classes, and the counts of each split."""
-    count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
-    most = MAX_PARTS // 2 // (1 + num_splits)
-    if count > most:
-        raise DataError(
-            f"A dataset with {human_count(num_splits, 'split')} must have at most {most:,} classes, got {count:,}. "
-            "Labels that say something else of each image can be a column of another name."
-        )
 
 
 @dataclass(frozen=True, slots=True)

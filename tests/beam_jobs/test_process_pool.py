@@ -56,7 +56,6 @@ def test_workers_get_shared_arguments(monkeypatch) -> None:
     assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
     assert list(map_unordered(os.path.join, ["x"], 0, shared=("a",))) == [os.path.join("a", "x")]
     monkeypatch.setattr(job_stores, "_beam_args", ())
-    monkeypatch.setattr(job_stores, "_is_configured", True)
     job_stores.configure(["--s3_region_name=here"])
     (options,) = map_unordered(_read_options, [None], 1)
     assert options == ("--s3_region_name=here",)

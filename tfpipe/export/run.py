@@ -28,6 +28,7 @@ from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_facts
 
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
+_PACKAGES: Mapping[Format, str] = {"parquet": "pyarrow", "arrayrecord": "array_record"}
 REPORT = "export.json"  # what every export holds
 LABELS = "labels.txt"  # the names of the classes, one a line, in the order of their numbers
 
@@ -83,7 +84,8 @@ class ExportReport:
 def export(config: ExportConfig, observer: Observer | None = None) -> ExportReport:
     """Writes a dataset in the format of another tool, several shards at once."""
     file_io.check_stores([config.dataset, config.output])
-    check_package(config.to)
+    if (package := _PACKAGES.get(config.to)) is not None:
+        check_installed(package, f"An export to {config.to}", package, "tfpipe[export]")
     manifest = load_manifest(config.dataset)
     for name in config.splits:
         if name not in manifest.splits:
@@ -110,14 +112,6 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         report = _finish(config, manifest, sums, workshop, identity)
         workshop.publish()
     return report
-
-
-def check_package(to: str) -> None:
-    """Checks that the package is installed that writes a format."""
-    packages = {"parquet": ("pyarrow", "pyarrow"), "arrayrecord": ("array_record", "array_record")}
-    if to in packages:
-        module, package = packages[to]
-        check_installed(module, f"An export to {to}", package, "tfpipe[export]")
 
 
 def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:

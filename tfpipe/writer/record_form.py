@@ -121,7 +121,11 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
     if isinstance(field, Values):
         return [FeatureSpec(name, field.dtype, field.shape, field.doc)]
     if isinstance(field, Labels):
-        return [_make_classes(name, field)]
+        if field.count is not None and not (type(field.count) is int and field.count >= 1):
+            raise ConfigError(f"{name!r}: the `count` of Labels must be at least 1, got {field.count!r}.")
+        shape = None if field.count is None else (field.count,)
+        doc = field.doc or "classes, counted from 0"
+        return [FeatureSpec(name, "int64", shape, doc, names=_check_names(name, field))]
     if not isinstance(field, Tensor):
         raise ConfigError(
             f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, Labels, an Image, Images or a "
@@ -131,14 +135,6 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
         return make_tensor_specs(name, TensorType(field.dtype, tuple(field.shape)), field.doc)
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from None
-
-
-def _make_classes(name: str, field: Labels) -> FeatureSpec:
-    names, count = _check_names(name, field), field.count
-    if count is not None and not (type(count) is int and count >= 1):
-        raise ConfigError(f"{name!r}: the `count` of Labels must be at least 1, got {count!r}.")
-    doc = field.doc or "classes, counted from 0"
-    return FeatureSpec(name, "int64", None if count is None else (count,), doc, names=names)
 
 
 def _check_names(name: str, field: Label | Labels) -> tuple[str, ...]:
