@@ -1,5 +1,6 @@
 """The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -133,7 +134,7 @@ def run(
         _write(job, runner, beam_args, observer)
         try:
             # Beam may try a bundle again, which then finds shards that this very run has finished.
-            kept_shards = len(work.read_kept() & finished_before)
+            kept_shards = len(finished_before.intersection(json.loads(file_io.read_whole(work.path("kept.json")))))
             manifest = manifest_json.loads(file_io.read_whole(work.result(file_names.MANIFEST)).decode())
         except FileNotFoundError as error:
             raise DataError(

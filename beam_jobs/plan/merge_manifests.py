@@ -277,8 +277,7 @@ def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
 def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
     """Returns a form that all images can be brought into, without enlarging an image that was reduced."""
     side = min((side for form in forms for side in (form.square, form.resize_short) if side), default=None)
-    encodings = {form.encoding for form in forms}
-    encoding = next(encoding for encoding in ("raw", "jpeg", "keep") if encoding in encodings)
+    encoding = min((form.encoding for form in forms), key=("raw", "jpeg", "keep").index)
     if any(form.square for form in forms):
         return ImageForm(encoding, square=side)
     return ImageForm(encoding, resize_short=side)

@@ -27,22 +27,18 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard])
         return
     _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, shards))
     num_images = sum(shard.images for shard in header.shards)
+    advice = "mend them and run again with `overwrite`"
+    if header.records is not None:
+        is_foreign = any(source.foreign is not None for source in header.records.sources.values())
+        repair = "save the undamaged records with `tfpipe repair`"
+        advice = "bring the files back as they were" if is_foreign else repair
     first = next(line for shard in shards if shard.num_left_out for line in work.read_left_out(shard.info.file))
     raise DataError(
         f"At most {header.max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.result(file_names.QUARANTINE)}; "
-        f"{_advise(header)}, or allow more with `max_bad`.",
+        f"{advice}, or allow more with `max_bad`.",
         page="damaged-data#images-that-are-broken",
     )
-
-
-def _advise(header: PlanHeader) -> str:
-    """Returns the advice about bad images, as a part of a sentence."""
-    if header.records is None:
-        return "mend them and run again with `overwrite`"
-    if any(source.foreign is not None for source in header.records.sources.values()):
-        return "bring the files back as they were"
-    return "save the undamaged records with `tfpipe repair`"
 
 
 def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenShard]) -> None:

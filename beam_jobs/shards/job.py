@@ -1,5 +1,6 @@
 """A job that writes the shards of a plan: which process may take part, the writing, and the end."""
 
+import json
 import socket
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import parse_shard_name
 from tfpipe.images.normalize import get_codec_versions
+from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
@@ -149,5 +151,6 @@ def finish(job: Job, gathered: GatheredShards) -> None:
     """Makes the dataset complete."""
     shards = gathered.list_shards()
     check_present(job.work, job.header.files, shards)
-    job.work.save_kept(shard.info.file for shard in shards if shard.kept)
+    kept = [shard.info.file for shard in shards if shard.kept]
+    file_io.write_file(job.work.path("kept.json"), json.dumps(kept).encode(), makes_folders=True)
     finish_dataset(job.work, job.header, shards)

@@ -21,7 +21,7 @@ graph carries shard numbers and nothing else.
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
@@ -165,14 +165,6 @@ class WorkDir(ShardFolder):
     def list_begun(self) -> set[str]:
         """Returns the file names of what parts of the job have begun."""
         return set(file_io.list_names(self.path("begun")))
-
-    def save_kept(self, files: Iterable[str]) -> None:
-        """Saves the file names of the shards that the workers found finished."""
-        file_io.write_file(self.path("kept.json"), json.dumps(sorted(files)).encode(), makes_folders=True)
-
-    def read_kept(self) -> set[str]:
-        """Returns the file names that `save_kept` noted."""
-        return set(json.loads(file_io.read_whole(self.path("kept.json"))))
 
     def find_manifest(self, fingerprint: str) -> Manifest | None:
         """Returns the manifest of a complete dataset that was made from the plan of this fingerprint, or None."""

@@ -31,14 +31,13 @@ class RecordForm:
             raise ConfigError(
                 f"`schema` must give each value its kind, as in {{'image': Image()}}, got {shorten(fields)}."
             )
-        self._label = _find_only(fields, Label)
+        own = [_find_only(fields, kind) for kind in (Label, Image, Images, Mask)]
+        self._label, self._image, self._images, self._mask = own
         label = fields[self._label] if self._label is not None else None
         self.label_names = _check_names(self._label or "", label) if isinstance(label, Label) else ()
         if len(set(self.label_names)) < len(self.label_names):
             raise ConfigError("The names of a Label must be different.")
         self._numbers = {name: number for number, name in enumerate(self.label_names)}
-        self._image, self._mask = _find_only(fields, Image), _find_only(fields, Mask)
-        self._images = _find_only(fields, Images)
         if self._image is not None and self._images is not None:
             raise ConfigError(
                 f"A record must have an Image or Images, got {self._image!r} and {self._images!r}. Make it one list."
@@ -49,7 +48,6 @@ class RecordForm:
         specs = [spec for name, field in fields.items() for spec in _make_specs(name, field)]
         if not specs:
             raise ConfigError("`schema` must name the values of a record, got none.")
-        own = {self._label, self._image, self._images, self._mask}
         others = [spec for name, field in fields.items() if name not in own for spec in _make_specs(name, field)]
         check_names(others)
         for spec in others:

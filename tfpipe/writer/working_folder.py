@@ -75,10 +75,12 @@ class WorkingFolder:
     def open(self, identity: str, busy: str) -> Iterator[None]:
         """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks."""
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
-            if file_io.is_url(self.output):
-                self._prepare_bucket(identity)
-            else:
+            if not file_io.is_url(self.output):
                 self._prepare_local(identity)
+            elif self.read_identity() != identity.encode():  # that of a finished job is refused
+                check_output(self.output, is_ours=self.ending.__eq__, alone=True)
+                file_io.remove_tree(self.base)
+                self.save_identity(identity.encode())
             yield
             file_io.remove_tree(self.base)
 
@@ -117,13 +119,6 @@ class WorkingFolder:
     def save_identity(self, identity: bytes) -> None:
         """Saves the text that tells this job from others."""
         file_io.write_file(self.path(_PLAN), identity, makes_folders=True)
-
-    def _prepare_bucket(self, identity: str) -> None:
-        """Removes everything from the folder if it belongs to another job, and refuses what that job has finished."""
-        if self.read_identity() != identity.encode():
-            check_output(self.output, is_ours=self.ending.__eq__, alone=True)
-            file_io.remove_tree(self.base)
-            self.save_identity(identity.encode())
 
     def _prepare_local(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
