@@ -1,7 +1,6 @@
 """--stages on real runs: a function of the user's changes the pipeline that a command profiles or checks."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,11 +44,6 @@ def raise_error(stages):
 """
 
 
-def run_process(folder: Path, *args: object) -> "subprocess.CompletedProcess[str]":
-    (folder / "user_stages.py").write_text(MODULE)
-    return run_python("-m", "tfpipe", *args, cwd=folder, PYTHONPATH=PATH_OF_REPOSITORY, CUDA_VISIBLE_DEVICES="")
-
-
 @pytest.fixture
 def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch) -> Iterator[Tfpipe]:
     """Runs a command in this process, in a folder with the module of the stages."""
@@ -60,14 +54,10 @@ def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch) -> Iterator[Tfpipe]:
     sys.modules.pop("user_stages", None)
 
 
-def count_processes(folder: Path) -> int:
-    return len(list(folder.glob("pixels-*-0")))
-
-
 def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
     done = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:blacken", "--json")
     assert done.code == 0, done.err
-    assert count_processes(tmp_path) == 1
+    assert len(list(tmp_path.glob("pixels-*-0"))) == 1  # processes
     broken = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:raise_error")
     assert broken.code == 1
     assert "failure  shapes        The pipeline failed: " in broken.out
@@ -91,6 +81,8 @@ def test_errors_of_the_users_stages_are_sentences(small_dataset: Path, run: Tfpi
 def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_dataset: Path, tmp_path: Path) -> None:
     """The user's module loads TensorFlow, whose libraries log as they start."""
     options = ("--step-ms", 5, "--batch-size", 4, "--seconds", 0.5, "--stages", "user_stages:blacken", "--json")
-    done = run_process(tmp_path, "profile", small_dataset, *options)
+    (tmp_path / "user_stages.py").write_text(MODULE)
+    environment = {"PYTHONPATH": PATH_OF_REPOSITORY, "CUDA_VISIBLE_DEVICES": ""}
+    done = run_python("-m", "tfpipe", "profile", small_dataset, *options, cwd=tmp_path, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["dataset"]["own_stages"] == ["blacken"]

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.profiler.faults import own
 from tests.profiler.faults.data import FEW_PHOTOS, HUGE, PHOTOS, TINY, Shards
 from tfpipe.engine.config.augment_config import AugmentOptions
-
-if TYPE_CHECKING:
-    from tfpipe.pipeline.stage import Customize
-    from tfpipe.readers.base import BatchTransform, ImageTransform
+from tfpipe.pipeline.stage import Customize
+from tfpipe.readers.base import BatchTransform, ImageTransform
 
 FAST = 20_000.0
 """The images per second of an accelerator that waits for any pipeline here."""

@@ -4,7 +4,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,12 +14,34 @@ import tensorflow as tf
 import torch
 
 import tfpipe
-from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live import idle_monitor
 from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
+MakeBatches = Callable[..., Any]
+"""From `sleep_s` and `count`, both optional, to a `tf.data.Dataset`."""
+
+
+@pytest.fixture(scope="module")
+def make_batches() -> MakeBatches:
+    """Returns a function that makes a dataset of 8 vectors and labels a batch; each batch takes `sleep_s` to make.
+
+    Autotuning is off, so that no prefetch hides the time.
+    """
+
+    def make(sleep_s: float = 0.0, count: int = -1) -> tf.data.Dataset:
+        def slow(vectors: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            slept = tf.numpy_function(lambda value: (time.sleep(sleep_s), value)[1], [vectors], vectors.dtype)
+            return tf.ensure_shape(slept, vectors.shape), labels
+
+        batch = (np.ones((8, 4), np.float32), np.zeros((8, 1), np.float32))
+        dataset = tf.data.Dataset.from_tensors(batch).repeat(count)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return (dataset.map(slow) if sleep_s else dataset).with_options(options)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -276,15 +298,12 @@ def test_an_epoch_begins_a_new_iterator_or_goes_on_with_the_old_one(loop: Loop) 
     assert monitor.end_epoch()["input_wait_fraction"] == 0.5
 
 
-def test_a_step_that_takes_several_elements_is_told(loop: Loop) -> None:
+def test_a_training_that_cannot_be_timed_is_told(loop: Loop) -> None:
     monitor = make_watched(*((1000.0, 1000.0, 4) for _ in range(160)))
     make_steps(monitor, loop, 80)
     assert monitor.end_epoch() == {}
     with pytest.raises(DataError, match="A step must take one element of the dataset"):
         monitor.result()
-
-
-def test_a_training_without_steps_is_told() -> None:
     with pytest.raises(DataError) as caught:
         IdleMonitor(warm_up=1).result()
     assert str(caught.value) == "No step was seen after the 1 of the warm-up; 0 were made. Train for longer."

@@ -29,17 +29,20 @@ def test_processor_time_is_shared_with_other_processes() -> None:
     assert HostTime(10.0, 11.0, None).compute_fractions(before, 2) == (0.5, 0.0)
 
 
-@pytest.mark.parametrize(("states", "ready"), [("SS", False), ("SR", True), ("DS", True), ("", False)])
-def test_a_thread_that_waits_for_a_core_is_ready(states: str, ready: bool, tmp_path: Path) -> None:
-    for number, state in enumerate(states):
-        (tmp_path / f"task/{number}").mkdir(parents=True)
-        (tmp_path / f"task/{number}/stat").write_text(f"{number} (a) R (b) {state} 1 2 3")
-    own = tmp_path / f"task/{threading.get_native_id()}"
-    own.mkdir(parents=True)
-    (own / "stat").write_text("7 (python) R 1 2 3")
-    (tmp_path / "task/9").mkdir()  # it has ended
-    assert clocks.has_ready_thread(str(tmp_path)) is ready
-    assert not clocks.has_ready_thread(str(tmp_path / "none"))
+def test_threads_that_wait_for_a_core_are_ready_and_their_waits_add_up(tmp_path: Path) -> None:
+    def write(thread: int, state: str, ran_and_waited: str) -> None:
+        (tmp_path / f"task/{thread}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"task/{thread}/stat").write_text(f"{thread} (a) R (b) {state} 1 2 3")
+        (tmp_path / f"task/{thread}/schedstat").write_text(ran_and_waited)
+
+    write(threading.get_native_id(), "R", "2000000000 300000000 7")
+    (tmp_path / "task/9").mkdir()  # it has just ended
+    assert not clocks.has_ready_thread(str(tmp_path))
+    for state, ready in (("S", False), ("R", True), ("D", True)):
+        write(1, state, "1000000000 200000000 9")
+        assert clocks.has_ready_thread(str(tmp_path)) is ready
+    assert read_queue_s(str(tmp_path)) == 0.5
+    assert (read_queue_s(str(tmp_path / "none")), clocks.has_ready_thread(str(tmp_path / "none"))) == (0, False)
 
 
 def test_the_machine_counts_only_where_all_its_cores_are_usable(tmp_path: Path, monkeypatch):
@@ -60,14 +63,6 @@ def test_the_storage_rate_needs_enough_local_bytes(tmp_path: Path) -> None:
     assert clocks.measure_storage_rate([str(small)]) is None
     assert (clocks.measure_storage_rate([str(small), str(large)]) or 0) > 10**6
     assert clocks.measure_storage_rate(["gs://bucket/file"]) is None
-
-
-def test_waits_for_a_core_leave_out_threads_that_ended(tmp_path: Path) -> None:
-    for thread, text in (("1", "2000000000 300000000 7"), ("2", "1000000000 200000000 9")):
-        (tmp_path / "task" / thread).mkdir(parents=True)
-        (tmp_path / "task" / thread / "schedstat").write_text(text)
-    (tmp_path / "task" / "3").mkdir()  # it has just ended
-    assert (read_queue_s(str(tmp_path)), read_queue_s(str(tmp_path / "none"))) == (0.5, 0)
 
 
 def test_the_median_turn_of_each_way_counts(monkeypatch) -> None:

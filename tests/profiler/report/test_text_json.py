@@ -39,11 +39,9 @@ def test_the_first_line_is_the_answer_and_the_rates_stand_side_by_side() -> None
 def test_memory_names_the_stage_that_takes_it() -> None:
     held = (Held("mix", "elements", 2000, 301e6), Held("prefetch", "batches", 2, 20e6))
     report = make_report(make_profile(held=held, first_batch_s=1.7))
-    sentence = "emory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); "
-    assert to_text(report).splitlines()[5] == (
-        f"4 cores 95 % busy; m{sentence}reads 100.0 MB/s; first batch after 1.7 s."
-    )
-    assert f"M{sentence}first batch after 1.7 s" in render(report)
+    sentence, start = "emory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); ", "first batch after 1.7 s"
+    assert to_text(report).splitlines()[5] == f"4 cores 95 % busy; m{sentence}reads 100.0 MB/s; {start}."
+    assert f"M{sentence}{start}" in render(report)
     assert to_json(report)["held"][0] == {"stage": "mix", "what": "elements", "number": 2000, "num_bytes": 301e6}
 
 
@@ -96,9 +94,6 @@ def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
     assert "Only a faster step makes this training faster.\n" in text
     idle = make_profile(stages=(), step=make_step(1000, 1000))
     assert NO_STAGES in to_text(make_report(idle))
-
-
-def test_the_text_says_that_a_cache_was_being_filled() -> None:
     sentence = "The cache was still being filled. Epochs that only read it begin after 71 s more."
     assert sentence in to_text(make_report(replace(PROFILE, fill_s=70.2))).splitlines()
 
