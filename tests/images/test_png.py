@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fuzz.mutate import change
 from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
@@ -96,24 +97,18 @@ def test_tensorflow_decodes_every_accepted_file(make: Any, tf_png: Any, mode: st
     accepted = 0
     for _ in range(300):
         if checksums == "stale":
-            damaged = bytearray(whole)
-            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-            data = bytes(damaged)
+            data = change(whole, "bytes", rng)
         else:
-            chunks = [(name, bytearray(body)) for name, body in split(whole)]
-            body = rng.choice([body for _, body in chunks if body])
-            inflate = body is dict(chunks).get(b"IDAT") and rng.random() < 0.7
-            if inflate:
-                body[:] = zlib.decompress(body)
-            for _ in range(rng.randrange(1, 3)):
-                body[rng.randrange(len(body))] = rng.randrange(256)
-            if rng.random() < 0.1:
-                del body[rng.randrange(len(body)) :]
-            if inflate:
-                body[:] = zlib.compress(body)
+            chunks = split(whole)
+            k = rng.choice([k for k, (_, body) in enumerate(chunks) if body])
+            name, body = chunks[k]
+            if name == b"IDAT" and rng.random() < 0.7:
+                chunks[k] = name, zlib.compress(change(zlib.decompress(body), "bytes", rng))
+            else:
+                chunks[k] = name, change(body, "bytes", rng)
             if rng.random() < 0.1:
                 chunks.insert(rng.randrange(1, len(chunks)), rng.choice(chunks))
-            data = whole[:8] + b"".join(make.chunk(name, bytes(body)) for name, body in chunks)
+            data = whole[:8] + b"".join(make.chunk(*chunk) for chunk in chunks)
         try:
             got = prepare_image(data, KEEP)
         except BadImage:
