@@ -93,7 +93,7 @@ def test_files_without_a_manifest_are_refused(tfpipe: Tfpipe, small_dataset: Pat
 def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path) -> None:
     options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "8")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert finish_command(start(*options, "--output", str(whole), 240))[0] == 0
+    assert finish_command(start(*options, "--output", str(whole)), 240)[0] == 0
     for i in range(4):
         saved = set((killed / "checkpoints").glob("*"))
         process = start(*options, "--output", str(killed))
@@ -102,7 +102,7 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path)
         time.sleep(0.013 * i)  # at another place of a step, or of a save
         process.kill()
         finish_command(process, 240)
-    code, _, err = finish_command(start(*options, "--output", str(killed), 240))
+    code, _, err = finish_command(start(*options, "--output", str(killed)), 240)
     assert code == 0, err
     assert "The run goes on at step " in err
     assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
