@@ -114,17 +114,8 @@ _OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\xfd7zXZ\x00": lzma.open,
 }
 _MOST_MAGIC = max(map(len, _OPENERS))
-_DAMAGES = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    ValueError,
-    OverflowError,  # tarfile reads as many bytes as a header names
-    MemoryError,
-)
+_OF_ARCHIVES = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+_DAMAGES = (*_OF_ARCHIVES, EOFError, ValueError, OverflowError, MemoryError)  # a header may name any number of bytes
 
 
 def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> Iterator[ListedFile]:

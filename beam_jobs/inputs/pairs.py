@@ -30,11 +30,11 @@ from tfpipe.format import schema as keys
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.images.sniff import IMAGE_ENDINGS
 from tfpipe.storage import file_io
 from tfpipe.system.budget import BESIDE
 from tfpipe.system.progress import Observer
 
-_IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
 _FURTHER = "further file of a pair"
 _WITHOUT_IMAGE = "pair without an image KEY.jpg (KEY ends at the first dot)"
@@ -78,11 +78,9 @@ def _find_first_tar(source: str, look: folder.Look) -> str | None:
 
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
-    names = look(source)
-    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLITS)
+    splits = sorted(name[:-1] for name in look(source) if name.endswith("/") and name[:-1].lower() in SPLITS)
     for place in (source, *(file_io.join(source, name) for name in splits)):
-        inside = names if place == source else look(place)
-        tars = [name for name in inside if folder.is_listed_archive(name) and archive.is_tar(name)]
+        tars = [name for name in look(place) if folder.is_listed_archive(name) and archive.is_tar(name)]
         if tars:
             return file_io.join(place, min(tars))
     return None
@@ -112,7 +110,7 @@ def _is_beside(ending: str) -> bool:
 
 def _is_image(ending: str) -> bool:
     """Checks whether an ending is that of an image, which may have a name before it, as in `left.jpg`."""
-    return ending != _MASK and ending.rpartition(".")[2] in _IMAGES
+    return ending != _MASK and ending.rpartition(".")[2] in IMAGE_ENDINGS
 
 
 def _pad_numbers(name: str) -> str:
@@ -207,13 +205,13 @@ def _iterate_pairs(path: str, location: str, skipped: Counter[str]) -> Iterator[
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
             if not is_beside and _is_beside(ending):
                 reason = "text behind a further dot (KEY ends at the first dot)"
-            if not is_beside and (reason or not _is_image(ending)):
-                skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
+            if not is_beside and (reason or ending == _MASK):
+                skipped[reason or _MASK_REASON] += 1
                 continue
             files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
             if is_beside:
                 files.beside[ending] = file.content
-            elif ending not in _IMAGES:
+            elif ending not in IMAGE_ENDINGS:
                 files.several[ending] = file
             elif files.image is None or files.image.path == file.path:
                 files.image = file

@@ -410,30 +410,22 @@ def _parse_label(value: Any, known: Set[str]) -> str:
 def _parse_list(row: table_files.Row, name: str) -> list[Any]:
     """Returns a cell as a list. The cell may be empty, one value, a list, or a JSON list as text."""
     value = row.get(name)
-    if isinstance(value, str):
-        try:
-            value = ROW.parse_json(value)
-        except ValueError as error:
-            raise DataError(f"{name!r}: must be a number or a list of numbers, got {_show_cell(value)}.") from error
+    with contextlib.suppress(ValueError):
+        value = ROW.parse_json(value) if isinstance(value, str) else value
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _parse_box_labels(value: Any) -> tuple[Any, ...]:
-    """Returns the classes in a cell `box_label`: numbers, or names that get numbers once all are known."""
-    labels = [value]
-    with contextlib.suppress(DataError):
-        labels = _parse_list({"box_label": value}, "box_label")
-    if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
-        raise DataError(f"'box_label' must be whole numbers or names, got {_show_cell(value)}.")
-    return tuple(labels)
-
-
 def _parse_boxes(row: table_files.Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any, ...]]:
-    """Returns the boxes of a row, and the classes of them."""
-    labels = _parse_box_labels(row.get("box_label"))
+    """Returns the boxes of a row, and their classes: numbers, or names that get numbers once all are known."""
+    labels = tuple(_parse_list(row, "box_label"))
+    if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
+        raise DataError(f"'box_label' must be whole numbers or names, got {_show_cell(row['box_label'])}.")
     sides = [_parse_list(row, name) for name in _BOX_COLUMNS]
+    for name, side in zip(_BOX_COLUMNS, sides, strict=True):
+        if any(isinstance(x, str) for x in side):
+            raise DataError(f"{name!r}: must be a number or a list of numbers, got {_show_cell(row[name])}.")
     if len({len(side) for side in sides}) > 1:
         raise DataError("xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
