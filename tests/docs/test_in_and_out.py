@@ -24,7 +24,7 @@ TESTS = {
     "several classes an image, in a table": ["cli/test_shard_tables.py::test_several_labels"],
     "a target of a regression, in a table": ["cli/test_shard_tables.py::test_the_target_of_a_regression"],
     "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
-        "beam_jobs/inputs/test_read_image.py::test_members_of_archives_are_read",
+        "beam_jobs/inputs/test_archive.py::test_members_of_archives_are_read",
         "beam_jobs/inputs/test_archive.py::test_tar_files_in_a_tar_file_are_listed",
         "beam_jobs/inputs/test_class_folders.py::test_a_folder_of_tars",
     ],

@@ -145,14 +145,13 @@ def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
-        (("train-000.tar", "val-000.tar"), ["train", "validation"]),
-        (("train/0.tar", "test/0.tar"), ["test", "train"]),
-        (("train-0.tar", "trainer-0.tar"), ["", ""]),
+        ("train-000.tar val-000.tar", ["train", "validation"]),
+        ("train/0.tar test/0.tar", ["test", "train"]),
+        ("train-0.tar trainer-0.tar", ["", ""]),
     ],
-    ids=["names", "folders", "none"],
 )
-def test_splits_come_from_the_names_of_tars_or_their_folders(tmp_path: Path, names: list[str], splits: list[str]):
-    for name in names:
+def test_splits_come_from_the_names_of_tars_or_their_folders(tmp_path: Path, names: str, splits: list[str]) -> None:
+    for name in names.split():
         write_tar(tmp_path / name, make_captions("1"))
     assert [image.split for image in list_source(tmp_path).images] == splits
 
@@ -218,31 +217,39 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rows", "txt", "in_json", "note"),
-    [
-        ([{"caption": "Größe"}, {"caption": ""}], ["Größe", ""], [{}, {}], None),
-        (
-            *([{"caption": "a\n"}, {"caption": "b", "text": "c"}], ["a\n", "b"]),
-            [{"caption": "a\n", "text": ""}, {"text": "c"}],
-            "The .txt files hold the caption of each record. In .json: text.",
-        ),
-        (
-            *([{"text": "a"}, {"text": "b\n"}], ["a", "b\n"]),
-            *([{"text": "a", "caption": None}, {"text": "b\n", "caption": None}], None),
-        ),
-        (
-            *([{"caption": ["a", "b"]}, {"caption": ["c"]}], ["a", "c"]),
-            [{"caption": ["a", "b"]}, {"caption": ["c"]}],
-            "The .txt files hold the first caption of each record. In .json: all.",
-        ),
-        (
-            *([{"prompt": "a"}, {"prompt": "b"}], [], [{"prompt": "a"}, {"prompt": "b"}]),
-            "No text is named caption or text, so there are no .txt files. In .json: prompt.",
-        ),
-    ],
-    ids=["caption", "caption and text", "text", "several", "prompt"],
-)
+NULL = {"caption": None}
+TEXTS = "The .txt files hold the"
+CAPTIONS: dict[str, tuple[list[Any], list[str], list[Any], str | None]] = {
+    # The .json files of the source, the .txt and the .json files that leave, and the note.
+    "caption": ([{"caption": "Größe"}, {"caption": ""}], ["Größe", ""], [{}, {}], None),
+    "caption and text": (
+        [{"caption": "a\n"}, {"caption": "b", "text": "c"}],
+        ["a\n", "b"],
+        [{"caption": "a\n", "text": ""}, {"text": "c"}],
+        f"{TEXTS} caption of each record. In .json: text.",
+    ),
+    "text": (
+        [{"text": "a"}, {"text": "b\n"}],
+        ["a", "b\n"],
+        [{"text": x, "caption": None} for x in ("a", "b\n")],
+        None,
+    ),
+    "several": (
+        [{"caption": ["a", "b"]}, {"caption": ["c"]}],
+        ["a", "c"],
+        [{"caption": ["a", "b"]}, {"caption": ["c"]}],
+        f"{TEXTS} first caption of each record. In .json: all.",
+    ),
+    "prompt": (
+        [{"prompt": "a"}, {"prompt": "b"}],
+        [],
+        [{"prompt": "a"}, {"prompt": "b"}],
+        "No text is named caption or text, so there are no .txt files. In .json: prompt.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "txt", "in_json", "note"), CAPTIONS.values(), ids=CAPTIONS)
 def test_captions_leave_as_txt_and_come_back(tmp_path, rows, txt, in_json, note):
     names = sorted({name for row in rows for name in row})
     files_in = {f"{k}.jpg": make_jpeg(k) for k in range(2)}

@@ -13,8 +13,8 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import estimate_job
 from beam_jobs.shard_job import plan_shards
-from beam_jobs.shards import image_files, output_dir
-from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, read_tree, refuse_source
+from beam_jobs.shards import output_dir
+from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
 from tests.beam_jobs.inputs.parquet_files import IMAGE, write_table
 from tfpipe.format.manifest import ImagesPerRecord
@@ -121,14 +121,6 @@ def test_lists_in_a_parquet_file_become_records(tmp_path: Path, monkeypatch, *, 
     assert read_lists(tmp_path / "out") == {f"caption {row}": images for row, images in enumerate(lists)}
     names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
     assert names[0] == [b"t/00000001/0", b"t/00000001/1", b"t/00000001/2"]
-
-
-def test_small_blocks_and_large_ones_give_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
-    source = write_lists(tmp_path / "t.parquet", make_lists([3, 1, 2, 4, 2]))
-    make_dataset(source, tmp_path / "large", num_shards=2)
-    monkeypatch.setattr(image_files, "_MAX_BLOCK_IMAGES", 1)
-    make_dataset(source, tmp_path / "small", num_shards=2)
-    assert read_tree(tmp_path / "small") == read_tree(tmp_path / "large")
 
 
 def test_rows_without_images_and_with_bad_ones_are_quarantined(tmp_path: Path) -> None:

@@ -597,39 +597,38 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
     ]
 
 
+FRACTIONS = "0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = 1, 1, 2, 2"
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,,1,1,2,2", ": every box of a.jpg must have a class or none may."),
+        ("a,9,9,cat,1,1,2,2 a,9,9,,1,1,2,2", ": every box of a must have a class or none may."),
+        ("a,9,9,cat,1,1,2,2 a,9,9,7,1,1,2,2", ": the classes of boxes must be all names or all numbers, got 'cat'."),
         (
-            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,7,1,1,2,2",
-            ": the classes of boxes must be all names or all numbers, got 'cat'.",
+            "a,9,9,cat,1,1,2,2 b,9,9,cat,0.5,0.5,1,1",
+            ": boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.",
+        ),
+        ("a,9,9,cat,1,1,2,2 a,9,,cat,1,1,1,1", ": boxes in pixels need the width and height of a."),
+        (
+            "a,9,9,cat,1,1,2,2 a,9,8,cat,1,1,2,2",
+            ": the rows of a must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
         ),
         (
-            "a.jpg,9,9,cat,1,1,2,2 b.jpg,9,9,cat,0.5,0.5,1,1",
-            ": boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.jpg.",
-        ),
-        ("a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1", ": boxes in pixels need the width and height of a.jpg."),
-        (
-            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,8,cat,1,1,2,2",
-            ": the rows of a.jpg must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
+            "a,9,9,cat,0,0,1,1 a,,9,cat,0,0,1,1",
+            ": every row of a must have a value in the same columns, or none may, got ['9', None].",
         ),
         (
-            "a.jpg,9,9,cat,0,0,1,1 a.jpg,,9,cat,0,0,1,1",
-            ": every row of a.jpg must have a value in the same columns, or none may, got ['9', None].",
-        ),
-        (
-            "a.jpg,9,9,cat,1,1,10,2 b.jpg,,9,cat,1,1,2,2",
-            " has 2 faults:\n- {path}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, got "
-            "xmin, ymin, xmax, ymax = 1, 1, 10, 2.\n- {path}, row 2: a box must be fractions of width and height, "
-            "0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = 1, 1, 2, 2. Pixels need "
-            "the columns `width` and `height`.",
+            "a,9,9,cat,1,1,10,2 b,,9,cat,1,1,2,2",
+            " has 2 faults:\n- {0}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, got xmin, "
+            f"ymin, xmax, ymax = 1, 1, 10, 2.\n- {{0}}, row 2: a box must be fractions of width and height, {FRACTIONS}"
+            ". Pixels need the columns `width` and `height`.",
         ),
     ],
 )
 def test_rows_of_one_image_that_do_not_go_together(tmp_path: Path, rows: str, message: str) -> None:
     path = write_text(tmp_path / "t.csv", "\n".join([RACCOONS.splitlines()[0], *rows.split()]))
-    assert refuse_source(path, columns=RACCOON_COLUMNS) == f"{path}{message.format(path=path)}"
+    assert refuse_source(path, columns=RACCOON_COLUMNS) == f"{path}{message.format(path)}"
 
 
 def test_rows_of_one_image_have_one_label(tmp_path: Path) -> None:
