@@ -1,6 +1,8 @@
 """Infers the feature of a manifest's further column: int64, float or bytes, and one value or a list."""
 
+import contextlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -188,17 +190,11 @@ def _infer_spelled_kind(text: str) -> int:
     return 1 if is_plain and not (_WHOLE_FLOAT.fullmatch(text) and float(np.float32(value)) != value) else _ODD
 
 
-def to_float(value: Any) -> float:
-    """Returns a number, or the number that a text spells; infinity for a whole number that no float can hold."""
-    try:
-        return float(value)
-    except OverflowError:
-        return float(str(value))
-
-
 def _convert_value(value: Any, dtype: str) -> int | float | str:
     if dtype == "int64":
         return int(value)
     if dtype == "float":
-        return to_float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
+        return math.inf if value > 0 else -math.inf  # a whole number that no float can hold
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

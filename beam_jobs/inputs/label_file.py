@@ -64,13 +64,6 @@ def number_labels(
     return {name: name for name in names}, tuple(names), True
 
 
-def name_classes(images: ImageTable, config: ShardConfig) -> tuple[ImageTable, tuple[str, ...]]:
-    """Returns the images with their classes, and the names of all classes."""
-    labels, label_names, is_numeric = number_labels(images.count_values("label"), config)
-    labels, label_names = order_classes(config, labels, label_names, is_numeric=is_numeric)
-    return set_classes(images, labels), label_names
-
-
 def set_classes(images: ImageTable, labels: Labels, splits: Mapping[str, str] | None = None) -> ImageTable:
     """Returns the images with their classes; a label that is not among `labels` is its own class.
 
@@ -89,7 +82,7 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
 
 
 def order_classes(
-    config: ShardConfig, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_number: bool = False
+    config: ShardConfig, labels: Labels, label_names: Sequence[str], is_numeric: bool, *, by_number: bool = False
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
     """Returns the class of each label, and all class names: in the order of `labels`, behind the known ones.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import archive, folder
 from beam_jobs.inputs.column_types import CAPTION, CellKinds, TableColumn, convert_extras, read_kinds
-from beam_jobs.inputs.label_file import name_classes
+from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
 from beam_jobs.inputs.table import infer_images_shape
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -146,7 +146,8 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     images = _keep(images, has_class, "pair without a class", skipped)
     if not num_images:
         return Listing(*folder.name_input(source), images, skipped=skipped)
-    images, label_names = name_classes(images, config)
+    labels, label_names = order_classes(config, *number_labels(images.count_values("label"), config))
+    images = set_classes(images, labels)
     return Listing(
         *folder.name_input(source),
         convert_extras(images, typed),
@@ -292,8 +293,11 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
             row.pop(CAPTION, None)
     for name, value in row.items():
         if name not in keys.DERIVED and value is not None:
+            parts = value if isinstance(value, list) else [value]
+            if not all(isinstance(part, str | int | float) for part in parts):
+                value = json.dumps(value, ensure_ascii=False)  # other objects and lists
             is_caption = name == CAPTION and isinstance(value, int | float)
-            values[_name_column(name)] = str(value) if is_caption else _simplify(value)
+            values[_name_column(name)] = str(value) if is_caption else value
     image = ImageRef(
         images[0].path,
         sum(file.size for file in images),
@@ -348,9 +352,3 @@ def _name_column(name: str) -> str:
     except ConfigError:
         raise _BadPairError("pair whose .json has a name that no feature can have") from None
     return feature
-
-
-def _simplify(value: Any) -> Any:
-    """Returns a JSON value as a number, a text, or a list of such; other objects and lists become JSON."""
-    values = value if isinstance(value, list) else [value]
-    return value if all(isinstance(x, str | int | float) for x in values) else json.dumps(value, ensure_ascii=False)

@@ -195,7 +195,7 @@ class _Table:
                 )
             (label_names,), is_numeric = class_names, False
             labels = label_file.name_numbers(f"The metadata of {path}", labels, label_names)
-        return label_file.order_classes(config, labels, label_names, is_numeric=is_numeric, by_number=by_number)
+        return label_file.order_classes(config, labels, label_names, is_numeric, by_number=by_number)
 
     def _infer_columns(
         self, images: ImageTable, kinds: Sequence[CellKinds], classes: TableColumn | None, faults: list[DataError]

@@ -12,16 +12,18 @@ import pyarrow.parquet
 IMAGE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
 
 
-def write_parquet(
-    path: Path, images: Sequence[Any], group_rows: int = 2, metadata: str | None = None, **columns: Any
-) -> Path:
-    structs = [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
-    table = pyarrow.table({"image": pyarrow.array(structs, IMAGE), **columns})
-    if metadata is not None:
-        table = table.replace_schema_metadata({"huggingface": metadata})
+def write_columns(path: Path, columns: Mapping[str, Any], group_rows: int = 3, metadata: Any = None) -> Path:
+    """Writes columns as a Parquet file without dictionaries."""
+    table = pyarrow.table(dict(columns)).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
     return path
+
+
+def write_parquet(path: Path, images: Sequence[Any], metadata: Any = None, group_rows: int = 2, **columns: Any) -> Path:
+    structs = [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
+    columns = {"image": pyarrow.array(structs, IMAGE), **columns}
+    return write_columns(path, columns, group_rows, None if metadata is None else {"huggingface": metadata})
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -1,7 +1,6 @@
 """Parquet files without images: columns of every kind become tensors, and what does not fit is quarantined."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, write_files
-from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+from tests.beam_jobs.inputs.parquet_files import damage, write_columns, write_parquet
 from tests.export.datasets import describe_records
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
@@ -31,15 +30,8 @@ COUNT = 10
 FLOATS = pyarrow.list_(pyarrow.list_(pyarrow.float32()))
 
 
-def write_table(path: Path, columns: Mapping[str, Any], group_rows: int = 3, metadata: Any = None) -> Path:
-    table = pyarrow.table(dict(columns)).replace_schema_metadata(metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
-    return path
-
-
 def write_latents(path: Path, latents: list[Any], **columns: Any) -> Path:
-    return write_table(path, {"id": range(len(latents)), "latents": pyarrow.array(latents, FLOATS), **columns})
+    return write_columns(path, {"id": range(len(latents)), "latents": pyarrow.array(latents, FLOATS), **columns})
 
 
 def make_latents(count: int = COUNT) -> list[list[list[float]]]:
@@ -74,7 +66,7 @@ def test_lists_of_numbers_become_tensors(tmp_path: Path, kind: str) -> None:
     arrays = [np.arange(k, k + 6).reshape(6 if depth == 1 else (2, 3)).astype(leaf) for k in range(COUNT)]
     cells = [array.tolist() if leaf != "float16" else [list(row) for row in array] for array in arrays]
     columns = {"id": range(COUNT), "x": pyarrow.array(cells, arrow_type), "caption": list(map(str, range(COUNT)))}
-    manifest = make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out", num_shards=3, workers=1)
+    manifest = make_dataset(write_columns(tmp_path / "t.parquet", columns), tmp_path / "out", num_shards=3, workers=1)
     assert [(spec.name, str(spec.tensor)) for spec in manifest.schema.tensors] == [("x", expected)]
     assert manifest.schema["caption"].kind == "text"
     assert (manifest.image_key, dict(manifest.image)) == (None, {})
@@ -86,7 +78,7 @@ def test_lists_of_numbers_become_tensors(tmp_path: Path, kind: str) -> None:
 def test_arrows_own_tensors_have_a_shape(tmp_path: Path) -> None:
     arrays = np.arange(24, dtype=np.int16).reshape(4, 3, 2)
     column = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(arrays)
-    make_dataset(write_table(tmp_path / "t.parquet", {"id": range(4), "x": column}), tmp_path / "out")
+    make_dataset(write_columns(tmp_path / "t.parquet", {"id": range(4), "x": column}), tmp_path / "out")
     assert str(tfpipe.load_manifest(str(tmp_path / "out")).schema["x"].tensor) == "int16 [3, 2]"
     assert np.array_equal(read_values(tmp_path / "out", "x"), arrays)
 
@@ -95,7 +87,7 @@ def test_sizes_that_differ_stay_open(tmp_path: Path) -> None:
     ragged = [[[1.0] * 3] * (k % 3) for k in range(COUNT)]
     both = [[[1.0] * (1 + k % 2)] * (1 + k % 3) for k in range(COUNT)]
     columns = {"id": range(COUNT), "x": pyarrow.array(ragged, FLOATS), "y": pyarrow.array(both, FLOATS)}
-    manifest = make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out")
+    manifest = make_dataset(write_columns(tmp_path / "t.parquet", columns), tmp_path / "out")
     assert [str(spec.tensor) for spec in manifest.schema.tensors] == ["float32 [?, 3]", "float32 [?, ?]"]
     assert [value.shape for value in read_values(tmp_path / "out", "x")] == [(k % 3, 3) for k in range(COUNT)]
     assert [value.tolist() for value in read_values(tmp_path / "out", "y")] == both
@@ -109,7 +101,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
         "flat": pyarrow.array(arrays.reshape(COUNT, 6).tolist(), pyarrow.list_(pyarrow.float64())),
     }
     tensors = ("bytes=float16[?,3]", "flat=bfloat16[2,3]")
-    make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out", tensors=tensors)
+    make_dataset(write_columns(tmp_path / "t.parquet", columns), tmp_path / "out", tensors=tensors)
     assert np.array_equal(read_values(tmp_path / "out", "bytes"), arrays)
     assert np.array_equal(read_values(tmp_path / "out", "flat"), arrays.astype(ml_dtypes.bfloat16))
 
@@ -140,7 +132,7 @@ def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
     assert (manifest.quarantined, manifest.splits["train"].records) == (4, 1002)
     write_latents(tmp_path / "in/a.parquet", make_latents(4))
     doubles = pyarrow.array(make_latents(2), pyarrow.list_(pyarrow.list_(pyarrow.float64())))
-    write_table(tmp_path / "in/b.parquet", {"id": [7, 8], "latents": doubles})
+    write_columns(tmp_path / "in/b.parquet", {"id": [7, 8], "latents": doubles})
     make_dataset(tmp_path / "in", tmp_path / "other")
     assert read_reasons(tmp_path / "other") == [
         (f"b/0000000{k}", "feature 'latents' must be float32 [2, 3], got float64 [2, 3]") for k in (1, 2)
@@ -149,7 +141,7 @@ def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
 
 def test_values_that_a_given_type_cannot_hold_are_quarantined(tmp_path: Path) -> None:
     columns = {"id": range(3), "x": [[1.0, 2.0], [1e9, 0.0], [3.0, 4.0, 5.0]], "y": [b"abcd", b"abcd", b"abc"]}
-    path = write_table(tmp_path / "t.parquet", columns)
+    path = write_columns(tmp_path / "t.parquet", columns)
     make_dataset(path, tmp_path / "out", tensors=("x=float16[2]", "y=uint8[4]"), max_bad=2)
     assert read_reasons(tmp_path / "out") == [
         ("t/00000002", "feature 'x' must be float16 [2], got values of float64 beyond it"),
@@ -224,12 +216,12 @@ def test_a_tensor_beside_an_image_that_does_not_fit_is_quarantined(tmp_path: Pat
     metadata = {"tfpipe": json.dumps({"tensors": {"latents": "float32 [2, 3]"}})}
     images = [{"bytes": make_jpeg(k), "path": None} for k in range(3)]
     latents = pyarrow.array([*make_latents(2), [[1.0]]], FLOATS)
-    path = write_table(tmp_path / "in/b.parquet", {"image": images, "latents": latents}, metadata=metadata)
+    path = write_columns(tmp_path / "in/b.parquet", {"image": images, "latents": latents}, metadata=metadata)
     make_dataset(path, tmp_path / "out")
     assert read_reasons(tmp_path / "out") == [
         ("b/00000003", "feature 'latents' must be float32 [2, 3], got float32 [1, 1]")
     ]
-    write_table(tmp_path / "in/a.parquet", {"image": images, "latents": latents})
+    write_columns(tmp_path / "in/a.parquet", {"image": images, "latents": latents})
     assert refuse_source(tmp_path / "in") == (
         f"Every file of {tmp_path / 'in'} must hold the same tensors, but one has none, one latents."
     )
@@ -271,9 +263,9 @@ def test_options_and_columns_must_fit(tmp_path: Path) -> None:
     for source in (images, folder):
         message = f"`tensors` needs Parquet files without images, got {source}."
         assert refuse_source(source, ConfigError, tensors=("x=int8[1]",)) == message
-    path = write_table(tmp_path / "u.parquet", {"x": pyarrow.array([[1]], pyarrow.list_(pyarrow.uint64()))})
+    path = write_columns(tmp_path / "u.parquet", {"x": pyarrow.array([[1]], pyarrow.list_(pyarrow.uint64()))})
     assert refuse_source(path).endswith("got uint64.")
-    path = write_table(tmp_path / "r.parquet", {"seed": [[1]]})
+    path = write_columns(tmp_path / "r.parquet", {"seed": [[1]]})
     message = f"{path}: a batch has something else of the name 'seed'. Give the column another name."
     assert refuse_source(path) == message
 

@@ -16,7 +16,7 @@ from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards import output_dir
 from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
-from tests.beam_jobs.inputs.parquet_files import IMAGE, write_table
+from tests.beam_jobs.inputs.parquet_files import IMAGE, write_columns, write_table
 from tfpipe.format.manifest import ImagesPerRecord
 
 
@@ -105,11 +105,9 @@ def write_lists(path: Path, lists: Sequence[Any], **columns: Any) -> Path:
         images and [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
         for images in lists
     ]
-    columns = {"caption": [f"caption {row}" for row in range(len(lists))], **columns}
-    table = pyarrow.table({"images": pyarrow.array(rows, pyarrow.list_(IMAGE)), **columns})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(table, path, row_group_size=2, use_dictionary=False)
-    return path
+    captions = [f"caption {row}" for row in range(len(lists))]
+    columns = {"images": pyarrow.array(rows, pyarrow.list_(IMAGE)), "caption": captions, **columns}
+    return write_columns(path, columns, group_rows=2)
 
 
 @pytest.mark.parametrize("copies", [False, True])
