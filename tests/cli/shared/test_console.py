@@ -42,6 +42,7 @@ CODE = """
 import time
 from tfpipe.cli.shared.console import Display
 with Display("Starting") as status:
+    status.note("Kept.")
     status.phase("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
     time.sleep(0.3)
 """
@@ -69,8 +70,9 @@ def test_a_long_text_leaves_the_clock_alone() -> None:
     assert "0:00:0" in text
     assert "Best so far 1,116 images/s; trying" in text
     assert "num_parallel_calls = auto" not in text
+    assert "\r\x1b[2KKept.\r\n" in text  # above the line
     done = run_python("-c", CODE)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # in a log
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "Kept.\n")  # in a log
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def test_a_log_gets_a_line_now_and_then(clock: list[float], capsys: pytest.Captu
             clock[0] = 100 + seconds
             display.progress(_at(images))
     assert capsys.readouterr().err.splitlines() == [
-        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
-        "1,000/1,000 images  45 images/s  454.5 KB/s  2 bad  0:00 left",  # what is known of the last 15 s
+        "500/1,000 images  0:10 left  50 images/s  500.0 KB/s  2 bad",
+        "1,000/1,000 images  0:00 left  45 images/s  454.5 KB/s  2 bad",  # what is known of the last 15 s
     ]
 
 
@@ -100,7 +102,7 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
         for seconds, done in ((1, 0), (6, 250), (11, 500)):
             clock[0] = 100 + seconds
             display.progress(Progress(done * 1000, 1_000_000, "bytes", bytes=done * 1000, records=done, bad=2))
-    assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
+    assert capsys.readouterr().err == "500.0 KB of 1.0 MB  0:10 left  50.0 KB/s  50 records/s  2 damaged\n"
 
 
 def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +123,7 @@ def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsy
         "501,000 images listed  50,000 images/s",
         "4 images, 105 B, 3 shards (train, test)",
         "All images lie in [a].",
-        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
+        "500/1,000 images  0:10 left  50 images/s  500.0 KB/s  2 bad",
     ]
 
 

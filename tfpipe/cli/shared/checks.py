@@ -57,8 +57,7 @@ def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
 def _print_check(check: Check) -> None:
     """Prints what was found, and below it what to do about it."""
     width = max(shutil.get_terminal_size().columns - _INDENT, 20)
-    lines = textwrap.wrap(clean_line(check.found), width)
-    if check.advice:
-        lines += textwrap.wrap(f"→ {clean_line(check.advice)}", width)
+    texts = [check.found, *([f"→ {check.advice}"] if check.advice else [])]
+    lines = [line for text in texts for line in textwrap.wrap(clean_line(text), width, break_on_hyphens=False)]
     status = click.style(f"{check.status:9}", **_STYLES.get(check.status, {"dim": True}))
     click.echo(status + click.style(f"{check.name:14}", bold=True) + f"\n{' ' * _INDENT}".join(lines))

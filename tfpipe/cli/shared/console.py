@@ -56,7 +56,10 @@ class Display(Observer):
 
     def note(self, text: str) -> None:
         """Prints a sentence."""
-        echo(text, err=True)
+        if self._live is None:
+            echo(text, err=True)
+        else:  # above the line
+            self._live.console.print(clean_text(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def new_console() -> "Console":

@@ -102,7 +102,7 @@ class ShardDisplay(_JobDisplay, ShardObserver):
         if progress.total is None:
             return f"{progress.done:,} images listed  {rate}"
         done, bytes_rate = f"{progress.done:,}/{progress.total:,} images", human_bytes(self._rate("bytes"))
-        return f"{done}  {rate}  {bytes_rate}/s  {progress.bad} bad  {self._left(progress)}"
+        return f"{done}  {self._left(progress)}  {rate}  {bytes_rate}/s  {progress.bad} bad"
 
 
 class ScanDisplay(_JobDisplay):
@@ -115,8 +115,7 @@ class ScanDisplay(_JobDisplay):
     def _format(self, progress: Progress) -> str:
         done = f"{human_bytes(progress.bytes)} of {human_bytes(progress.total or 0)}"
         rates = f"{human_bytes(self._rate('bytes'))}/s  {self._rate('records'):,.0f} records/s"
-        damaged = f"{progress.bad:,} damaged  " if self._counts_damage else ""
-        return f"{done}  {rates}  {damaged}{self._left(progress)}"
+        return f"{done}  {self._left(progress)}  {rates}" + f"  {progress.bad:,} damaged" * self._counts_damage
 
 
 def format_duration(seconds: float | None) -> str:
