@@ -7,36 +7,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.native.jpeg_writer import Options, draw_waves
+
 Draw = Callable[..., bytes]
 
-RELABELED = {"4:4:0": ((2, 1), (1, 2)), "4:1:1": ((2, 2), (4, 1)), "1 x 4": ((2, 2), (1, 4))}
-"""Sampling that Pillow does not write: the factors of an image with MCUs of as many blocks, and those of this one."""
-
-
-def relabel(data: bytes, height: int, width: int, luma: tuple[int, int]) -> bytes:
-    """A baseline JPEG with another size and other sampling factors of its first component, and the same MCUs."""
-    frame = data.index(b"\xff\xc0")
-    changed = bytearray(data)
-    changed[frame + 5 : frame + 9] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
-    changed[frame + 11] = luma[0] << 4 | luma[1]
-    return bytes(changed)
+SAMPLING = {"4:4:0": (1, 2), "4:1:1": (4, 1), "1 x 4": (1, 4)}
+"""The factors of the first component where Pillow does not write them."""
 
 
 @pytest.fixture(scope="session")
 def draw_jpeg() -> Draw:
-    """A function that draws a smooth image with some noise, and encodes it.
-
-    Its `subsampling` takes those of `RELABELED` too. Such an image has the MCUs of another one, in other places.
-    """
+    """A function that draws a smooth image with some noise, and encodes it. `subsampling` may be one of `SAMPLING`."""
 
     def draw(height: int, width: int, mode: str = "RGB", **options: object) -> bytes:
-        subsampling = options.get("subsampling")
-        if subsampling in RELABELED:
-            original, luma = RELABELED[str(subsampling)]
-            rows, columns = -(-height // (8 * luma[1])), -(-width // (8 * luma[0]))
-            across, down = original
-            data = draw(8 * down * rows, 8 * across * columns, mode, subsampling=2 if down == 2 else 1)
-            return relabel(data, height, width, luma)
+        if (luma := SAMPLING.get(str(options.get("subsampling")))) is not None:
+            return draw_waves(height, width, (luma, (1, 1), (1, 1)), Options())
         rng = np.random.default_rng(height * width)
         y, x = np.mgrid[:height, :width]
         channels = len(Image.new(mode, (1, 1)).getbands())

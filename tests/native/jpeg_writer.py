@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,6 @@ class Options:
     frame: int = 0xC0  # its marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
     jfif: bool = True
     adobe: int | None = None  # the transform in Adobe's marker
-    late_adobe: int | None = None  # that in a marker before the second scan, too late to count
     huffman: str = "even"  # "even": codes of one length, "odd", or "any": drawn for each table
     one_segment: bool = False  # whether the tables of a scan stand in one segment
     keep_tables: float = 1.0  # the probability that a Huffman table that has all codes is not written anew
@@ -134,14 +133,12 @@ def transform_plane(plane: NDArray[np.float64], table: NDArray[np.int64]) -> NDA
     rows, columns = plane.shape[0] // 8, plane.shape[1] // 8
     blocks = (plane - 128).reshape(rows, 8, columns, 8).swapaxes(1, 2)
     blocks = _COSINES @ blocks @ _COSINES.T
-    return limit_blocks(np.rint(blocks.reshape(rows, columns, 64)[..., ZIGZAG] / table).astype(np.int64))
+    return _limit(np.rint(blocks.reshape(rows, columns, 64)[..., ZIGZAG] / table))
 
 
-def limit_blocks(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+def _limit(blocks: NDArray[Any]) -> NDArray[np.int64]:
     """Limits coefficients to what a baseline file can hold."""
-    blocks[..., 0] = blocks[..., 0].clip(-1023, 1023)
-    blocks[..., 1:] = blocks[..., 1:].clip(-1023, 1023)
-    return blocks
+    return blocks.clip(-1023, 1023).astype(np.int64)
 
 
 # Entropy-coded data: a scan becomes tokens, and tokens become bits once the tables are known.
@@ -383,8 +380,6 @@ class _Writer:
                 segments.append(segment(0xDD, scan.interval.to_bytes(2, "big")))
                 self._interval = scan.interval
             segments += self._make_huffman(tokens)
-            if k == 1 and options.late_adobe is not None:
-                segments.append(_adobe(options.late_adobe))
             for _ in range(rng.randint(0, options.extra)):
                 body = rng.randbytes(rng.randrange(30)) if rng.random() < 0.7 else b"\xff\xd8\xff\xda\xff\xff\xd9"
                 marker = rng.choice((0xFE, 0xFE, *range(0xE1, 0xEE), 0xEF))
@@ -417,7 +412,7 @@ class _Writer:
         if options.jfif:
             segments.append(segment(0xE0, b"JFIF\0\1" + bytes((rng.randrange(3), 0, 0, 72, 0, 72, 0, 0))))
         if options.adobe is not None:
-            segments.append(_adobe(options.adobe))
+            segments.append(segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes((options.adobe,))))
         body = b"\x08" + image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
         body += bytes((len(image.components),))
         for one in image.components:
@@ -473,10 +468,6 @@ class _Writer:
             self._parts.append(pack_tokens(part, self._tables, rng if options.pad else None))
 
 
-def _adobe(transform: int) -> bytes:
-    return segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes((transform,)))
-
-
 def _join(bodies: list[bytes], marker: int, together: bool) -> list[bytes]:
     if together and bodies:
         return [segment(marker, b"".join(bodies))]
@@ -510,7 +501,7 @@ def draw_jpeg(
         extreme = rng.random() < 0.15
     height, width = _draw_side(rng, most), _draw_side(rng, most)
     factors, interleaved = _draw_factors(rng, count, wildness == "fractional")
-    numbers_of_tables = _draw_table_numbers(rng, count)
+    numbers_of_tables = [0, 1, 1, 0][:count] if rng.random() < 0.5 else [rng.randrange(4) for _ in range(count)]
     wide = extreme and rng.random() < 0.5
     tables = {number: _draw_table(rng, numbers, extreme, wide) for number in dict.fromkeys(numbers_of_tables)}
     ids = rng.choice({1: ((1,), (0,), (200,)), 3: _COLOR_IDS, 4: _INK_IDS}[count])
@@ -570,12 +561,6 @@ def _draw_factors(rng: random.Random, count: int, fractional: bool) -> tuple[lis
             return factors, interleaved
 
 
-def _draw_table_numbers(rng: random.Random, count: int) -> list[int]:
-    if rng.random() < 0.5:
-        return [0, 1, 1, 0][:count]
-    return [rng.randrange(4) for _ in range(count)]
-
-
 def _draw_table(rng: random.Random, numbers: np.random.Generator, extreme: bool, wide: bool) -> NDArray[np.int64]:
     if extreme:
         return numbers.integers(1, rng.choice((300, 5000, 65535)) if wide else 255, 64, endpoint=True)
@@ -592,7 +577,7 @@ def _draw_blocks(
         bits = rng.randint(4, 10)
         blocks = numbers.integers(-(1 << bits) + 1, 1 << bits, shape)
         blocks[numbers.random(shape) < rng.choice((0.0, 0.5, 0.9, 0.98))] = 0
-        one.blocks = limit_blocks(blocks)
+        one.blocks = _limit(blocks)
         if wild:  # more bits than the standard allows
             one.blocks[..., 1:] *= numbers.choice((1, 1, 1, 31), (rows, columns, 63))
             one.blocks[..., 0] *= numbers.choice((1, 1, 15), (rows, columns))
@@ -611,7 +596,7 @@ def _draw_blocks(
         blocks[..., 0] = np.rint(numbers.uniform(-500, 500, (rows, columns)) / table[0])
         if kind == "sparse":
             blocks[..., 1:][numbers.random((rows, columns, 63)) < rng.uniform(0.7, 0.99)] = 0
-        one.blocks = limit_blocks(blocks.astype(np.int64))
+        one.blocks = _limit(blocks)
     if wild:
         one.blocks[..., 0] *= numbers.choice((1, 1, 1, -9), (rows, columns))
 
@@ -633,7 +618,6 @@ def _draw_options(rng: random.Random, family: str, count: int, odd: bool) -> Opt
     options.late_tables = rng.random() < 0.3
     options.pad = rng.random() < 0.1
     options.tail = rng.choice((0, 0, 0, 20))
-    options.late_adobe = rng.choice((None, None, None, 0, 1))
     return options
 
 

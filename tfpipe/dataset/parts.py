@@ -143,10 +143,9 @@ def use_view(manifest: Manifest, view: View) -> Manifest:
 
 def find_misfit(manifest: Manifest, view: View) -> str | None:
     """Returns the first split whose shards are not those that a view was made for; None if there is none."""
-    for name, info in manifest.splits.items():
-        if name not in view.splits or view.splits[name].fingerprint != info.stored_fingerprint:
-            return name
-    return None
+    made_for = {name: split.fingerprint for name, split in view.splits.items()}
+    there = list_fingerprints(manifest)
+    return next((name for name in there if made_for.get(name) != there[name]), None)
 
 
 def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:

@@ -228,10 +228,8 @@ def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[F
         value = features.get(spec.name) if spec.names else None
         for number in map(int, () if value is None else value):
             if not 0 <= number < len(spec.names):
-                yield (
-                    "label",
-                    f"feature {spec.name!r} holds {number}, which is not one of the {len(spec.names)} classes",
-                )
+                text = f"feature {spec.name!r} holds {number}, which is not one of the {len(spec.names)} classes"
+                yield "label", text
                 break
 
 
