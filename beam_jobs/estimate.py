@@ -45,13 +45,6 @@ class Estimate:
     workers: int  # processes, or threads of the command for a small job
 
 
-_ImageCost = tuple[int, int, float]
-"""The bytes of an image's source, those of its record (0 for a bad image), and the seconds of its preparation."""
-
-_ShardCost = tuple[list[_ImageCost], float]
-"""The costs of a shard's images, and its seconds besides: for opening, closing, the index and the row."""
-
-
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
     """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job."""
     processes, start_up_s = infer_processes(config, beam_args)
@@ -135,8 +128,12 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     return unpacked, (time.monotonic() - started) * len(ranges) / max(1, len(unpacked))
 
 
-def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _ShardCost:
-    """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk."""
+def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> tuple[list[tuple[int, int, float]], float]:
+    """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk.
+
+    Returns the bytes of each image's source and of its record (0 for a bad image), and the seconds of its preparation;
+    and the seconds besides: for opening, closing, the index and the row.
+    """
     readings: list[tuple[int, float, str | None]] = []
     started = time.perf_counter()
     written = write_shard(work, header, shard_index, lambda *reading: readings.append(reading))

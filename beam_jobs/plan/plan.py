@@ -127,7 +127,16 @@ def shard_images(
     if copies is not None and copies.any():
         images = images.take(np.flatnonzero(~copies))
     order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out or Counter())
-    _check_shards([count for *_, count in shards])
+    if len(shards) > MAX_SHARDS:
+        raise ConfigError(
+            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
+            "with `num_shards` or `shard_size_bytes`."
+        )
+    if (largest := max(count for *_, count in shards)) > MAX_RECORDS:
+        raise ConfigError(
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
+            "more or smaller ones with `num_shards` or `shard_size_bytes`."
+        )
     bare = replace(listing, images=ImageTable.make_empty(images.details), dropped=len(listing.images) - len(images))
     return Plan.make(bare, images, order, shards, class_counts)
 
@@ -213,21 +222,6 @@ def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.in
         names = list(zip(hashes[tied].tolist(), table.get_paths(rows[tied]), strict=True))
         rows[tied] = rows[tied][sorted(range(len(tied)), key=names.__getitem__)]
     return rows
-
-
-def _check_shards(sizes: Sequence[int]) -> None:
-    """Checks that the format allows the shards."""
-    if len(sizes) > MAX_SHARDS:
-        raise ConfigError(
-            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(sizes):,}. Ask for fewer or larger ones "
-            "with `num_shards` or `shard_size_bytes`."
-        )
-    largest = max(sizes, default=0)
-    if largest > MAX_RECORDS:
-        raise ConfigError(
-            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
-            "more or smaller ones with `num_shards` or `shard_size_bytes`."
-        )
 
 
 def _explain_skipped(skipped: Mapping[str, int] | None) -> str:

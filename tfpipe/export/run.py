@@ -100,7 +100,7 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         return ExportReport(document["to"], document["splits"], tuple(document["notes"]))
     jobs = list_jobs(manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
-        sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
+        sized = [(job, job.shard.bytes) for job in jobs]
         shared = (config.to, manifest, workshop)
         written = run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
         sums = {name: {"records": 0, "files": 0, "bytes": 0} for name in splits}
@@ -125,7 +125,7 @@ def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
         for number, (shard, first) in enumerate(zip(shards, firsts, strict=False)):
             stem = file_names.shard_name(name, number, len(shards)).removesuffix(".tfrecord")
             rows = None if chosen is None else chosen.list_rows(first, shard.records)
-            jobs.append(ShardJob(next(files), first, stem, rows))
+            jobs.append(ShardJob(next(files), shard, first, stem, rows))
     return jobs
 
 
@@ -176,10 +176,8 @@ def _finish(
 def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:
     """Writes a shard and then the number of its bytes, unless an earlier run did, and returns the number."""
     progress, row = Tally(counters), workshop.path("rows", f"{job.name}.json")
-    shard = job.file.shard
-    assert shard is not None
     if file_io.exists(row):
-        progress.step(shard.bytes, shard.records, at_end=True)
+        progress.step(job.shard.bytes, job.shard.records, at_end=True)
         return int(file_io.read_whole(row))
     with file_io.explain_os_errors(f"export {job.file.path} into {workshop.output}"):
         num_bytes = _write(to, manifest, workshop, progress, job)

@@ -12,7 +12,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest, list_images
+from tfpipe.format.manifest import Manifest, ShardInfo, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, Tally
@@ -41,6 +41,7 @@ class ShardJob:
     """A shard to export."""
 
     file: FileJob
+    shard: ShardInfo
     first: int  # the number of its first record in the split
     name: str  # of what it becomes, without an ending: `train-00003-of-00008`
     rows: NDArray[np.int64] | None = None  # that a view reads, in the shard, ascending: [n]; None: all
@@ -48,9 +49,7 @@ class ShardJob:
     @property
     def num_records(self) -> int:
         """The number of records to export."""
-        if self.rows is not None:
-            return len(self.rows)
-        return 0 if self.file.shard is None else self.file.shard.records
+        return self.shard.records if self.rows is None else len(self.rows)
 
 
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
@@ -68,8 +67,7 @@ def read_payloads(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterato
 
 
 def _scan_payloads(job: ShardJob, progress: Tally) -> Iterator[tuple[int, bytes]]:
-    path, shard, count, num_bytes = job.file.path, job.file.shard, 0, 0
-    assert shard is not None
+    path, shard, count, num_bytes = job.file.path, job.shard, 0, 0
     try:
         with open_file(path) as file:
             compression = job.file.compression
