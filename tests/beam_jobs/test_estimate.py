@@ -85,17 +85,11 @@ def test_a_line_is_found_exactly_and_equal_sizes_give_the_mean() -> None:
     assert extrapolate([(1, 1.0), (1, 3.0)], total=400, count=400) == 800
 
 
-@pytest.mark.parametrize(
-    ("beam_args", "expected"),
-    [
-        ((), (usable_cpus(), 3.0)),
-        (("--direct_running_mode=multi_threading",), (usable_cpus(), 3.0)),
-        (("--runner=DataflowRunner",), (1, 180.0)),
-        (("--runner=DataflowRunner", "--max_num_workers=100"), (100, 180.0)),
-        (("--runner=DataflowRunner", "--max_num_workers=10", "--machine_type=n2-standard-4"), (40, 180.0)),
-    ],
-)
-def test_the_processes_are_those_of_the_runner(beam_args: tuple[str, ...], expected: tuple[int, float]) -> None:
-    assert infer_processes(ShardConfig("/in", "/out"), beam_args) == expected
-    if not beam_args:
-        assert infer_processes(ShardConfig("/in", "/out", workers=7), beam_args) == (7, 3.0)
+def test_the_processes_are_those_of_the_runner() -> None:
+    assert infer_processes(ShardConfig("/in", "/out", workers=7), ()) == (7, 3.0)
+    for beam_args in ((), ("--direct_running_mode=multi_threading",)):
+        assert infer_processes(ShardConfig("/in", "/out"), beam_args) == (usable_cpus(), 3.0)
+    machines, kind = "--max_num_workers=10", "--machine_type=n2-standard-4"
+    for options, processes in (((), 1), ((machines,), 10), ((machines, kind), 40)):
+        beam_args = ("--runner=DataflowRunner", *options)
+        assert infer_processes(ShardConfig("/in", "/out"), beam_args) == (processes, 180.0)

@@ -10,7 +10,6 @@ from tests.beam_jobs.datasets import (
     join_datasets,
     list_source,
     make_dataset,
-    read_payloads,
     read_quarantine,
     read_records,
 )
@@ -113,9 +112,7 @@ def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:
 def test_reshard_copies_masks_resizes_them_with_their_images_and_drops_them(tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_files()), tmp_path / "a", num_shards=2)
     again = join_datasets([tmp_path / "a"], tmp_path / "b", num_shards=3)
-    assert sorted(read_payloads(tmp_path / "a")) == sorted(read_payloads(tmp_path / "b"))
-    first = make_dataset(tmp_path / "in", tmp_path / "c").splits["train"].masks
-    assert again.splits["train"].masks == first
+    assert again.splits["train"].masks == make_dataset(tmp_path / "in", tmp_path / "c").splits["train"].masks
     join_datasets([tmp_path / "a"], tmp_path / "square", form_changes={"encoding": "raw", "square": 8})
     for record in read_records(tmp_path / "square"):
         assert check_mask(record[IMAGE_MASK][0], MAX) == (8, 8)

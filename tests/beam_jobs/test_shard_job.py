@@ -21,7 +21,7 @@ from tests.beam_jobs.commands import (
     start_command,
     wait_for,
 )
-from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
+from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
 from tests.flipped_bit import flip_bit
 from tests.observers import Recorder
@@ -170,21 +170,6 @@ def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args
     ):
         run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-@pytest.mark.needs("tensorflow_datasets")
-def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(str(straight))
-    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {"train": 23, "validation": 8}
-    assert builder.info.features["image"]["class"]["label"].names == ["cat", "dog"]
-    half = list(builder.as_dataset(split="train[:50%]"))
-    assert len(half) == 12
-    assert {str(example["image"]["class"]["text"].numpy(), "utf-8") for example in half} == {"cat", "dog"}
-    assert half[0]["image"]["encoded"].shape == (16, 24, 3)
-    everything = list(builder.as_dataset(split="train"))
-    assert [example["image"]["filename"].numpy().decode() for example in everything] == [*read_images(straight)]
 
 
 @pytest.fixture(scope="module")
