@@ -170,7 +170,7 @@ def make_report(
         if options.apply is None:
             return report
         turn = make_turn(data, split, config, accelerator, options.seconds / 2, customize)
-        enough = (1 - NO_IDLE) * accelerator.images_per_second
+        enough = (1 - NO_IDLE) * profile.step.required_rate
         report, kept = try_fixes(report, turn, observer, enough)
     rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
     asked = {} if file is None else toml_json.read(file)

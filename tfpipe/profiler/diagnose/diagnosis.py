@@ -36,7 +36,6 @@ _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too much memory
 _MUCH_BYTES = 100e6  # the bytes from which on a stage of the user's own that shuffles should shuffle records instead
 _WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a part of it is worth its line
-_HOURS_PER_DAY = 24
 
 
 def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
@@ -250,7 +249,7 @@ def _shrink_shuffle(profile: PipelineProfile, share: float) -> Mapping[str, Opti
 
 def make_report(profile: Profile, price_per_hour: float | None = None) -> Report:
     """Returns a profile of a pipeline or of a loader with the conclusions from it."""
-    price = None if price_per_hour is None else price_per_hour * _HOURS_PER_DAY * profile.step.idle
+    price = None if price_per_hour is None else 24 * price_per_hour * profile.step.idle
     if isinstance(profile, LoaderProfile):
         bottleneck = find_loader_bottleneck(profile)
         return Report(profile, bottleneck, list_loader_fixes(profile, bottleneck), price_per_day=price)

@@ -97,14 +97,11 @@ def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
     if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
         # The trainer's wait is the part of making a batch that nothing hides.
         wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
-        yield Fix(
-            Effort.OPTION,
-            "The next batch is made while the accelerator works, instead of after.",
-            profile.demand,
-            {"prefetch_batches": None},
-            max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
-            efficiency=1.0,
+        most = step.images_per_step / wait_s if wait_s > 0 else float("inf")
+        fix = Fix(
+            Effort.OPTION, "The next batch is made while the accelerator works, instead of after.", profile.demand
         )
+        yield replace(fix, changes={"prefetch_batches": None}, max_images_per_second=most, efficiency=1.0)
 
 
 def _decode_on_all_cores(profile: PipelineProfile) -> Iterator[Fix]:
@@ -372,14 +369,10 @@ def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> I
     if num_bytes > compute_cache_room(profile.host):
         return
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
-    yield Fix(
-        Effort.VISIBLE_OPTION,
-        reason,
-        demand.without_reading(demand.scale(dict.fromkeys(before, 0.0)).cpu_s),
-        instruction=f"Put a stage that caches right behind {stage.name}.",
-        action="cache_before_stage",
-        stage=draws or (after[0] if after else stage.name),
-    )
+    cached = demand.without_reading(demand.scale(dict.fromkeys(before, 0.0)).cpu_s)
+    instruction = f"Put a stage that caches right behind {stage.name}."
+    place = draws or (after[0] if after else stage.name)
+    yield Fix(Effort.VISIBLE_OPTION, reason, cached, {}, instruction, "cache_before_stage", place)
 
 
 def _mend_bottleneck(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:

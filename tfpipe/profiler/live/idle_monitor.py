@@ -246,7 +246,8 @@ class IdleMonitor:
         began, handle = time.time(), StepHandle()
         yield handle
         if self._is_synchronous is None:
-            self._set_framework(find_framework(handle.result), handle.result)
+            self._framework = find_framework(handle.result)
+            self._is_synchronous = is_synchronous(self._framework, handle.result)
         if is_probe:  # fetching a result costs some 0.3 ms
             self._block(handle.result)
         if is_probe or self._is_synchronous:
@@ -308,7 +309,7 @@ class IdleMonitor:
             """
 
             def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-                monitor._set_framework("tensorflow", None)
+                monitor._framework, monitor._is_synchronous = "tensorflow", is_synchronous("tensorflow", None)
                 self._steps = int(getattr(self.model, "steps_per_execution", 1) or 1)
                 self._probe: _Call | None = None
 
@@ -374,9 +375,8 @@ class IdleMonitor:
         if not steps or len(self._deliveries) > _MOST_AHEAD:
             raise DataError(self._explain_no_steps())
         whole = self._make_report(self._total)
-        reports = self.reports or [whole]
-        waits = [report.input_wait_fraction for report in reports]
-        idles = [report.idle_fraction_estimate for report in reports]
+        shares = ((each.idle_fraction_estimate, each.input_wait_fraction) for each in self.reports or [whole])
+        idles, waits = zip(*shares, strict=True)
         return StepTiming(
             method="monitor",
             steps=int(steps),
@@ -386,9 +386,6 @@ class IdleMonitor:
             idle_fraction=Spread.from_values(idles, whole.idle_fraction_estimate),
             input_wait_fraction=Spread.from_values(waits, whole.input_wait_fraction),
         )
-
-    def _set_framework(self, framework: str, result: Any) -> None:
-        self._framework, self._is_synchronous = framework, is_synchronous(framework, result)
 
     def _block(self, result: Any) -> None:
         if not self._is_synchronous:

@@ -214,11 +214,11 @@ def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
             bound.arguments["options"] = grain.MultiprocessingOptions(num_workers=changes["num_workers"])
         made.append(bound.arguments.get("options", grain.MultiprocessingOptions(10)).num_workers)
 
+    grain: Any = sys.modules.get("grain")
+    torch: Any = sys.modules.get("torch.utils.data")
     with contextlib.ExitStack() as stack:
-        torch: Any = sys.modules.get("torch.utils.data")
         if torch is not None:
             stack.enter_context(_patching(torch.DataLoader, "__init__", change_torch))
-        grain: Any = sys.modules.get("grain")
         if grain is not None:
             stack.enter_context(_patching(grain.IterDataset, "mp_prefetch", change_grain))
         yield

@@ -312,12 +312,8 @@ def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[
     value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
     image_bytes = height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes
     reads, threads = count_batches_read(plan), config.max_threads
-    calls: dict[Phase, int] = {
-        "read": reads,
-        "parse": reads,
-        "decode": threads,
-        "transform": threads * count_decoded(threads),
-    }
+    calls: dict[Phase, int] = {"read": reads, "parse": reads, "decode": threads}
+    calls["transform"] = threads * count_decoded(threads)
     timings = time_phases(run.times, run.hosts, profile.images_per_second, calls)
     out_bytes = {"read": plan.source.record_bytes, "parse": plan.source.record_bytes}
     return tuple(replace(each, bytes_out_per_image=out_bytes.get(each.name, image_bytes)) for each in timings)

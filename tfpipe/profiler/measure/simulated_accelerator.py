@@ -32,11 +32,6 @@ class Accelerator:
     images_per_step: int  # of all replicas together
     trainer: IdleMethod = "loop"
 
-    @property
-    def images_per_second(self) -> float:
-        """The images per second that it consumes when it never waits."""
-        return self.images_per_step / self.step_s if self.step_s else float("inf")
-
 
 def drive(
     batches: Iterator[Any],

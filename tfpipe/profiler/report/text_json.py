@@ -30,7 +30,6 @@ _OF_A_LOADER = ("images_per_second", "first_batch_s", "host", "batch", "workers"
 _TOO_LONG = ("record_s", "files")  # the fields of which JSON has only the name
 NO_FIXES = "No fix here would help."
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
-HAND_OVER = "hand-over"  # what no stage accounts for: handing elements over, memory, the trainer's thread
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
 BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
@@ -261,8 +260,10 @@ def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
     demand, total_s = profile.demand, sum(profile.demand.cpu_s.values()) or 1.0
     stages: dict[str, StageTiming | None] = {stage.name: stage for stage in profile.stages}
     rows = []
+    # What no stage accounts for is handing elements over, memory, and the trainer's thread.
     for name, stage in [*stages.items(), ("other", None)] if stages else []:
-        row = {"name": HAND_OVER, "us": 1e6 * demand.cpu_s[name], "share": demand.cpu_s[name] / total_s, "stage": stage}
+        cpu_s = demand.cpu_s[name]
+        row = {"name": "hand-over", "us": 1e6 * cpu_s, "share": cpu_s / total_s, "stage": stage}
         if stage is not None:
             wait_us, out_per_in = 1e6 * demand.wait_s.get(name, 0.0), f"{stage.elements_out_per_in:.3g}"
             row |= {
