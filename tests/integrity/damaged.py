@@ -1,7 +1,7 @@
 """Files damaged on purpose, with the truth about them: which records are intact, where, and which are not."""
 
 import random
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
@@ -76,17 +76,7 @@ class DamagedFile:
             places = [at for at, origin in enumerate(self.origin) if begin <= origin < begin + size]
             if places:
                 inside[places[0] : places[-1] + 1] = b"\1" * (places[-1] + 1 - places[0])
-        return list(_runs(inside))
-
-
-def _runs(inside: bytearray) -> Iterator[range]:
-    begin = None
-    for at, taken in enumerate([*inside, 1]):
-        if not taken and begin is None:
-            begin = at
-        elif taken and begin is not None:
-            yield range(begin, at)
-            begin = None
+        return [range(*match.span()) for match in re.finditer(b"\0+", inside)]
 
 
 KINDS = ("length", "length_crc", "payload", "payload_crc", "truncate", "zero", "insert", "remove")

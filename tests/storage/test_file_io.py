@@ -32,27 +32,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_reading(folder: Path, form: str) -> None:
-    path = f"{form}{folder}/a-0"
+def test_files_are_read_and_found(folder: Path, form: str) -> None:
+    base = f"{form}{folder}"
+    path = f"{base}/a-0"
     assert file_io.is_url(path) == bool(form)
     assert file_io.read_bytes(path, 10) == b"0123456789"
     assert file_io.read_start(path, 4) == b"0123"
     assert file_io.read_start(path, 40) == b"0123456789"
-    assert file_io.join(f"{form}{folder}", "a-0") == path
+    assert file_io.join(base, "a-0") == path
     assert "a-0 must have at most 9 bytes, got 10." in refusal(FormatError, file_io.read_bytes, path, 9)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_there(folder: Path, form: str) -> None:
-    assert "nothing" in refusal(FileNotFoundError, file_io.read_bytes, f"{form}{folder}/nothing", 9)
-    assert "nothing cannot be read: " in refusal(DataError, file_io.read_start, f"{form}{folder}/nothing", 9)
-    assert file_io.find(f"{form}{folder}/nothing*") == []
-    assert file_io.find(f"{form}{folder}/nothing/*") == []
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_finding(folder: Path, form: str) -> None:
-    assert file_io.find(f"{form}{folder}/a-[0-9]") == [f"{form}{folder}/a-0", f"{form}{folder}/a-1"]
+    assert "nothing" in refusal(FileNotFoundError, file_io.read_bytes, f"{base}/nothing", 9)
+    assert "nothing cannot be read: " in refusal(DataError, file_io.read_start, f"{base}/nothing", 9)
+    assert file_io.find(f"{base}/nothing*") == file_io.find(f"{base}/nothing/*") == []
+    assert file_io.find(f"{base}/a-[0-9]") == [f"{base}/a-0", f"{base}/a-1"]
 
 
 def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> None:
