@@ -46,6 +46,12 @@ def write_files(folder: Path, files: Files) -> Path:
     return folder
 
 
+def write_many(folder: Path, count: int) -> Path:
+    """Writes enough images for something to happen in the middle of the work."""
+    pool = [make_jpeg(i, (256, 192)) for i in range(40)]
+    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(count)})
+
+
 def make_tar(files: Files, mode: str = "w", extra: Sequence[tarfile.TarInfo] = ()) -> bytes:
     """Returns a tar file of `files`, with members that have no content in `extra`."""
     buffer = io.BytesIO()

@@ -41,19 +41,11 @@ def write_tables(folder: Path, count: int = 120, **fields: Any) -> Path:
 
 def write_boxes(folder: Path) -> Path:
     """Writes a table with named splits, boxes and lists, and returns it. No image exists."""
-    rows = [
-        {
-            "image": f"gs{i}.jpg",
-            "split": "ab"[i % 2],
-            "xmin": [0.0] * (i % 3),
-            "ymin": [0.0] * (i % 3),
-            "xmax": [0.5] * (i % 3),
-            "ymax": [1] * (i % 3),
-            "box_label": [i] * (i % 3),
-            "tags": ["x"] * (i % 4),
-        }
-        for i in range(40)
-    ]
+    rows = []
+    for i in range(40):
+        low, sides = [0.0] * (i % 3), {"xmax": [0.5] * (i % 3), "ymax": [1] * (i % 3)}
+        row = {"image": f"gs{i}.jpg", "split": "ab"[i % 2], "xmin": low, "ymin": low, **sides}
+        rows.append({**row, "box_label": [i] * (i % 3), "tags": ["x"] * (i % 4)})
     folder.mkdir()
     (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "boxes.jsonl"
@@ -125,24 +117,16 @@ def make_plan(source: Path, output: Path, **options: Any) -> dict[str, Any]:
     return read_plan(config, plan_shards(config))
 
 
+BOXES = {"num_shards": 3, "allow_missing": True}
+PATIENTS = TableColumns(label_column="patient", caption_column="label")
 CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "table": (write_tables, {"num_shards": 4}),
     "table with splits": (write_tables, {"splits": SPLITS, "shard_size_bytes": 50}),
     "table with groups": (write_tables, {"splits": SPLITS, "group_by": "patient", "seed": 3}),
     "table without copies": (write_tables, {"splits": SPLITS, "drop_duplicates": True}),
-    "table with boxes": (write_boxes, {"num_shards": 3, "allow_missing": True}),
-    "table with several classes": (
-        write_boxes,
-        {"num_shards": 3, "allow_missing": True, "columns": TableColumns(label_column="tags")},
-    ),
-    "table with other columns": (
-        write_tables,
-        {
-            "num_shards": 4,
-            "columns": TableColumns(label_column="patient", caption_column="label"),
-            "label_separator": ",",
-        },
-    ),
+    "table with boxes": (write_boxes, BOXES),
+    "table with several classes": (write_boxes, {**BOXES, "columns": TableColumns(label_column="tags")}),
+    "table with other columns": (write_tables, {"num_shards": 4, "columns": PATIENTS, "label_separator": ","}),
     "images in Parquet": (write_embedded, {"num_shards": 2}),
     "images in Parquet without copies": (write_embedded, {"num_shards": 2, "drop_duplicates": True}),
     "lists of images without copies": (write_lists, {"num_shards": 2, "drop_duplicates": True}),

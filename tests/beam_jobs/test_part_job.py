@@ -15,7 +15,7 @@ from beam_jobs.part_job import Part, plan_parts, run_part
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.commands import list_processes, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
-from tests.beam_jobs.images import make_jpeg, make_photos, write_files
+from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_many
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 
@@ -188,9 +188,7 @@ def kill_at_random(source: Path, output: Path, parts: int, rng: random.Random, m
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("many") / "photos"
-    pool = [make_jpeg(i, (256, 192)) for i in range(40)]
-    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(300)})
+    return write_many(tmp_path_factory.mktemp("many") / "photos", 300)
 
 
 @pytest.mark.parametrize(("kills", "parts"), [(2, 2), pytest.param(100, 8, marks=pytest.mark.slow)])

@@ -88,12 +88,8 @@ if __name__ == "__main__":
 def test_workers_end_with_their_parent(tmp_path: Any) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    parent = subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, start_new_session=True)
     wait_for(lambda: len(list_processes(parent.pid)) >= 4)  # parent, fork server, tracker, workers
     time.sleep(0.3)
     parent.kill()

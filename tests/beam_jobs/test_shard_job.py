@@ -1,6 +1,5 @@
 """The whole job by Beam: the same bytes with any workers, and every run goes on where the last one ended."""
 
-import errno
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from tests.beam_jobs.commands import (
     wait_for,
 )
 from tests.beam_jobs.datasets import make_dataset, read_tree
-from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_many, write_tar, write_zip
 from tests.flipped_bit import flip_bit
 from tests.observers import Recorder
 from tfpipe.errors import DataError
@@ -174,10 +173,7 @@ def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Path:
-    """A folder with enough images for something to happen in the middle of the work."""
-    folder = tmp_path_factory.mktemp("many") / "photos"
-    pool = [make_jpeg(i, (256, 192)) for i in range(40)]
-    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
+    return write_many(tmp_path_factory.mktemp("many") / "photos", 900)
 
 
 MANY = {"num_shards": 30}
@@ -215,28 +211,6 @@ def test_a_killed_worker_ends_the_job(many, many_straight, tmp_path, beam_args):
     assert not (output / "manifest.json").exists()
     assert run(many, output, workers=2, **MANY).kept_shards >= 2
     assert read_tree(output) == many_straight
-
-
-def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straight: Path, tmp_path, tfpipe):
-    """A limit on the size of files stands for it: both come as an error of `write`."""
-    import resource
-
-    output = tmp_path / "out"
-    options = ("--num-shards", 4, "--seed", 5, "--keep-quarantined", "--workers", 2)
-    limit = 6_000  # less than a shard of train, more than the plan
-    process = start_command(
-        *(photos, output, *options),
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python would keep half of a module that it compiles
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    code, out, err = finish_command(process)
-    assert (code, out) == (1, "")
-    pattern = rf"Error: Could not write {output}/train-0000\d-of-00004\.tfrecord: {os.strerror(errno.EFBIG)}\."
-    assert re.fullmatch(pattern, err.splitlines()[-1])
-    assert "Traceback" not in err
-    assert not (output / "manifest.json").exists()
-    assert tfpipe("shard", photos, output, *options).code == 0
-    assert read_tree(output) == read_tree(straight)
 
 
 @pytest.mark.parametrize(

@@ -27,19 +27,11 @@ def make_photo_table(folder: Path) -> Path:
         name = f"photos/{i}.{'png' if i % 4 == 3 else 'jpg'}"
         write_files(folder, {name: make_png(i) if i % 4 == 3 else make_jpeg(i)})
         sides = [round(0.1 * k, 1) for k in range(i % 3)]
-        rows.append(
-            {
-                "image": name,
-                "label": ("owl", "cat", "dog")[i % 3],
-                "split": "test" if i > 6 else "train",
-                **dict.fromkeys(("xmin", "ymin"), sides),
-                **{side: [x + 0.1 for x in sides] for side in ("xmax", "ymax")},
-                "box_label": list(range(i % 3)),
-                "caption": f"Größe {i}",
-                "scores": [i / 10, 0.5],
-                "views": i,
-            }
-        )
+        row = {"image": name, "label": ("owl", "cat", "dog")[i % 3], "split": "test" if i > 6 else "train"}
+        ends = [x + 0.1 for x in sides]
+        row |= dict.fromkeys(("xmin", "ymin"), sides) | dict.fromkeys(("xmax", "ymax"), ends)
+        row |= {"box_label": list(range(i % 3)), "caption": f"Größe {i}", "scores": [i / 10, 0.5], "views": i}
+        rows.append(row)
     table = folder / "photos.jsonl"
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return table

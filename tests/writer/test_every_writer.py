@@ -65,33 +65,26 @@ def write_beam_records(inputs: Path, output: Path) -> None:
     job.finish(files, [write_record_shard(job, *each)[0] for each in zip(files, elements, strict=True)])
 
 
+def export_tars(inputs: Path, output: Path) -> None:
+    export(ExportConfig(str(inputs / "made-a"), str(output), "webdataset", workers=0))
+
+
+def write_all(inputs: Path, output: Path) -> None:
+    tfpipe.write(iter(make_records(0)), output, SCHEMA, num_shards=2, workers=2, key="id")
+
+
+JOB, WRITE = ("/.tfpipe", "writes to"), (".tfpipe-write", "writes to")
 WRITERS: dict[str, tuple[Write, str, str]] = {
-    "shard": (lambda inputs, output: make_dataset(inputs / "a", output), "/.tfpipe", "writes to"),
-    "reshard": (
-        lambda inputs, output: join_datasets([inputs / "made-a"], output, num_shards=3),
-        "/.tfpipe",
-        "writes to",
-    ),
-    "merge": (
-        lambda inputs, output: join_datasets([inputs / "made-a", inputs / "made-b"], output),
-        "/.tfpipe",
-        "writes to",
-    ),
-    "write": (write_shards, ".tfpipe-write", "writes to"),
-    "write all": (
-        lambda inputs, output: tfpipe.write(iter(make_records(0)), output, SCHEMA, num_shards=2, workers=2, key="id"),
-        *(".tfpipe-write", "writes to"),
-    ),
+    "shard": (lambda inputs, output: make_dataset(inputs / "a", output), *JOB),
+    "reshard": (lambda inputs, output: join_datasets([inputs / "made-a"], output, num_shards=3), *JOB),
+    "merge": (lambda inputs, output: join_datasets([inputs / "made-a", inputs / "made-b"], output), *JOB),
+    "write": (write_shards, *WRITE),
+    "write all": (write_all, *WRITE),
     "repair": (
         lambda inputs, output: repair(str(inputs / "made-a"), str(output), workers=0),
-        ".tfpipe-repair",
-        "repairs into",
+        *(".tfpipe-repair", "repairs into"),
     ),
-    "export": (
-        lambda inputs, output: export(ExportConfig(str(inputs / "made-a"), str(output), "webdataset", workers=0)),
-        ".tfpipe-export",
-        "exports into",
-    ),
+    "export": (export_tars, ".tfpipe-export", "exports into"),
 }
 
 

@@ -97,23 +97,17 @@ def test_lists_of_different_lengths_get_an_open_shape() -> None:
     assert merge(pair[0], pair[0]).schema == pair[0].schema
 
 
+RAW = {"square": 64, "encoding": "raw"}
+SMALL = {"encoding": "jpeg", "resize_short": 32, "quality": 90}
+
+
 @pytest.mark.parametrize(
     ("before", "changes", "after", "made_from"),
     [
         ({}, {"resize_short": 64}, {"resize_short": 64}, None),
         ({"quality": 80}, {"square": 64}, {"square": 64, "quality": 80}, None),
-        (
-            {"resize_short": 256},
-            {"square": 64, "encoding": "raw"},
-            {"square": 64, "encoding": "raw"},
-            "encoding keep, resize_short 256, quality 95",
-        ),
-        (
-            {"square": 64, "encoding": "raw", "quality": 80},
-            {"encoding": "jpeg", "resize_short": 32, "quality": 90},
-            {"encoding": "jpeg", "resize_short": 32, "quality": 90},
-            "encoding raw, square 64, quality 80",
-        ),
+        ({"resize_short": 256}, RAW, RAW, "encoding keep, resize_short 256, quality 95"),
+        ({**RAW, "quality": 80}, SMALL, SMALL, "encoding raw, square 64, quality 80"),
     ],
 )
 def test_a_change_of_the_form_is_recorded(before, changes, after, made_from):

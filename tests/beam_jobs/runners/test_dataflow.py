@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 
 pytestmark = pytest.mark.needs("google.api_core")
 CONFIG = ShardConfig("gs://in", "gs://out")
+ONLY = "Dataflow's machines read and write gs:// only, got"
 
 
 def make_dataflow(*more: str) -> Runner:
@@ -47,22 +49,12 @@ def test_good_options_pass_the_check() -> None:
     [
         (CONFIG, ["--project="], "Dataflow needs a project and a region to run in; give `project` too."),
         (CONFIG, ["--region="], "Dataflow needs a project and a region to run in; give `region` too."),
+        (ShardConfig("photos", "gs://out"), [], f"{ONLY} photos. Name a place in a bucket, or run on this machine."),
+        (ShardConfig("gs://in", "s3://out"), [], f"{ONLY} s3://out. "),
+        (CONFIG, ["--temp_location=/tmp"], f"{ONLY} /tmp. "),
+        (replace(CONFIG, workers=4), [], "`workers` are processes of this machine; on Dataflow it is `max_workers`."),
         (
-            ShardConfig("photos", "gs://out"),
-            [],
-            "Dataflow's machines read and write gs:// only, got photos. Name a place in a bucket, or run on this "
-            "machine.",
-        ),
-        (ShardConfig("gs://in", "s3://out"), [], "Dataflow's machines read and write gs:// only, got s3://out. "),
-        (CONFIG, ["--temp_location=/tmp"], "Dataflow's machines read and write gs:// only, got /tmp. "),
-        (
-            ShardConfig("gs://in", "gs://out", workers=4),
-            [],
-            "`workers` are processes of this machine; on Dataflow it is `max_workers`.",
-        ),
-        (
-            ShardConfig("gs://in", "gs://out", overwrite=True),
-            ["--template_location=gs://t"],
+            *(replace(CONFIG, overwrite=True), ["--template_location=gs://t"]),
             "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "
             "Choose another OUTPUT.",
         ),
