@@ -87,7 +87,7 @@ def _draws(plan: BatchPlan) -> bool:
 
 
 def _add_seeds(plan: BatchPlan, elements: tf.data.Dataset) -> tf.data.Dataset:
-    """Pairs each element with a seed, int32 [2]."""
+    """Gives each element a seed, int32 [2]."""
     key = key_of(EXAMPLE, plan.config.seed, plan.host.start_step, plan.host.index) >> 1
     numbers = tf.data.Dataset.random(seed=key).batch(2, drop_remainder=True)
     return tf.data.Dataset.zip((elements, numbers.map(lambda pair: tf.cast(pair, tf.int32))))
