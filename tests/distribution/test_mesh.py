@@ -129,7 +129,7 @@ class Mesh:
         ),
         (
             *(Mesh({"data": 2}, 2), {"extra_features": ("image/filename",)}),
-            "`extra_features` must not name text, which no device holds, got image/filename. Leave it out.",
+            "No device holds text, got image/filename. Leave it out.",
         ),
     ],
 )

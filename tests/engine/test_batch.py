@@ -95,7 +95,7 @@ def test_the_clocks_run(maker: BatchMaker) -> None:
 def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch) -> None:
     """Reading waits for 50 ms, and parsing computes for 50 ms."""
 
-    def read_slowly(numbers: Any, memory: Any) -> Any:
+    def read_slowly(numbers: Any, memory: Any, **_: Any) -> Any:
         time.sleep(0.05)
         return read(numbers, memory)
 

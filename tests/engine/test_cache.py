@@ -106,9 +106,9 @@ def read(monkeypatch) -> list[int]:
     read: list[int] = []
     read_block = RecordReader.read_block
 
-    def count(self: RecordReader, numbers: Any, *memory: Any) -> Any:
+    def count(self: RecordReader, numbers: Any, *memory: Any, **options: Any) -> Any:
         read.extend(numbers.tolist())
-        return read_block(self, numbers, *memory)
+        return read_block(self, numbers, *memory, **options)
 
     monkeypatch.setattr(RecordReader, "read_block", count)
     return read

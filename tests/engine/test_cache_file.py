@@ -119,19 +119,6 @@ def test_a_view_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert view.find(np.arange(3)).tolist() == [True, True, False]
 
 
-def test_pixels_lie_behind_the_other_features(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 7, 3)).astype(np.uint8)
-    cache = CacheFile(str(tmp_path / "a.cache"), KEY, 20, 5 * 7 * 3)
-    cache.offer(np.array([8, 2, 4]), lambda: [b"eight", b"", None], pixels)
-    cache.flush()
-    block = cache.read(np.array([2, 4, 8, 2]))
-    assert block.list_payloads() == [b"", None, b"eight", b""]
-    memory = np.frombuffer(block.data, np.uint8)
-    for row, image in ((0, 1), (2, 0), (3, 1)):
-        begin, size = cache.find_pixels(block)[row].tolist()
-        np.testing.assert_array_equal(memory[begin : begin + size], pixels[image].reshape(-1))
-
-
 def test_no_flipped_bit_comes_through(tmp_path: Path, caplog) -> None:
     seed = 1805
     generator = random.Random(seed)

@@ -178,13 +178,14 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     tfpipe.write(records, str(tmp_path / "out"), schema, num_shards=1, workers=0)
     broken = tfpipe.load_manifest(str(tmp_path / "out"))
     config = config_of(tmp_path / "cache", "decoded", training=False, extra_features=("image/mask",))
-    maker = open_one(broken, config)
-    ((rows, stored, is_cached),) = maker.read(0, 0)
-    column = stored.columns["image/mask"]
-    begin, size = column.values[2].tolist()
-    memory = np.array(column.memory)
-    memory[begin : begin + size] = 0
-    stored.columns["image/mask"] = replace(column, memory=memory)
-    assert refusal(FormatError, maker.decode, [(rows, stored, is_cached)]).startswith(
-        "Record 2 of 'train': 'image/mask' cannot be used, "
-    )
+    for folder, augment in ((config.cache_dir, "host"), (None, "device")):
+        maker = open_one(broken, replace(config, cache_dir=folder, augment=augment))
+        read = maker.read(0, 0)
+        stored = read[0][1] if folder else read[-1]
+        column = stored.columns["image/mask"]
+        begin, size = column.values[2].tolist()
+        memory = np.array(column.memory)
+        memory[begin : begin + size] = 0
+        stored.columns["image/mask"] = replace(column, memory=memory)
+        message = refusal(FormatError, maker.decode, read)
+        assert message.startswith("Record 2 of 'train': 'image/mask' cannot be used, ")

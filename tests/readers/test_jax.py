@@ -71,7 +71,7 @@ def test_any_step_resumes(results: dict) -> None:
 
 def test_floats_tuples_and_text(results: dict) -> None:
     assert (results["floats"], results["white"]) == (["bfloat16", [4, 3], "float32"], [2.249, 2.429, 2.64])
-    sentence = "`extra_features` must not name text, which no device holds, got image/filename. Leave it out."
+    sentence = "No device holds text, got image/filename. Leave it out."
     assert results["text"] == sentence
 
 

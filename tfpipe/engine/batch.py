@@ -36,7 +36,7 @@ from tfpipe.engine.columns.images import (
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
-from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
+from tfpipe.engine.parse import BadRecord, Column, RecordBlock, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -218,13 +218,14 @@ class BatchMaker(Maker):
             if self.plan.config.max_bad_records:
                 block, numbers = self._read_undamaged(numbers, memory)
             else:
-                block = self._read(numbers, memory, self.reader.read_block)
+                block = self._read(numbers, memory)
         with self.clocks.measure("parse"), self.naming(numbers):
             columns = parse_columns(block, self.kinds)
         return StoredBatch(epoch, asked, numbers, columns)
 
-    def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
+    def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, *, lacks: bool = False) -> RecordBlock:
         """Reads records out of a cache of records, if there is one, or out of their files."""
+        read = partial(self.reader.read_block, lacks=lacks)
         if self.plan.config.cache != "bytes" or self._cache is None:
             return read(numbers, memory)
         assert not isinstance(self._cache, DecodedCache)
@@ -232,7 +233,7 @@ class BatchMaker(Maker):
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
         """Reads records, with others in place of damaged ones: the block, and the numbers that it has."""
-        block = self._read(numbers, memory, self.reader.read_what_is_whole)
+        block = self._read(numbers, memory, lacks=True)
         if block.whole.all():
             return block, numbers
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
@@ -264,7 +265,7 @@ class BatchMaker(Maker):
         total = self.plan.source.num_records or 0
         for other in range(number + 1, number + total):
             numbers = np.array([other % total])
-            block = self._read(numbers, None, self.reader.read_what_is_whole)
+            block = self._read(numbers, None, lacks=True)
             if block.whole.all():
                 return block, other % total
             self._leave_out(numbers)

@@ -4,7 +4,7 @@
 the version and the hash of everything that the bytes depend on        4096 bytes
 for each record of the split where it lies: offset, bytes, their XOR   24 bytes; zeros if it is not there
 the records, in the order in which they were written                   frames as in TFRecord files:
-    its number, its payload, and of a decoded image its pixels
+    its number, and its payload, in which a decoded image is its pixels
 ```
 
 All processes write the same bytes of a record, and it is trusted only if its number and all checksums hold; else the
@@ -22,7 +22,7 @@ import re
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -34,8 +34,8 @@ from tfpipe.engine.parse import ReadBlock, RecordBlock, read_missing, take_memor
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, record_header
-from tfpipe.native.records import masked_crc32c, read_records
+from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame_record
+from tfpipe.native.records import read_records
 from tfpipe.storage import file_io
 from tfpipe.storage.local import open_descriptor
 from tfpipe.system import host_limits
@@ -44,18 +44,16 @@ from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import human_bytes
 
-_VERSION = 3  # raise it when the same data would be cached as other bytes
+_VERSION = 4  # raise it when the same data would be cached as other bytes
 _HEAD_BYTES, _ENTRY = 4096, struct.Struct("<3q")
 _NUMBER = struct.Struct("<q")
 _NUMBER_FRAME = FRAME_BYTES + _NUMBER.size
-_TO_PIXELS = FOOTER_BYTES + HEADER_BYTES  # from the end of a payload
 _MOST_WAITING = 3  # batches that wait to be written
-_MOST_PARTS = 512  # of memory in one call; the system allows 1,024
 _RECORD_BYTES = 500  # of a decoded record without its pixels, about
 _IF_FULL = "Free some space: the next run goes on to fill it."
 
-Payload: TypeAlias = bytes | memoryview | None
-"""The bytes of a record; None if they are damaged."""
+Payloads: TypeAlias = Iterable[bytes | None]
+"""The bytes of records, each made when it is written; None for a damaged one."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,27 +61,25 @@ logger = logging.getLogger(__name__)
 class CacheFile:
     """A file of records of a split. Threads and processes may share it; a pickled one opens the file anew.
 
-    `key` is the hash of all that its bytes depend on, 64 hexadecimal digits. `pixel_bytes` is 0 if records are kept as
-    they are stored. `chosen` are the records of a view, int64 [n].
+    `key` is the hash of all that its bytes depend on, 64 hexadecimal digits. `chosen` are the records of a view, int64
+    [n].
     """
 
-    def __init__(self, path: str, key: str, records: int, pixel_bytes: int = 0, chosen: IntArray | None = None) -> None:
-        self.path, self.pixel_bytes = path, pixel_bytes
+    def __init__(self, path: str, key: str, records: int, chosen: IntArray | None = None) -> None:
+        self.path = path
         self._key, self._records, self._chosen = key, records, chosen
         self._head = f"tfpipe cache {_VERSION}\n{key}\n".encode()
-        self._waiting = deque[Callable[[], None]]()
+        self._waiting = deque[tuple[IntArray, Payloads]]()
         self._lock = ForkLock()  # guards the two above and below
         self._thread: threading.Thread | None = None
         self._is_writable, self._has_warned, self._damaged = True, False, set[int]()
-        self._pixel_frame = pixel_bytes + FRAME_BYTES if pixel_bytes else 0
-        self._more_bytes = _NUMBER_FRAME + self._pixel_frame  # of a record beside the frame of its payload
         self._table_end = _HEAD_BYTES + records * _ENTRY.size
         with file_io.explain_os_errors(f"open the cache {path}", _IF_FULL, "Give another `cache_dir`."):
             while not self._open():
                 self._make()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self._key, self._records, self.pixel_bytes, self._chosen)
+        return type(self), (self.path, self._key, self._records, self._chosen)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
         if (descriptor := getattr(self, "_descriptor", None)) is not None:
@@ -98,7 +94,7 @@ class CacheFile:
         if hasattr(os, "posix_fadvise"):
             entries, present = self._find(self._locate(numbers))
             for offset, size, _ in entries[present].tolist():
-                os.posix_fadvise(self._descriptor, offset, size + self._more_bytes, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self._descriptor, offset, size + _NUMBER_FRAME, os.POSIX_FADV_WILLNEED)
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records that are kept as they are stored, those that are not there by a method of `RecordReader`."""
@@ -108,56 +104,42 @@ class CacheFile:
             return block
         block, added = read_missing(block.choose(np.flatnonzero(there)), there, numbers, memory, read)
 
-        def view_payloads() -> list[Payload]:
-            """Lists the payloads without a copy, with None for a damaged one."""
-            places = zip(added.begins.tolist(), added.ends.tolist(), added.whole.tolist(), strict=True)
-            return [added.data[begin:end] if whole else None for begin, end, whole in places]
-
-        self.offer(numbers[~there], view_payloads)
+        places = zip(added.begins.tolist(), added.ends.tolist(), added.whole.tolist(), strict=True)
+        payloads = (added.data[begin:end].tobytes() if whole else None for begin, end, whole in places)
+        self.offer(numbers[~there], payloads)
         return block
 
     def read(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads the records that are there; the others are not whole. `find_pixels` says where the pixels are."""
+        """Reads the records that are there; the others are not whole."""
         numbers = self._locate(numbers)
-        entries, present = self._find(numbers)
-        rows, (offsets, sizes, _) = np.flatnonzero(present), entries[present].T
-        whole_sizes = sizes + self._more_bytes
+        entries, whole = self._find(numbers)
+        rows, (offsets, sizes, _) = np.flatnonzero(whole), entries[whole].T
+        whole_sizes = sizes + _NUMBER_FRAME
         ats = np.cumsum(whole_sizes) - whole_sizes
         memory = take_memory(int(whole_sizes.sum()), memory)
-        begins, ends, whole = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64), present.copy()
+        begins, ends = np.zeros((2, len(numbers)), np.int64)
         if len(rows):
-            frames = [(ats, np.full(len(rows), _NUMBER_FRAME)), (ats + _NUMBER_FRAME, sizes)]
-            if self.pixel_bytes:
-                frames.append((ats + _NUMBER_FRAME + sizes, np.full(len(rows), self._pixel_frame)))
+            frames = np.concatenate((ats, ats + _NUMBER_FRAME)), np.append(np.full(len(rows), _NUMBER_FRAME), sizes)
             spans = np.stack((np.full(len(rows), self._descriptor), offsets, whole_sizes, ats), axis=1)
-            table = np.concatenate([np.stack(frame, axis=1) for frame in frames])
-            checks = read_records(spans, table, memory).reshape(len(frames), -1).all(axis=0)
+            checks = read_records(spans, np.stack(frames, axis=1), memory).reshape(2, -1).all(axis=0)
             found = memory[(ats + HEADER_BYTES)[:, None] + np.arange(_NUMBER.size)].view("<i8")[:, 0]
             whole[rows] = checks & (found == numbers[rows])
             begins[rows] = ats + _NUMBER_FRAME + HEADER_BYTES
-            ends[rows] = ats + _NUMBER_FRAME + sizes - FOOTER_BYTES
-            if not whole[rows].all():
-                damaged = numbers[present & ~whole].tolist()
-                if not self._has_warned:
-                    text = "Damaged records are read from the source, and written anew."
-                    logger.warning("Record %d in the cache %s is damaged. %s", damaged[0], self.path, text)
+            ends[rows] = ats + whole_sizes - FOOTER_BYTES
+            damaged = numbers[rows[~whole[rows]]].tolist()
+            if damaged and not self._has_warned:
                 self._has_warned = True
-                self._damaged.update(damaged)
+                text = "Damaged records are read from the source, and written anew."
+                logger.warning("Record %d in the cache %s is damaged. %s", damaged[0], self.path, text)
+            self._damaged.update(damaged)
         return RecordBlock(memory.data, begins, ends, whole)
 
-    def find_pixels(self, block: RecordBlock) -> IntArray:
-        """Returns the begin and the bytes of each record's pixels in a block that `read` returned, int64 [n, 2]."""
-        return np.stack((block.ends + _TO_PIXELS, np.full(len(block.ends), self.pixel_bytes)), axis=1)
-
-    def offer(
-        self, numbers: IntArray, list_payloads: Callable[[], Sequence[Payload]], pixels: NDArray[np.uint8] | None = None
-    ) -> None:
+    def offer(self, numbers: IntArray, payloads: Payloads) -> None:
         """Lets a thread write records that were not there, or were damaged; it leaves them out if it is behind."""
-        numbers = self._locate(numbers)
         with self._lock:
             if not self._is_writable or len(self._waiting) >= _MOST_WAITING:
                 return
-            self._waiting.append(lambda: self._write(numbers, list_payloads(), pixels))
+            self._waiting.append((self._locate(numbers), payloads))
             if self._thread is None or not self._thread.is_alive():  # as in a forked process
                 # No daemon, so that a run that ends has written what it read.
                 self._thread = threading.Thread(target=self._write_all, name="tfpipe-cache", daemon=False)
@@ -220,46 +202,43 @@ class CacheFile:
                 if not self._waiting:
                     self._thread = None
                     return
-                write = self._waiting.popleft()
+                numbers, payloads = self._waiting.popleft()
             try:
                 with file_io.explain_os_errors(f"write to the cache {self.path}", _IF_FULL):
-                    write()
+                    self._write(numbers, payloads)
             except DataError as error:
                 text = "%s What the cache lacks is read from the source."
                 logger.warning(text, error)
                 with self._lock:
                     self._is_writable = False
                     self._waiting.clear()
-            del write  # it holds the memory of a batch
+            del payloads  # they hold the memory of a batch
 
-    def _write(self, numbers: IntArray, payloads: Sequence[Payload], pixels: NDArray[np.uint8] | None) -> None:
+    def _write(self, numbers: IntArray, payloads: Payloads) -> None:
         """Writes records behind the others, but for those that somebody has written meanwhile."""
         with hold_lock(self.path, lambda: None) as file, open(self.path, "r+b", buffering=0) as table:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._descriptor)):
                 raise DataError(f"The cache {self.path} was removed or made anew by another program.")
-            is_there, rows = self._find(numbers)[1], dict[int, int]()
-            for row, (number, payload) in enumerate(zip(numbers.tolist(), payloads, strict=True)):
-                if payload is not None and (not is_there[row] or number in self._damaged):
-                    rows[number] = row  # copies of one record may meet in a batch
             begin = end = os.lseek(file.fileno(), 0, os.SEEK_END)
-            parts, entries = list[Payload | NDArray[np.uint8]](), list[tuple[int, bytes]]()
-            for number, row in rows.items():
-                frames = _frame(_NUMBER.pack(number)), _frame(payloads[row])
-                parts += [part for frame in frames for part in frame]
-                if pixels is not None:
-                    parts += _frame(pixels[row].reshape(-1))
-                size = len(payloads[row] or b"") + FRAME_BYTES
-                entries.append((number, _ENTRY.pack(end, size, end ^ size)))
-                end += size + self._more_bytes
+            entries, is_there = dict[int, bytes](), self._find(numbers)[1].tolist()
             try:
-                _write_parts(file.fileno(), parts)
+                for number, there, payload in zip(numbers.tolist(), is_there, payloads, strict=True):
+                    # Copies of one record may meet in a batch.
+                    if payload is None or number in entries or (there and number not in self._damaged):
+                        continue
+                    left = memoryview(frame_record(_NUMBER.pack(number)) + frame_record(payload))
+                    size = len(left) - _NUMBER_FRAME
+                    entries[number] = _ENTRY.pack(end, size, end ^ size)
+                    end += len(left)
+                    while left:
+                        left = left[file.write(left) :]
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(file.fileno(), begin)
                 raise
-            for number, entry in entries:
+            for number, entry in entries.items():
                 os.pwrite(table.fileno(), entry, _HEAD_BYTES + number * _ENTRY.size)
-            self._damaged -= rows.keys()
+            self._damaged -= entries.keys()
 
 
 def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFile:
@@ -269,7 +248,7 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     parts: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
     parts.append([(shard.records, shard.sha256) for shard in info.shards])
     parts.append([column.splits[split].fingerprint for column in manifest.columns])
-    pixel_bytes, record_bytes = 0, plan.source.record_bytes
+    record_bytes = plan.source.record_bytes
     if manifest.foreign is not None:
         raise ConfigError(
             f"A cache in files needs a dataset that tfpipe wrote, and {manifest.directory} describes files of others. "
@@ -286,8 +265,7 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
         height, width = plan.decoded_size
         options = config.augment_options
         parts += [height, width, options.dct_scaling is not False, options.antialias]
-        pixel_bytes = height * width * 3
-        record_bytes = pixel_bytes + _RECORD_BYTES
+        record_bytes = height * width * 3 + _RECORD_BYTES
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", manifest.name).strip("-")[:64] or "dataset"
     assert config.cache_dir is not None
@@ -296,13 +274,13 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     needed = round(info.stored_records * (record_bytes + _ENTRY.size)) - max(file_io.get_size(path), 0)
     free = host_limits.free_disk_bytes(folder)
     if needed > free:
-        advice = "Free some, use a smaller `decoded_size`," if pixel_bytes else "Free some,"
+        advice = "Free some, use a smaller `decoded_size`," if config.cache == "decoded" else "Free some,"
         raise ConfigError(
             f"The cache of {plan.source.name} needs {human_bytes(needed)} in {folder}, and "
             f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
         )
     chosen = None if info.chosen is None else info.chosen.numbers
-    return CacheFile(path, key, info.stored_records, pixel_bytes, chosen)
+    return CacheFile(path, key, info.stored_records, chosen)
 
 
 def is_filled(plan: BatchPlan) -> bool:
@@ -312,20 +290,3 @@ def is_filled(plan: BatchPlan) -> bool:
         return False
     cache = open_cache_file(plan, manifest, split)
     return bool(cache.find(np.arange(plan.source.num_records or 0)).all())
-
-
-def _frame(payload: Any) -> list[Any]:
-    """Returns the parts of the frame of a payload."""
-    return [record_header(len(payload)), payload, struct.pack("<I", masked_crc32c(payload))]
-
-
-def _write_parts(descriptor: int, parts: list[Any]) -> None:
-    """Writes parts of memory behind each other at the end of a file."""
-    for first in range(0, len(parts), _MOST_PARTS):
-        chunk = [memoryview(part).cast("B") for part in parts[first : first + _MOST_PARTS]]
-        while chunk:
-            count = os.writev(descriptor, chunk)
-            while chunk and count >= len(chunk[0]):
-                count -= len(chunk.pop(0))
-            if chunk:
-                chunk[0] = chunk[0][count:]

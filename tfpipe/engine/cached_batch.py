@@ -7,8 +7,9 @@ cache. What a file does not have yet is squeezed as it has it, and then cropped,
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
-from tfpipe.engine.cache_file import CacheFile, Payload, open_cache_file
+from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.columns.images import decode_images, read_masks
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.parse import Column, collect_column, parse_columns
@@ -26,7 +27,7 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.system.hash_permutation import IntArray
 
-_RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}  # the features that say what a raw image is
+_RAW: dict[str, Any] = {IMAGE_FORMAT: [b"RAW"], IMAGE_CHANNELS: np.array([3]), IMAGE_COLORSPACE: [b"RGB"]}
 _OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each batch takes new memory
 
 
@@ -108,11 +109,10 @@ class CachingMaker(BatchMaker):
         images = self.choose_images(records)
         if not self._is_final:
             images = images.make_whole()
+        others = {name: column for name, column in records.columns.items() if name not in self._image_names}
         with self.clocks.measure("decode"), self.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
-        others = {name: column for name, column in records.columns.items() if name not in self._image_names}
-        if not self._is_final:
-            for name in self.plan.masks:
+            for name in () if self._is_final else self.plan.masks:
                 others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
         self._cache.keep_others(slots, images.sizes, others)
 
@@ -131,7 +131,6 @@ class FileCachingMaker(BatchMaker):
         self._cache: CacheFile = open_cache_file(plan, self.manifest, self.split)
         # The file has all features, so that it serves a config with other `extra_features` too.
         self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
-        self._kept_kinds = {name: kind for name, kind in self.kinds.items() if name != source.image_key}
         self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]
         self._size = plan.decoded_size
         self._uncached = copy.copy(self)  # which knows how the images lie in the records
@@ -144,19 +143,15 @@ class FileCachingMaker(BatchMaker):
         """Reads the records of one batch, each from where it is."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
-            record_bytes = self._cache.pixel_bytes + _OTHER_BYTES
-            memory = allocate([self.plan.batch_size * record_bytes], np.uint8)
+            memory = allocate([self.plan.batch_size * (3 * prod(self._size) + _OTHER_BYTES)], np.uint8)
             block = self._cache.read(strip_copies(numbers), memory)
         there = block.whole
         if self.plan.config.max_bad_records and not there.all():
             there = np.zeros(len(there), np.bool_)  # what takes a damaged record's place depends on the whole batch
         parts, rows, missing = list[_Part](), np.flatnonzero(there), np.flatnonzero(~there)
         if len(rows) or not len(numbers):
-            block = block.choose(rows)
             with self.clocks.measure("parse"):
-                columns = parse_columns(block, self._kept_kinds)
-            memory = np.frombuffer(block.data, np.uint8) if len(block.data) else np.empty(0, np.uint8)
-            columns[self._image_key] = Column(np.ones(len(rows), np.int64), self._cache.find_pixels(block), memory)
+                columns = parse_columns(block.choose(rows), self.kinds)
             asked = numbers[rows]
             parts.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
         if len(missing):
@@ -191,17 +186,16 @@ class FileCachingMaker(BatchMaker):
             for name in self._masks:
                 columns[name] = _squeeze_masks(name, columns[name], images.extents, self._size)
         for name in _RAW.keys() & columns.keys():
-            value = _RAW[name]
-            values: Any = [value] if isinstance(value, bytes) else np.array([value], np.int64)
-            columns[name] = collect_column([values] * count, name, self._kept_kinds[name])
+            columns[name] = collect_column([_RAW[name]] * count, name, self.kinds[name])
         columns[self._image_key] = _list_pixels(pixels, np.arange(count))
 
-        def encode() -> list[Payload]:
-            """Encodes all of the records but their images."""
-            records = zip(*(columns[name].list_records() for name in self._kept_kinds), strict=True)
-            return [encode_example(dict(zip(self._kept_kinds, values, strict=True))) for values in records]
+        def encode() -> Iterator[bytes]:
+            names = [name for name in self.kinds if name != self._image_key]
+            others = zip(*(columns[name].list_records() for name in names), strict=True)
+            for image, values in zip(pixels, others, strict=True):
+                yield encode_example({**dict(zip(names, values, strict=True)), self._image_key: [image.tobytes()]})
 
-        self._cache.offer(stored.numbers, encode, pixels)
+        self._cache.offer(stored.numbers, encode())
         return replace(stored, columns=columns)
 
 

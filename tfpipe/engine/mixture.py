@@ -27,11 +27,6 @@ class Mixture:
         """The names of all classes: those of the first dataset, then the new ones of each further dataset."""
         return tuple(dict.fromkeys(name for manifest in self.manifests for name in manifest.label_names))
 
-    def map_labels(self, manifest: Manifest) -> list[int]:
-        """Returns the class in the mixture of each class of one of the datasets."""
-        numbers = {name: number for number, name in enumerate(self.label_names)}
-        return [numbers[name] for name in manifest.label_names]
-
 
 def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixture:
     """Opens several datasets to be read as one. Classes with the same name become one class.

@@ -57,7 +57,16 @@ def open_mixture(
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     whole = plan_batches(get_whole_source(mixture, split), config, host)
     check_shares(whole)
-    plans = _plan_shares(mixture, split, whole)
+    # The plan of each dataset's share of the whole batch does not depend on the number of hosts.
+    shares = apportion(mixture.weights, config.batch_size)
+    plans = [
+        plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
+        for manifest, share in zip(mixture.manifests, shares, strict=True)
+    ]
+    plans = [
+        replace(plan, config=replace(plan.config, cache_bytes=num_bytes))
+        for plan, num_bytes in zip(plans, share_cache_bytes(plans, config.cache_bytes), strict=True)
+    ]
     _check_alike(plans)
     owners = deal_rows([plan.batch_size for plan in plans])
     parts, part_rows, makers = [], [], []
@@ -67,23 +76,9 @@ def open_mixture(
         parts.append(replace(plan, source=source, rows=range(first, end)))
         part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
-        classes = mixture.map_labels(manifest) if manifest.label_names else None
+        classes = [mixture.label_names.index(name) for name in manifest.label_names] or None
         makers.append(open_maker(parts[-1], transform, classes))
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows), makers)
-
-
-def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
-    """Makes the plan of each dataset's share of the whole batch, which does not depend on the number of hosts."""
-    config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size)
-    plans = [
-        plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
-        for manifest, share in zip(mixture.manifests, shares, strict=True)
-    ]
-    part_bytes = share_cache_bytes(plans, config.cache_bytes)
-    return [
-        replace(plan, config=replace(plan.config, cache_bytes=num_bytes))
-        for plan, num_bytes in zip(plans, part_bytes, strict=True)
-    ]
 
 
 def deal_rows(shares: Sequence[int]) -> IntArray:

@@ -135,11 +135,6 @@ class MixedPlan:
         return self.parts[0].features
 
     @property
-    def masks(self) -> tuple[str, ...]:
-        """The features that hold masks."""
-        return self.parts[0].masks
-
-    @property
     def num_images(self) -> int | None:
         """The number of images of a record in a batch; None if there is one, without an axis for more."""
         return self.parts[0].num_images
@@ -212,12 +207,9 @@ def check_fits_devices(plan: BatchPlan) -> None:
             f"Arrays on devices must have one shape, and {', '.join(ragged)} has several. Give a size in `pad_to`, "
             f"as in {{{ragged[0]!r}: 77}}."
         )
-    if text and not plan.config.extra_features:
-        raise ConfigError(f"No device holds text, got {', '.join(text)}. Name the others in `extra_features`.")
     if text:
-        raise ConfigError(
-            f"`extra_features` must not name text, which no device holds, got {', '.join(text)}. Leave it out."
-        )
+        advice = "Leave it out." if plan.config.extra_features else "Name the others in `extra_features`."
+        raise ConfigError(f"No device holds text, got {', '.join(text)}. {advice}")
 
 
 def list_text(features: tuple[BatchFeature, ...]) -> list[str]:
@@ -250,11 +242,6 @@ def _check_images(plan: BatchPlan) -> None:
 
 def _check_without_images(source: Source, config: PipelineConfig) -> None:
     """Refuses options that ask for images if the records have none."""
-    asked = {
-        "as_supervised": config.as_supervised,
-        "augment": config.augment == "device",
-        "cache": config.cache == "decoded",
-    }
-    for option, is_asked in asked.items():
-        if is_asked:
-            raise ConfigError(f"`{option}` {getattr(config, option)} needs images, and {source.name} has none.")
+    for option, value in (("as_supervised", True), ("augment", "device"), ("cache", "decoded")):
+        if getattr(config, option) == value:
+            raise ConfigError(f"`{option}` {value} needs images, and {source.name} has none.")

@@ -252,32 +252,26 @@ class RecordReader:
             for name, column in found.items()
         }
 
-    def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads records, each from 0, into one block of memory, in any order and with repetitions; all are whole.
+    def read_block(
+        self, numbers: IntArray, memory: NDArray[np.uint8] | None = None, *, lacks: bool = False
+    ) -> RecordBlock:
+        """Reads records, each from 0, into one block of memory, in any order and with repetitions.
 
         `memory` that is too small is replaced by new memory. Errors are those of `reader[index]` for the first record
-        that is damaged or cannot be read.
+        that is damaged or cannot be read. With `lacks` the block says which ones these are; only that this process may
+        not open another file is an error then, since it says nothing about any record.
         """
         with suppress(FormatError, DataError, OSError):  # met again below, after what is wrong with the records before
             block = self._try_to_read_block(numbers, memory)
-            if block.whole.all():
+            if lacks or block.whole.all():
                 return block
-        return join_block([self.read_payload(int(number)) for number in numbers], memory)
-
-    def read_what_is_whole(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads records as `read_block` does, but the block says which ones are damaged or cannot be read.
-
-        Only that this process may not open another file is an error, since it says nothing about any record.
-        """
-        with suppress(FormatError, DataError, OSError):
-            return self._try_to_read_block(numbers, memory)
         payloads: list[bytes | None] = []
         for number in numbers.tolist():
             try:
                 payloads.append(self.read_payload(number))
-            except TooManyFiles:
-                raise
-            except (FormatError, DataError):
+            except (FormatError, DataError) as error:
+                if not lacks or isinstance(error, TooManyFiles):
+                    raise
                 payloads.append(None)
         return join_block(payloads, memory)
 

@@ -27,7 +27,7 @@ from tfpipe.pipeline.stage import (
     without_autograph,
 )
 from tfpipe.pipeline.stages import keeps_order
-from tfpipe.pipeline.steps import count_calls, list_engine_stages
+from tfpipe.pipeline.steps import list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service import serve_remotely
@@ -194,10 +194,9 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
 
 def _build_by_engine(plan: BatchPlan, maker: Maker) -> Stages:
     """Builds the stages of batches that the engine makes."""
-    maker = serve_remotely(maker)
-    calls = count_calls(plan, maker)
-    # These threads of tf.data wait in a call of the engine: for a batch, an object store or a worker.
-    options = tf_data_options(plan.config, True, calls.decodes + (calls.reads if maker.is_remote else 0))
+    stages, calls = list_engine_stages(plan, serve_remotely(maker))
+    # So many threads of tf.data wait in a call of the engine: for a batch, an object store or a worker.
+    options = tf_data_options(plan.config, True, calls)
     if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
         options.experimental_optimization.inject_prefetch = False
-    return Stages([without_autograph(stage) for stage in list_engine_stages(plan, maker, calls)], options)
+    return Stages([without_autograph(stage) for stage in stages], options)

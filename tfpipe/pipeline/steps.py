@@ -42,29 +42,20 @@ _STORE_READ_BYTES = 2**25  # that many batches are read at once
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
 
-@dataclass(frozen=True)
-class Calls:
-    """The calls that work at once."""
-
-    reads: int
-    decodes: int
-    threads: int  # that decode, of all batches together
-
-
-def list_engine_stages(plan: BatchPlan, maker: Maker, calls: Calls) -> tuple[Stage, ...]:
-    """Makes the stages of a pipeline whose batches the engine makes."""
-    steps = _Steps(plan, maker, calls)
+def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[tuple[Stage, ...], int]:
+    """Makes the stages of a pipeline whose batches the engine makes; returns their calls that work at once, too."""
+    steps = _Steps(plan, maker)
     config, source = plan.config, plan.source
     listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if config.training:
         listed |= {"order": "exact", "seed": config.seed, "start_step": plan.host.start_step}
     reader = "service" if config.service.workers else "obstore" if file_io.is_url(source.files[0]) else "engine"
-    reading: dict[str, object] = {"reader": reader, "num_parallel_calls": calls.reads}
+    reading: dict[str, object] = {"reader": reader, "num_parallel_calls": steps.reads}
     if config.service.workers:
         reading["workers"] = ", ".join(config.service.workers)
     if config.max_bad_records:
         reading["max_bad_records"] = config.max_bad_records
-    making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
+    making: dict[str, object] = {"num_parallel_calls": steps.decodes, "threads": config.max_threads}
     if source.has_images:
         formats = source.images.formats
         making["decoder"] = "native" if not formats or "JPEG" in formats else "pillow"
@@ -85,7 +76,7 @@ def list_engine_stages(plan: BatchPlan, maker: Maker, calls: Calls) -> tuple[Sta
     if plan.host.epochs is not None:
         ends = "a pass ends with an epoch, and the next one goes on from there"
         stages.append(Stage("epochs", steps.end_passes, {"epochs": plan.host.epochs}, ends, passes=steps))
-    return tuple(stages)
+    return tuple(stages), steps.decodes + (steps.reads if maker.is_remote else 0)
 
 
 class _OpenCalls:
@@ -132,8 +123,11 @@ atexit.register(_CALLS.close)
 class _Steps:
     """The calls of the engine for the elements of one dataset."""
 
-    def __init__(self, plan: BatchPlan, maker: Maker, calls: Calls) -> None:
-        self._plan, self._calls = plan, calls
+    def __init__(self, plan: BatchPlan, maker: Maker) -> None:
+        self._plan = plan
+        # The calls that work at once. Each request to a worker of a service is one, too.
+        self.reads = max(count_batches_read(plan), maker.steps_ahead)
+        self.decodes = min(plan.config.max_threads, _BATCHES_AT_ONCE)
         size = plan.replica_batch_size
         self._replicas = plan.batch_size // size
         self._makers = [maker.for_rows(size * k, size * (k + 1)) for k in range(self._replicas)]
@@ -184,7 +178,7 @@ class _Steps:
             token = tf.numpy_function(self._read, [element], tf.int64, name=CALL_NAME)
             return tf.ensure_shape(token, []), element
 
-        return elements.map(call, num_parallel_calls=self._calls.reads, deterministic=True)
+        return elements.map(call, num_parallel_calls=self.reads, deterministic=True)
 
     def decode(self, elements: tf.data.Dataset) -> tf.data.Dataset:
         """Replaces each token by the arrays of the batch."""
@@ -196,7 +190,7 @@ class _Steps:
                 tf.ensure_shape(array, output.shape) for output, array in zip(self._outputs, arrays, strict=True)
             )
 
-        return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
+        return elements.map(call, num_parallel_calls=self.decodes, deterministic=True)
 
     @property
     def num_batches(self) -> int:
@@ -240,7 +234,7 @@ class _Steps:
             token = next(self._numbers)
             with self._lock:
                 self._stored[token] = stored
-                while len(self._stored) > self._calls.reads + self._calls.decodes + _TOKENS:
+                while len(self._stored) > self.reads + self.decodes + _TOKENS:
                     self._stored.popitem(last=False)
             return np.int64(token)
 
@@ -252,7 +246,7 @@ class _Steps:
                 stored = self._stored.pop(int(token), None)
             if stored is None:  # too many iterators were left, and it gave way to later ones
                 stored = maker.read(*position)
-            batch = maker.decode(stored, self._calls.threads)
+            batch = maker.decode(stored, self._plan.config.max_threads)
             if is_true_size(self._plan):
                 batch = leave_out_masked(batch)
             return [output.convert(batch) for output in self._outputs]
@@ -354,9 +348,3 @@ def count_batches_read(plan: BatchPlan) -> int:
         batches = int(_STORE_READ_BYTES / (plan.replica_batch_size * plan.source.record_bytes))
         return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)
     return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
-
-
-def count_calls(plan: BatchPlan, maker: Maker) -> Calls:
-    """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too."""
-    reads, threads = max(count_batches_read(plan), maker.steps_ahead), plan.config.max_threads
-    return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)

@@ -82,11 +82,11 @@ def test_sizes() -> None:
         ),
         (
             {"cache_dir": "/tmp/c"},
-            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.",
+            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
         ),
         (
             {"cache_bytes": "8GiB"},
-            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.",
+            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
         ),
         (
             {"cache": "bytes", "cache_bytes": "8GiB", "cache_dir": "/tmp/c"},

@@ -379,10 +379,9 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
         )
-    if config.cache_dir is not None and config.cache == "none":
-        raise ConfigError("`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.")
-    if config.cache_bytes is not None and config.cache == "none":
-        raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
+    for name in ("cache_dir", "cache_bytes"):
+        if getattr(config, name) is not None and config.cache == "none":
+            raise ConfigError(f"`{name}` needs a cache. Set `cache` to bytes or decoded, or leave it out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
     if config.cache == "decoded" and config.cache_dir is None and config.max_bad_records:
