@@ -32,7 +32,7 @@ def check_label(label: str, where: str = "") -> None:
 
 
 def number_labels(
-    counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = "", *, is_checked: bool = False
+    counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = ""
 ) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
@@ -47,7 +47,7 @@ def number_labels(
             f"none{unlabeled and f': {unlabeled}'}. Give them one, or take these rows out."
         )
     names = sorted(map(str, counts))
-    for name in () if is_checked else sorted({*names} - read_known_names(config)):
+    for name in sorted({*names} - read_known_names(config)):
         check_label(name, f"{config.input}: ")
     if not all(name.isdecimal() and name.isascii() and len(name) < _MAX_DIGITS for name in names):
         return {name: name for name in names}, tuple(names), False

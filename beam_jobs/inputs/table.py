@@ -183,7 +183,7 @@ class _Table:
         if LABEL in self.columns:
             cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
             counts = Counter(chain.from_iterable(cells))
-        labels, label_names, is_numeric = label_file.number_labels(counts, config, unlabeled, is_checked=True)
+        labels, label_names, is_numeric = label_file.number_labels(counts, config, unlabeled)
         class_names = sorted({columns.class_names for _, columns in self._embedded if columns.class_names})
         by_number = bool(class_names)
         if is_numeric and by_number and not config.labels:
