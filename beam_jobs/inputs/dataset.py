@@ -5,6 +5,7 @@ Compressed foreign shards have no index: they are unpacked to find the offsets, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,9 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     """
     datasets: dict[str, Manifest] = {}
     for manifest in manifests:
-        first = name = manifest.name.replace("/", "_")  # in a path of a record / ends its dataset's name with /
-        count = 1
-        while name in datasets:
-            count += 1
-            name = f"{first}-{count}"
-        datasets[name] = manifest
+        first = manifest.name.replace("/", "_")  # in a path of a record / ends its dataset's name
+        names = chain([first], (f"{first}-{number}" for number in count(2)))
+        datasets[next(name for name in names if name not in datasets)] = manifest
     return datasets
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
-from beam_jobs.inputs.label_file import order_classes, set_classes
+from beam_jobs.inputs.label_file import Labels, order_classes, set_classes
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
 from beam_jobs.plan.listing import Listing
@@ -310,7 +310,7 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
     has_splits = _have_splits(inner, source)
     parsed = {folder: _parse(some, has_splits) for folder, some in zip(folders, inner, strict=True)}
     _check_loose(images, counts, {folder for folder, (_, label) in parsed.items() if label is None}, source)
-    labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in parsed.items()}
+    labels: Labels = {folder: label for folder, (_, label) in parsed.items()}
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
     if label_names == ("images",) and "*.txt" in skipped:
         raise DataError(

@@ -11,6 +11,11 @@ from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 
 Labels = Mapping[str | None, str | None]
+"""The class of each label."""
+
+Numbered = tuple[Labels, tuple[str, ...], bool]
+"""The class of each label, the names of the classes, and whether labels are numbers."""
+
 _MAX_NUMBER = 100_000
 _MAX_DIGITS = 1000
 
@@ -31,9 +36,7 @@ def check_label(label: str, where: str = "") -> None:
         raise DataError(f"{where}'label' must have no white space around it, got {label!r}.")
 
 
-def number_labels(
-    counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = ""
-) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
+def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = "") -> Numbered:
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
     Numbers below `_MAX_NUMBER` are class numbers: each number up to the highest is a class. Larger ones are mere names.
@@ -83,7 +86,7 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
 
 def order_classes(
     config: ShardConfig, labels: Labels, label_names: Sequence[str], is_numeric: bool, *, by_number: bool = False
-) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+) -> tuple[Labels, tuple[str, ...]]:
     """Returns the class of each label, and all class names: in the order of `labels`, behind the known ones.
 
     Labels that are numbers are names of classes, or else the numbers of these; with `by_number` they are numbers of
@@ -98,7 +101,7 @@ def order_classes(
     elif known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
         labels = _match_numbers("The dataset", labels, known, may_add=True)
         label_names = (*known, *sorted(set(map(str, labels.values())) - {*known}, key=int))
-    return dict(labels), tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
+    return labels, tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
 
 
 def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str]:
@@ -115,9 +118,7 @@ def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str
     return names
 
 
-def _match_numbers(
-    source: str, labels: Labels, names: Sequence[str], *, may_add: bool = False
-) -> dict[str | None, str | None]:
+def _match_numbers(source: str, labels: Labels, names: Sequence[str], *, may_add: bool = False) -> Labels:
     """Returns the class of each label that is a number: the class of this name, or the one with this number.
 
     With `may_add` other labels may be new classes.
@@ -140,7 +141,7 @@ def _match_numbers(
     return name_numbers(source, labels, names)
 
 
-def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> dict[str | None, str | None]:
+def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> Labels:
     """Returns the class of each label of the input, where labels are the numbers of classes."""
     highest = max((int(str(label)) for label in labels), default=0)
     if highest >= len(names):

@@ -186,15 +186,13 @@ def _read_list(scalar: Any, folder: str, max_bytes: int) -> bytes:
     values = scalar.values if scalar.is_valid else ()
     if not 1 <= len(values) <= MAX_IMAGES:
         raise UnreadableError(f"the row holds {len(values):,} images, and a record has 1 to {MAX_IMAGES:,}")
-    images, size = list[bytes | memoryview](), 0
+    images = list[bytes | memoryview]()
     for value in values:
         try:
             images.append(_read_one(value, folder, max_bytes))
         except UnreadableError as error:
             raise UnreadableError(f"image {len(images)}: {error}") from error
-        size += len(images[-1])
-        if size > max_bytes:
-            raise UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
+        _check_size(sum(map(len, images)), max_bytes)
     return pack(images)
 
 

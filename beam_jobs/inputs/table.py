@@ -142,7 +142,8 @@ class _Table:
         """Returns the listing with classes and with the values of further columns."""
         images, config, path = listing.images, self.config, self.path
         faults = list(self.faults.explain(self.files))
-        labels, label_names, classes = dict[str | None, str | None](), tuple[str, ...](), None
+        labels: label_file.Labels = {}
+        label_names, classes = tuple[str, ...](), None
         with keeping(faults):
             labels, label_names = self._name_labels(images, unlabeled)
             if LABEL in self.columns:
@@ -176,7 +177,7 @@ class _Table:
             has_images=has_images,
         )
 
-    def _name_labels(self, images: ImageTable, unlabeled: str) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+    def _name_labels(self, images: ImageTable, unlabeled: str) -> tuple[label_file.Labels, tuple[str, ...]]:
         """Returns the class of each label, and the names of the classes."""
         config, path = self.config, self.path
         counts: Mapping[str | None, int] = images.count_values(LABEL)

@@ -37,11 +37,7 @@ def scale_boxes(
 
 
 def make_listing(
-    config: ShardConfig,
-    images: ImageTable,
-    class_names: Iterable[str],
-    extra: Sequence[FeatureSpec],
-    skipped: Mapping[str, int],
+    config: ShardConfig, images: ImageTable, names: Iterable[str], extra: Sequence[FeatureSpec], skipped: Counter[str]
 ) -> Listing:
     """Returns the listing of images whose boxes have classes."""
     root = config.input
@@ -51,8 +47,8 @@ def make_listing(
         root,
         images,
         extra=tuple(extra),
-        skipped=+Counter(skipped),
-        box_names=tuple(class_names),
+        skipped=+skipped,
+        box_names=tuple(names),
         missing=missing,
     )
 
@@ -123,9 +119,7 @@ def _check_same(first: ImageRef, ref: ImageRef, source: str) -> None:
     for name in ("label", "split", "group", "mask"):
         one, other = getattr(first, name), getattr(ref, name)
         if one != other:
-            advice = (
-                " If it is the class of each box, name its column by `box_label_column`." if name == "label" else ""
-            )
+            advice = " If it is the class of each box, name its column by `box_label_column`." * (name == "label")
             raise DataError(
                 f"{source}: the rows of {first.path} have a box each, so they must have the same {name!r}, got {one!r} "
                 f"and {other!r}.{advice}"
