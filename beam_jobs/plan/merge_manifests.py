@@ -278,9 +278,8 @@ def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
     """Returns a form that all images can be brought into, without enlarging an image that was reduced."""
     side = min((side for form in forms for side in (form.square, form.resize_short) if side), default=None)
     encoding = min((form.encoding for form in forms), key=("raw", "jpeg", "keep").index)
-    if any(form.square for form in forms):
-        return ImageForm(encoding, square=side)
-    return ImageForm(encoding, resize_short=side)
+    is_square = any(form.square for form in forms)
+    return ImageForm(encoding, square=side) if is_square else ImageForm(encoding, resize_short=side)
 
 
 def _get_shape(form: ImageForm) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.manifest import FORMAT_VERSION, Manifest
+from tfpipe.format.manifest import FORMAT_VERSION
 from tfpipe.format.shard_stats import sort_counts
 from tfpipe.format.view import VIEWS_DIR
 from tfpipe.storage import file_io
@@ -90,8 +90,11 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
         # Only the images can restore the lists, so the dataset is finished again.
         file_io.remove(work.result(file_names.MANIFEST))
         manifest = None
-    if manifest is not None:
-        _trust_manifest(work, manifest)
+    # The shards of a complete dataset count as written, so that only missing or damaged ones are written again.
+    for split in manifest.splits.values() if manifest is not None else ():
+        for shard in split.shards:
+            if work.find_written(shard.file) is None:
+                work.save_written(WrittenShard(shard))
     copies = _copy_row_files(work, header, plan, config)
     write_plan(work, replace(header, unpacked=unpacked | copies), plan)
 
@@ -115,14 +118,6 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
 
 def _name_unpacked(location: str, ending: str = ".tar") -> str:
     return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ending
-
-
-def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
-    """Saves the shards of a complete dataset as written, so that only missing or damaged ones are written again."""
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            if work.find_written(shard.file) is None:
-                work.save_written(WrittenShard(shard))
 
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"

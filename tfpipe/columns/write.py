@@ -25,7 +25,7 @@ from tfpipe.fields import Field, Image, Images, Label, Mask
 from tfpipe.format import file_names
 from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
+from tfpipe.format.schema import IMAGE_ENCODED, check_names
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
@@ -261,15 +261,16 @@ def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
 
 def make_default(form: RecordForm, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a record that has none: those given, and else 0, an empty text, an empty list or zeros."""
-    names = [spec for spec in form.schema.features if spec.name not in form.schema.sizes_keys]
-    return {spec.name: given[spec.name] if spec.name in given else _make_empty(spec) for spec in names}
-
-
-def _make_empty(spec: FeatureSpec) -> Any:
-    if spec.tensor is not None:
-        return np.zeros([size or 0 for size in spec.tensor.shape], get_numpy_dtype(spec.tensor.dtype))
-    value: Any = {"bytes": b"", "int64": 0, "float": 0.0}[spec.dtype]
-    return value if spec.shape == () else [value] * (0 if spec.shape is None else int(np.prod(spec.shape)))
+    values: dict[str, Any] = {}
+    for spec in form.schema.features:
+        empty: Any = {"bytes": b"", "int64": 0, "float": 0.0}[spec.dtype]
+        if spec.tensor is not None:
+            empty = np.zeros([size or 0 for size in spec.tensor.shape], get_numpy_dtype(spec.tensor.dtype))
+        elif spec.shape != ():
+            empty = [empty] * (0 if spec.shape is None else int(np.prod(spec.shape)))
+        if spec.name not in form.schema.sizes_keys:
+            values[spec.name] = given.get(spec.name, empty)
+    return values
 
 
 def _make_records(
