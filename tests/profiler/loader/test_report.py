@@ -59,20 +59,15 @@ def test_busy_neighbors_stand_in_the_first_line() -> None:
     lines = to_text(crowded).splitlines()
     assert lines[0].startswith("Busy neighbors: other programs take 80 % of 2 cores. End them and run this again: ")
     assert lines[1].startswith("Bottleneck: starving threads")
-    quiet = make_report(make_starving(others_cores=0.1))
-    text = to_text(quiet)
+    text = to_text(make_report(make_starving(others_cores=0.1)))
     assert "Busy" not in text
     assert "   18 images/s, 10 % idle predicted. 2 workers can make batches at once, while the step runs.\n" in text
 
 
 def test_an_activity_has_one_figure_in_a_report() -> None:
     """Of 10 s the loop waits for a core for 6 s; "other" is 65 % of the rest."""
-    use = replace(
-        STARVING,
-        pool_s=0.0,
-        seconds={"other": 2.6, "functions": 1.4, "no core": 6.0},
-        functions=(("train.py:9 fill", "functions", 1.4),),
-    )
+    seconds, fill = {"other": 2.6, "functions": 1.4, "no core": 6.0}, ("train.py:9 fill", "functions", 1.4)
+    use = replace(STARVING, pool_s=0.0, seconds=seconds, functions=(fill,))
     text = to_text(make_report(make_starving(use)))
     assert " 26 % of the time goes to other code, and 60 % to waiting for a core.\n" in text
     assert "\nother                   26 %\n" in text
