@@ -112,7 +112,7 @@ MANIFESTS = {
         _manifest(lambda document: document.update(name="x" * 10**7)), "name must be text of at most 10,000 characters"
     ),
     "empty": Case(_text(""), "is not JSON"),
-    "a hole of a terabyte": Case(_sparse("manifest.json", 2**40), "must have at most 33,554,432 bytes"),
+    "a manifest of a terabyte": Case(_sparse("manifest.json", 2**40), "must have at most 33,554,432 bytes"),
 }
 
 

@@ -244,6 +244,9 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
             continue
         compression = detect_compression(header)
         try:
+            if not compression and not file_io.is_url(path):
+                with file_io.open_file(path) as file:
+                    return path, compression, next(scan_records(file))[1]
             # A compressed record may be a little larger than its content, or much smaller.
             length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
             size = min(length, FOREIGN_RECORD.bytes) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
