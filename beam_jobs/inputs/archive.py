@@ -7,10 +7,12 @@ import bz2
 import contextlib
 import gzip
 import io
+import logging
 import lzma
 import posixpath
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -21,6 +23,8 @@ from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
+
+_logger = logging.getLogger("tfpipe.beam_jobs.archive")  # whose warnings the command shows
 
 _TAR_SUFFIXES = (".tar",)
 _COMPRESSED_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -215,8 +219,7 @@ def _read_plain_header(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
 
 def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
     with zipfile.ZipFile(file) as archive:
-        for info in archive.infolist():
-            decoded = _decode_name(info, path)
+        for info, decoded in _decode_names(archive.infolist(), path):
             name = _check_name(decoded, path)
             if decoded.endswith(("/", "\\")):  # a folder; PowerShell writes backslashes
                 continue
@@ -234,18 +237,40 @@ def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
             yield ListedFile(name, info.file_size, ImageLocation(location, info.header_offset, packed, info.CRC))
 
 
-def _decode_name(info: zipfile.ZipInfo, path: str) -> str:
-    """Returns the name of a zip's member. Programs for Linux and macOS write UTF-8 without saying so."""
-    name = info.orig_filename
-    if not info.flag_bits & _UTF8_FLAG and not name.isascii():
-        try:
-            name = name.encode("cp437").decode()
-        except UnicodeDecodeError:
-            raise DataError(
-                f"{path} must say the encoding of its names, or write them in UTF-8, but has {name!r}. Unpack it and "
-                "name the folder, or pack it anew, as with 7-Zip."
-            ) from None
-    return name.split("\0", 1)[0]
+def _decode_names(infos: list[zipfile.ZipInfo], path: str) -> list[tuple[zipfile.ZipInfo, str]]:
+    """Decodes the names of a zip's members. Programs for Linux and macOS write UTF-8 without saying so."""
+    silent = [info for info in infos if not info.flag_bits & _UTF8_FLAG and not info.orig_filename.isascii()]
+    names = {id(info): name for info in silent if (name := _read_unicode_path(info)) is not None}
+    unknown = [info for info in silent if id(info) not in names]
+    raw = b"\n".join(info.orig_filename.encode("cp437") for info in unknown)
+    encoding = next(encoding for encoding in ("utf-8", "gbk", "cp437") if _fits(raw, encoding))
+    names |= {id(info): info.orig_filename.encode("cp437").decode(encoding) for info in unknown}
+    if encoding != "utf-8":
+        shown = names[id(unknown[0])]
+        _logger.warning("%s has names without an encoding. They are read as %s: %r.", path, encoding.upper(), shown)
+    return [(info, names.get(id(info), info.orig_filename).split("\0", 1)[0]) for info in infos]
+
+
+def _fits(names: bytes, encoding: str) -> bool:
+    """Returns whether names can be of this encoding. GBK is taken for pairs of high bytes only, as common signs are."""
+    try:
+        names.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return encoding != "gbk" or all(len(high) % 2 == 0 for high in re.findall(rb"[\x80-\xff]+", names))
+
+
+def _read_unicode_path(info: zipfile.ZipInfo) -> str | None:
+    """Returns the name that Info-ZIP's extra field 0x7075 has, if it is about the name in the header."""
+    extra = info.extra
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        field, extra = extra[4 : 4 + size], extra[4 + size :]
+        is_path = kind == 0x7075 and len(field) == size > 5 and field[0] == 1
+        if is_path and int.from_bytes(field[1:5], "little") == zlib.crc32(info.orig_filename.encode("cp437")):
+            with contextlib.suppress(UnicodeDecodeError):
+                return field[5:].decode()
+    return None
 
 
 def _check_name(name: str, path: str, link: str = "") -> str:

@@ -8,6 +8,7 @@ import os
 import struct
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -165,30 +166,47 @@ def test_a_zip_may_begin_later_in_its_file(tmp_path: Path) -> None:
     ]
 
 
-def write_raw_zip(path: Path, names: list[bytes], *, flags: int = 0) -> None:
+def write_raw_zip(path: Path, names: list[bytes], *, flags: int = 0, extra: bytes = b"") -> None:
     """Writes empty members whose names are these bytes, as programs do that know nothing of the flag of UTF-8."""
     body, directory = b"", b""
     for name in names:
-        common = struct.pack("<HHHIIIHH", 0, 0, 0x5421, 0, 0, 0, len(name), 0)
+        common = struct.pack("<HHHIIIHH", 0, 0, 0x5421, 0, 0, 0, len(name), len(extra))
         place = struct.pack("<HHHII", 0, 0, 0, 0o100644 << 16, len(body))
-        directory += struct.pack("<IHHH", 0x02014B50, 3 << 8 | 20, 20, flags) + common + place + name
-        body += struct.pack("<IHH", 0x04034B50, 20, flags) + common + name
+        directory += struct.pack("<IHHH", 0x02014B50, 3 << 8 | 20, 20, flags) + common + place + name + extra
+        body += struct.pack("<IHH", 0x04034B50, 20, flags) + common + name + extra
     count = len(names)
     end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, len(directory), len(body), 0)
     path.write_bytes(body + directory + end)
 
 
-def test_names_of_a_zip_are_utf_8(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "names", "warned"),
+    [
+        ("utf-8", ["café/1.jpg", "猫/2.jpg", "ねこ/3.jpg", "😀/4.jpg", "plain/5.jpg"], None),
+        ("gbk", ["鸢尾花/1.jpg", "猫/2.jpg", "plain/5.jpg"], "GBK: '鸢尾花/1.jpg'"),
+        ("cp437", ["café/1.jpg", "hôtel/2.jpg", "plain/5.jpg"], "CP437: 'café/1.jpg'"),
+    ],
+)
+def test_names_of_a_zip_that_does_not_say_its_encoding(tmp_path, caplog, encoding, names, warned):
     path = tmp_path / "a.zip"
-    names = ["café/1.jpg", "猫/2.jpg", "😀/4.jpg", "plain/5.jpg"]
-    for flags in (0, 0x800):  # it says so, or not
-        write_raw_zip(path, [name.encode() for name in names], flags=flags)
-        assert [member.path for member in list_members(path)] == names
-    write_raw_zip(path, [b"plain.jpg", "鸢尾花/1.jpg".encode("gbk")])
-    assert refused(path) == (
-        f"{path} must say the encoding of its names, or write them in UTF-8, but has '≡░╬▓╗¿/1.jpg'. Unpack it and "
-        "name the folder, or pack it anew, as with 7-Zip."
-    )
+    write_raw_zip(path, [name.encode(encoding) for name in names])
+    assert [member.path for member in list_members(path)] == names
+    said = [] if warned is None else [f"{path} has names without an encoding. They are read as {warned}."]
+    assert caplog.messages == said
+
+
+def test_names_that_a_zip_says_to_be_utf_8(tmp_path: Path, caplog) -> None:
+    path = tmp_path / "a.zip"
+    write_raw_zip(path, ["café.jpg".encode()], flags=0x800)
+    assert [member.path for member in list_members(path)] == ["café.jpg"]
+    raw = "caf\x82.jpg".encode("latin-1")
+    field = b"\x01" + zlib.crc32(raw).to_bytes(4, "little") + "猫.jpg".encode()
+    write_raw_zip(path, [raw], extra=struct.pack("<HH", 0x7075, len(field)) + field)
+    assert [member.path for member in list_members(path)] == ["猫.jpg"]
+    assert caplog.messages == []
+    other = b"\x01" + zlib.crc32(b"other").to_bytes(4, "little") + "猫.jpg".encode()  # of a name that was changed
+    write_raw_zip(path, [raw], extra=struct.pack("<HH", 0x7075, len(other)) + other)
+    assert [member.path for member in list_members(path)] == ["café.jpg"]
 
 
 HOSTILE = [
