@@ -7,7 +7,8 @@ name that is not plainly an image's becomes an object. There is no set of paths 
 import os
 import posixpath
 import re
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple, TypeVar
@@ -18,14 +19,16 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.inputs.label_file import Labels, order_classes, set_classes
+from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder, encode_texts, match_texts, wrap
 from beam_jobs.plan.listing import Listing
 from beam_jobs.process_pool import map_in_order
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
+from tfpipe.images.errors import BadImage
 from tfpipe.images.skip_by_name import get_folder_reason, get_skip_reason
-from tfpipe.images.sniff import IMAGE_ENDINGS
+from tfpipe.images.sniff import IMAGE_ENDINGS, has_image_name, sniff_format
 from tfpipe.native.names import NOT_REGULAR, read_sizes
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -34,6 +37,7 @@ from tfpipe.system.progress import Observer
 # A process takes longer to start than archives of fewer bytes take to be read.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 _FILES_AT_ONCE = 1 << 14
+_FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of one ending in a folder, to know whether they are images
 _ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
 _SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
 
@@ -69,6 +73,7 @@ class Tree(NamedTuple):
 
     images: ImageTable  # with the folder as `label`; which class that is follows from the layout of all folders
     skipped: Counter[str]  # files, by reason
+    has_other_names: bool = True  # whether some image may have a name that is none of an image
 
 
 class _TreeBuilder:
@@ -77,6 +82,7 @@ class _TreeBuilder:
     def __init__(self, observer: Observer | None = None) -> None:
         self._images, self._skipped = ImageTableBuilder(observer), Counter[str]()
         self._masks: dict[str, FileRef] = {}
+        self._has_other_names = False
 
     def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
         """Adds the files of a folder that may be images; archives are set aside."""
@@ -107,12 +113,14 @@ class _TreeBuilder:
         elif path.lower().endswith(MASK_ENDING):
             self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
         else:
+            self._has_other_names |= not has_image_name(path)
             self._images.append(ImageRef(path, file.size, file.location, label=posixpath.dirname(path)))
 
     def extend(self, tree: Tree) -> None:
         """Adds another tree, whose images have their masks."""
         self._images.extend(tree.images)
         self._skipped += tree.skipped
+        self._has_other_names |= tree.has_other_names
 
     def finish(self) -> Tree:
         """Returns the tree, in which the images have their masks."""
@@ -123,7 +131,7 @@ class _TreeBuilder:
             self._skipped = +self._skipped
             if any(found):
                 images = images.replace_tuples("mask", (tuple(mask or ()) for mask in found))
-        return Tree(images, self._skipped)
+        return Tree(images, self._skipped, self._has_other_names)
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
@@ -132,7 +140,8 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     if is_archive(source):
         builder.add_archive(list_archive(source, posixpath.basename(source)))
         tree = builder.finish()
-        return tree._replace(images=drop_equal_paths(tree.images, source))
+        tree = tree._replace(images=drop_equal_paths(tree.images, source))
+        return _drop_other_files(tree, posixpath.dirname(source))
     archives: list[ListedFile] = []
     with file_io.explain_os_errors(f"read {source}"):
         for files in _list_files(source):
@@ -142,7 +151,9 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     for tree in list_side_by_side(located, num_bytes, workers, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
-    return tree._replace(images=drop_equal_paths(tree.images, source)) if archives else tree
+    if archives:
+        tree = tree._replace(images=drop_equal_paths(tree.images, source))
+    return _drop_other_files(tree, source)
 
 
 def name_input(source: str) -> tuple[str, str]:
@@ -237,7 +248,7 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[tu
             if len(names) == _FILES_AT_ONCE:
                 yield prefix, names
                 names = []
-    if is_empty and prefix and not get_folder_reason(prefix[:-1]):
+    if is_empty and prefix and not get_skip_reason(prefix + "x"):
         names = [""]
     yield prefix, names
     for path, folder_id in sorted(folders):
@@ -276,6 +287,49 @@ def _list_one_archive(archive: Archive) -> Tree:
     return builder.finish()
 
 
+def _drop_other_files(tree: Tree, root: str) -> Tree:
+    """Leaves out files whose names are none of an image, if no file of this ending in their folder begins like one.
+
+    Some of them are opened, and where all are empty they stay: the worker that reads one says what is wrong.
+    """
+    if not tree.has_other_names:
+        return tree
+    groups: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
+    for i, path in enumerate(tree.images.iterate_paths()):
+        if not has_image_name(path):
+            groups[posixpath.dirname(path), posixpath.splitext(path)[1].lower()].append(i)
+    dropped, skipped = list[int](), Counter(tree.skipped)
+    for (_, ending), indices in groups.items():
+        looks = {_begins_like_image(root, image) for image in tree.images.iterate(np.array(indices[:_FILES_LOOKED_AT]))}
+        if False in looks and True not in looks:
+            dropped += indices
+            skipped[f"*{ending}" if ending else "no image by content"] += len(indices)
+    if not dropped:
+        return tree
+    return Tree(tree.images.take(np.setdiff1d(np.arange(len(tree.images)), dropped)), skipped)
+
+
+def _begins_like_image(root: str, image: ImageRef) -> bool | None:
+    """Returns whether the first bytes of a file are those of an image; None if it has none, or they cannot be read."""
+    location = image.location
+    if is_compressed_tar(location.file):
+        return None
+    try:
+        if location.offset < 0:
+            data = file_io.read_range(file_io.join(root, image.path), 0, _BYTES_LOOKED_AT)
+        else:  # a member of a zip is read whole
+            is_tar = location.packed < 0
+            data = read_image(root, image._replace(size=min(image.size, _BYTES_LOOKED_AT)) if is_tar else image)
+        if not data:
+            return None
+        sniff_format(data)
+    except (OSError, UnreadableError):
+        return None
+    except BadImage:
+        return False
+    return True
+
+
 def drop_equal_paths(images: ImageTable, source: str) -> ImageTable:
     """Keeps the last member of each name in one archive, as unpacking a tar file does."""
     hashes = images.hash_texts("path", b"")
@@ -298,7 +352,7 @@ def drop_equal_paths(images: ImageTable, source: str) -> ImageTable:
 def list_class_folders(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images of a folder or an archive, with the splits and the classes that their folders name."""
     source, from_archive = config.input, is_archive(config.input)
-    images, skipped = list_tree(source, config.workers, observer)
+    images, skipped, _ = list_tree(source, config.workers, observer)
     # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
     # are passed over in archives only: the user of a folder can name the folder inside it.
     counts = images.count_values("label")

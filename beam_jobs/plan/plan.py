@@ -228,7 +228,9 @@ def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
     if not skipped:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-    advice = "A file is an image if its name ends like one, as in .jpg; a table may name files of any name."
-    if "*.parquet" in skipped:
-        advice = "Parquet files without images need lists of numbers, and no other files beside them."
-    return f" Skipped by name: {reasons}. {advice}"
+    advice = (
+        " Parquet files without images need lists of numbers, and no other files beside them."
+        if "*.parquet" in skipped
+        else ""
+    )
+    return f" Skipped by name: {reasons}.{advice}"

@@ -23,6 +23,7 @@ from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.images.sniff import has_image_name
 from tfpipe.storage import file_io
 from tfpipe.system.budget import BESIDE
 from tfpipe.system.progress import Observer
@@ -85,12 +86,13 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
 def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
     """Returns the file of each image by its name without the ending, and counts other files."""
     files: dict[str, str] = {}
-    for name in file_io.list_names(file_io.join(source, _IMAGES)):
-        key = posixpath.splitext(name)[0]
-        if reason := get_skip_reason(name) or ("further file of an image" if key in files else ""):
+    for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images win
+        reason = get_skip_reason(name)
+        if not reason:
+            reason = "further file of an image" if posixpath.splitext(name)[0] in files else ""
+            files[posixpath.splitext(name)[0]] = name
+        if reason:
             skipped[reason] += 1
-        else:
-            files[key] = name
     return files
 
 

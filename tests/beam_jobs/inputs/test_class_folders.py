@@ -98,6 +98,9 @@ def test_a_folder_that_holds_all_others_is_named(make_tree: MakeTree, names: lis
     assert re.search(note, found) if note else not found
 
 
+JPEG, OTHER = b"\xff\xd8\xff of an image", b"\x80\2 of another file"
+
+
 @pytest.mark.parametrize("form", ["folder", "tar", "zip", "deep"])
 def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form: str) -> None:
     images = [f"{name}/{k}.jpg" for name in ("cat", "dog") for k in (1, 2)]
@@ -114,7 +117,18 @@ def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form:
     assert get_meanings(listing) == {base + name: (base[:-1], name[:3]) for name in images}
     assert listing.label_names == ("cat", "dog")
     endings = dict.fromkeys(("*.5", "*.aae", "*.pp3", "*.pt"), 1)
-    assert listing.skipped == {"hidden": 3, "no image by name": 6, **endings}
+    assert listing.skipped == {"hidden": 3, "no image by name": 4, "no image by content": 2, **endings}
+
+
+def test_images_of_an_unknown_ending_stay(make_tree: MakeTree) -> None:
+    """One image of an ending in a folder is enough: a broken one beside it is then named."""
+    files = {"cat/1": JPEG, "cat/2": OTHER, "dog/1.a": JPEG, "dog/2.a": OTHER, "dog/3.b": OTHER, "fox/1.c": b""}
+    source = write_files(make_tree(), files)
+    listing = list_source(source)
+    assert sorted(get_meanings(listing)) == ["cat/1", "cat/2", "dog/1.a", "dog/2.a", "fox/1.c"]
+    assert listing.skipped == {"*.b": 1}
+    listing = list_source(write_files(source.with_name("others"), {"a.txt": b"", "b/c.json": b""}))
+    assert (list(listing.images), listing.skipped) == ([], {"*.txt": 1, "*.json": 1})
 
 
 @pytest.mark.parametrize(

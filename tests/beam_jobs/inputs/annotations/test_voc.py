@@ -79,7 +79,9 @@ def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
 
 def test_other_files_beside_images_are_counted(voc: Path) -> None:
     hidden = [form.format(k) for k in (1, 2) for form in ("Annotations/._{}.xml", "JPEGImages/._{}.jpg")]
-    beside = {f"JPEGImages/1.{ending}": b"0 .5 .5 .1 .1" for ending in ("txt", "xml", "AAE", "png", "3.png")}
+    beside = {
+        f"JPEGImages/1.{ending}": b"0 .5 .5 .1 .1" for ending in ("txt", "xml", "AAE", "pose", "3.weights", "zzz")
+    }
     write_files(voc, dict.fromkeys(hidden, b"1") | beside | {"JPEGImages/Thumbs.db": b"1"})
     listing = list_source(voc)
     assert [ref.path for ref in listing.images] == [f"JPEGImages/{k}.jpg" for k in (1, 2, 3)]
@@ -87,10 +89,10 @@ def test_other_files_beside_images_are_counted(voc: Path) -> None:
         "hidden": 4,
         "*.txt": 1,
         "*.xml": 1,
-        "*.db": 1,
+        "no image by name": 1,
         "*.aae": 1,
-        "further file of an image": 1,
-        "image in no list of ImageSets": 1,  # 1.3.png
+        "further file of an image": 2,
+        "image in no list of ImageSets": 1,  # 1.3.w
     }
 
 
