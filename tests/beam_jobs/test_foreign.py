@@ -226,12 +226,7 @@ def test_a_feature_is_left_out(foreign: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [
-        ("imagee", ""),
-        ("image", ", which every dataset of images needs"),
-        ("label", ", which every dataset of images needs"),
-        ("image/sha256", ", which every dataset of images needs"),
-    ],
+    [("imagee", ""), *((name, ", which every dataset of images needs") for name in ("image", "label", "image/sha256"))],
 )
 def test_a_feature_that_must_stay(foreign: Any, tmp_path: Path, name: str, why: str) -> None:
     records = [{"image": make_jpeg(0), "label": 0, "id": 3, "age": 0.5, "image/height": 3}]

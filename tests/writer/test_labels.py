@@ -82,7 +82,6 @@ def test_what_is_not_a_class_is_refused(tmp_path: Path, value: object, message: 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (fields.Labels("red"), "'x': the names of classes must be texts, and at least one, got 'red'."),
         (fields.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
         (fields.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
     ],
