@@ -111,14 +111,6 @@ def test_records_are_read_once(tmp_path: Path) -> None:
     read(again, [], read_nothing)
 
 
-def test_a_view_has_numbers_of_its_own(tmp_path: Path) -> None:
-    read(open_file(tmp_path), [5, 6, 9])
-    view = CacheFile(str(tmp_path / "a.cache"), KEY, 20, chosen=np.array([5, 9, 10]))
-    block = view.read_block(np.array([1, 0]), None, read_nothing)
-    assert block.list_payloads() == [RECORDS[9], RECORDS[5]]
-    assert view.find(np.arange(3)).tolist() == [True, True, False]
-
-
 def test_no_flipped_bit_comes_through(tmp_path: Path, caplog) -> None:
     seed = 1805
     generator = random.Random(seed)
@@ -266,38 +258,6 @@ def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path, cach
         check_equal(batches.read(step), expected[step])
     (file,) = (tmp_path / "cache").iterdir()
     assert file.name.endswith(".cache")
-
-
-RANK = """
-import sys
-import numpy as np
-from pathlib import Path
-import tfpipe
-from tests.engine.test_cache_file import config_of, open_batches
-source, folder, rank = sys.argv[1:]
-batches = open_batches(tfpipe.load_manifest(source), config_of(folder, "decoded"), rank=(int(rank), 2))
-print("ready", flush=True)
-sys.stdin.readline()
-made = [batch["image"] for _ in range(3) for batch in batches]
-np.save(f"{folder}/rank{rank}.npy", np.array(made))
-"""
-
-
-def test_ranks_fill_one_file_together(source: Manifest, tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    expected = read_all(open_batches(source, config_of(tmp_path / "alone", "decoded")))
-    ranks = [run(RANK, source.directory, tmp_path / "shared", k, stdin=subprocess.PIPE) for k in range(2)]
-    for rank in ranks:
-        assert rank.stdout is not None
-        assert rank.stdout.readline() == "ready\n"
-    for rank in ranks:
-        assert rank.communicate("\n", timeout=120) == ("", "")
-    made = [np.load(tmp_path / "shared" / f"rank{k}.npy") for k in range(2)]
-    np.testing.assert_array_equal(np.concatenate(made, axis=1), [batch["image"] for batch in expected])
-    batches = open_batches(source, config_of(tmp_path / "shared", "decoded"))
-    assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
-    for step in STEPS:
-        check_equal(batches.read(step), expected[step])
 
 
 KILLED = """

@@ -129,16 +129,6 @@ def test_bytes_that_are_not_an_example_are_named(tmp_path: Path) -> None:
             assert message.startswith(f"FormatError: Record {number} of 'train': Not a tf.train.Example: ")
 
 
-def test_numbers_out_of_range_and_of_other_kinds_are_refused(folder: Path) -> None:
-    with open_reader(folder) as reader:
-        for wrong in (30, -31, 2**40):
-            sentence = f"A record of 'train' must have an index from -30 to 29, got {wrong}."
-            assert refusal(IndexError, reader.read_payloads, [0, wrong, 99]) == sentence
-        for numbers, got in (([0.5], "float64 on 1 axes"), ([[1]], "int64 on 2 axes"), ([True], "bool on 1 axes")):
-            sentence = f"Records are chosen by whole numbers in one list or array, got {got}."
-            assert refusal(ConfigError, reader.read_examples, numbers) == sentence
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [*(("_MAX_BLOCK_BYTES", most) for most in (900, 450, 1)), ("_MAX_BLOCK_FILES", 1)]
 )

@@ -36,21 +36,19 @@ def test_bytes_are_normalized_inside_as_the_pipeline_normalizes_floats() -> None
     np.testing.assert_allclose(bytes_model(IMAGES), floats_model(normalize(IMAGES)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_logits_are_float32(policy: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *(("small_cnn", policy) for policy in ("float32", "mixed_bfloat16")),
+        pytest.param("resnet50", "mixed_bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_logits_are_float32(name: str, policy: str) -> None:
     tf.keras.mixed_precision.set_global_policy(policy)
-    model = build_model("small_cnn", 7, BYTES)
+    model = build_model(name, 7, BYTES)
     assert model.output_shape == (None, 7)
     assert model(IMAGES).dtype == tf.float32
-    assert model.count_params() == 94_375
-
-
-@pytest.mark.slow
-def test_logits_of_resnet50_are_float32_too() -> None:
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = build_model("resnet50", 7, BYTES)
-    assert model.output_shape == (None, 7)
-    assert model(IMAGES).dtype == tf.float32
+    assert name == "resnet50" or model.count_params() == 94_375
 
 
 def test_too_small_images_and_a_model_with_other_classes_are_refused() -> None:
