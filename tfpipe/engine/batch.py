@@ -233,17 +233,21 @@ class BatchMaker(Maker):
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
         """Reads records, with others in place of damaged ones: the block, and the numbers that it has."""
-        block = self._read(numbers, memory, lacks=True)
-        if block.whole.all():
-            return block, numbers
-        good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
-        self._leave_out(numbers[bad])
-        if not len(good):
-            block, number = self._read_instead(int(numbers[0]))
-            return block.choose(np.zeros(len(numbers), np.int64)), np.full(len(numbers), number)
-        rows = np.arange(len(numbers))
-        rows[bad] = np.resize(good, len(bad))
-        return block.choose(rows), numbers[rows]
+        asked, total = numbers, self.plan.source.num_records or 0
+        while True:
+            block = self._read(numbers, memory, lacks=True)
+            if block.whole.all():
+                return block, numbers
+            good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
+            self._leave_out(numbers[bad])
+            if len(good):
+                rows = np.arange(len(numbers))
+                rows[bad] = np.resize(good, len(bad))
+                return block.choose(rows), numbers[rows]
+            if len(self.bad_records) >= total:
+                what = "it and all other records are damaged or cannot be read"
+                raise FormatError(f"Record {asked[0]} of {self.split!r}: {what}.")
+            numbers = (numbers + 1) % total  # the records behind them
 
     def _leave_out(self, numbers: IntArray) -> None:
         """Counts damaged records, and tells each once; raises DataError for more than may be left out."""
@@ -259,17 +263,6 @@ class BatchMaker(Maker):
                         f"At most {most} bad records may be left out (`max_bad_records`); one more is {place}."
                     )
                 _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, count)
-
-    def _read_instead(self, number: int) -> tuple[RecordBlock, int]:
-        """Reads the first undamaged record behind one, where all of a batch are damaged: it alone, and its number."""
-        total = self.plan.source.num_records or 0
-        for other in range(number + 1, number + total):
-            numbers = np.array([other % total])
-            block = self._read(numbers, None, lacks=True)
-            if block.whole.all():
-                return block, other % total
-            self._leave_out(numbers)
-        raise FormatError(f"Record {number} of {self.split!r}: it and all other records are damaged or cannot be read.")
 
     def decode(
         self,
@@ -362,8 +355,13 @@ class BatchMaker(Maker):
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
         batch: Batch = {}
-        if images is not None and config.augment == "device":
-            batch = self._describe_crops(images, filled)
+        if images is not None and config.augment == "device":  # rows behind the records keep their whole images
+            count = filled * images.per_record
+            whole = np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))
+            flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras adds up no bool
+            shape = (-1,) if plan.num_images is None else (-1, images.per_record)
+            corners = np.concatenate((images.list_corners(), whole))
+            batch = {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
         with self.clocks.measure("batch"), self.naming(stored.numbers):
             if source.label_key is not None:
                 one_hot, column = source.num_classes if config.one_hot else None, stored.columns[source.label_key]
@@ -440,11 +438,3 @@ class BatchMaker(Maker):
         seed = int(images.seeds[image : image + 1].astype("<i4").view("<u8")[0, 0])
         with self.clocks.measure("transform"):
             return self._transform(make_image(pixels), seed)
-
-    def _describe_crops(self, images: EncodedImages, filled: int) -> Batch:
-        """Returns what an accelerator needs to crop; rows behind the records keep their whole images."""
-        count = filled * images.per_record
-        corners = np.concatenate((images.list_corners(), np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))))
-        flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras adds up no bool
-        shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
-        return {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}

@@ -161,8 +161,6 @@ class FileCachingMaker(BatchMaker):
     def decode(self, stored: Sequence[_Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
         """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
         parts = [(rows, part if is_cached else self._squeeze(part, threads)) for rows, part, is_cached in stored]
-        if len(parts) == 1:
-            return super().decode(parts[0][1], threads)
         count = sum(len(rows) for rows, _ in parts)
         out = self.allocate_images(self.plan.batch_size)
         out[count:] = 0

@@ -67,7 +67,19 @@ def open_mixture(
         replace(plan, config=replace(plan.config, cache_bytes=num_bytes))
         for plan, num_bytes in zip(plans, share_cache_bytes(plans, config.cache_bytes), strict=True)
     ]
-    _check_alike(plans)
+    if len({plan.num_images for plan in plans}) > 1:
+        got = ", ".join(str(plan.num_images or 1) for plan in plans)
+        raise ConfigError(
+            f"The datasets of a mixture must give the same number of images a record, got {got}. Set `images` to "
+            "first, or to a number that all have."
+        )
+    names = {feature.name: feature.spec.names for feature in plans[0].features}
+    for feature in (feature for plan in plans for feature in plan.features):
+        if feature.spec.names != names.get(feature.name, feature.spec.names):
+            raise ConfigError(
+                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
+                "of `extra_features`."
+            )
     owners = deal_rows([plan.batch_size for plan in plans])
     parts, part_rows, makers = [], [], []
     for number, plan in enumerate(plans):
@@ -99,23 +111,6 @@ def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
     if manifest.directory and not is_url(manifest.directory):
         manifest = replace(manifest, directory=os.path.abspath(manifest.directory))
     return manifest, split
-
-
-def _check_alike(plans: Sequence[BatchPlan]) -> None:
-    """Checks that datasets of a mixture give as many images a record, and have the same names of further classes."""
-    if len({plan.num_images for plan in plans}) > 1:
-        got = ", ".join(str(plan.num_images or 1) for plan in plans)
-        raise ConfigError(
-            f"The datasets of a mixture must give the same number of images a record, got {got}. Set `images` to "
-            "first, or to a number that all have."
-        )
-    names = {feature.name: feature.spec.names for feature in plans[0].features}
-    for feature in (feature for plan in plans for feature in plan.features):
-        if feature.spec.names != names.get(feature.name, feature.spec.names):
-            raise ConfigError(
-                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
-                "of `extra_features`."
-            )
 
 
 class MixedMaker(Maker):

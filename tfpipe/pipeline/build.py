@@ -83,7 +83,7 @@ def build_dataset(
     """
     config, opened = choose_config(config, changes), open_any(data)
     epochs = choose_epochs(opened, split, config, epochs)
-    stages = build_host_stages(opened, split, config, get_host(context, start_step, epochs), customize=None)
+    stages = build_stages(opened, split, config, context, start_step, epochs)
     dataset = stages.dataset()
     dataset.tfpipe_passes = stages.passes
     return dataset

@@ -103,8 +103,7 @@ class Stages(tuple[Stage, ...]):
         Raises:
             ConfigError: No stage has this name.
         """
-        place = self._find(name) + 1
-        return Stages([*self[:place], *stages, *self[place:]], self.options)
+        return self.replace(name, self[self._find(name)], *stages)
 
     def _find(self, name: str) -> int:
         if name not in self.names:
