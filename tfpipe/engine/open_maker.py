@@ -80,7 +80,11 @@ def open_mixture(
                 f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
                 "of `extra_features`."
             )
-    owners = deal_rows([plan.batch_size for plan in plans])
+    # The rows of the batch are dealt to the datasets as evenly as they can be.
+    dealt, owners = np.zeros(len(shares), np.int64), np.empty(config.batch_size, np.int64)
+    for row in range(config.batch_size):
+        owners[row] = np.argmax(np.array(shares) * (row + 1) - dealt * config.batch_size)
+        dealt[owners[row]] += 1
     parts, part_rows, makers = [], [], []
     for number, plan in enumerate(plans):
         first, end = (int((owners[:stop] == number).sum()) for stop in (whole.rows.start, whole.rows.stop))
@@ -91,16 +95,6 @@ def open_mixture(
         classes = [mixture.label_names.index(name) for name in manifest.label_names] or None
         makers.append(open_maker(parts[-1], transform, classes))
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows), makers)
-
-
-def deal_rows(shares: Sequence[int]) -> IntArray:
-    """Deals the rows of a batch to its shares, as evenly as they can be: the share of each row, int64 [rows]."""
-    counts, total = np.array(shares, np.int64), sum(shares)
-    dealt, owners = np.zeros(len(shares), np.int64), np.empty(total, np.int64)
-    for row in range(total):
-        owners[row] = np.argmax(counts * (row + 1) - dealt * total)
-        dealt[owners[row]] += 1
-    return owners
 
 
 def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:

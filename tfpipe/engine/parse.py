@@ -219,8 +219,14 @@ def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> li
     cells = np.full(len(rows), None, object)
     for kind, pool in examples.values.items():
         places = np.flatnonzero(rows[:, 1] == kind)
-        values = _cut(block.data, pool) if kind == TEXTS else pool
-        cells[places] = np.fromiter(_group(values, rows[places, 2], rows[places, 3]), object, len(places))
+        values: Any = _cut(block.data, pool) if kind == TEXTS else pool
+        firsts, counts = rows[places, 2], rows[places, 3]
+        if (counts == 1).all():  # as most features have
+            grouped = [[value] for value in values] if kind == TEXTS else list(pool.copy().reshape(-1, 1))
+        else:
+            spans = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
+            grouped = [values[first:end].copy() for first, end in spans]
+        cells[places] = np.fromiter(grouped, object, len(places))
     names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
     records: list[dict[str, Feature] | None] = []
     begin = 0
@@ -231,16 +237,6 @@ def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> li
             records.append(dict(zip(names[begin : begin + count], features[begin : begin + count], strict=True)))
             begin += count
     return records
-
-
-def _group(pool: Sequence[Any] | NDArray[Any], firsts: _Ints, counts: _Ints) -> Sequence[Any]:
-    """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
-    if (counts == 1).all():
-        return list(pool.copy().reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
-    places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
-    if isinstance(pool, np.ndarray):
-        return [pool[first:end].copy() for first, end in places]
-    return [pool[first:end] for first, end in places]
 
 
 def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
@@ -203,7 +203,12 @@ def tfrecord_files(
     first_file, compression, payload = _find_first_record(files)
     features = decode_example(payload)
     if schema is None:
-        schema = Schema(tuple(_infer_spec(name, value) for name, value in sorted(features.items())))
+        specs = []
+        for name, value in sorted(features.items()):
+            numbers: DType = "float" if isinstance(value, np.ndarray) and value.dtype.kind == "f" else "int64"
+            kind = numbers if isinstance(value, np.ndarray) else "bytes"
+            specs.append(FeatureSpec(name, kind, () if value is not None and len(value) == 1 else None))
+        schema = Schema(tuple(specs))
     image_key = next((key for key in _IMAGE_KEYS if _has_one_value(schema, key, "bytes")), None)
     if image_key is None:
         raise FormatError(
@@ -262,10 +267,3 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
 
 def _has_one_value(schema: Schema, key: str, dtype: DType) -> bool:
     return key in schema and schema[key].dtype == dtype and schema[key].shape == ()
-
-
-def _infer_spec(name: str, value: Feature) -> FeatureSpec:
-    kind: DType = "bytes"
-    if isinstance(value, np.ndarray):
-        kind = "float" if value.dtype.kind == "f" else "int64"
-    return FeatureSpec(name, kind, () if value is not None and len(value) == 1 else None)

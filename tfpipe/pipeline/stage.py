@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
+from tfpipe.errors import ConfigError
 from tfpipe.system.units import parse_bytes, shorten
 
 STAGE_NAMES = (
@@ -201,14 +200,3 @@ def _show(value: object) -> str:
     if value is None or value == tf.data.AUTOTUNE:
         return "auto"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-@contextlib.contextmanager
-def explain_customize_errors(customize: Customize | None) -> Iterator[None]:
-    """Turns any error of the user's own stages into a sentence. Without a function, errors pass as they are."""
-    try:
-        yield
-    except Exception as error:  # the user's code may raise anything
-        if customize is None or isinstance(error, TfpipeError):
-            raise
-        raise explain_pipeline_error(error) from error

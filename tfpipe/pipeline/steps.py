@@ -10,7 +10,6 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,20 +252,16 @@ class _Steps:
 
     def form(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Gives each batch the form that the trainer takes."""
-        return batches.map(lambda *arrays: self._form(arrays))
 
-    def _form(self, arrays: Sequence[tf.Tensor]) -> Any:
-        """Makes the trainer's structure out of the arrays of a batch."""
-        parts: dict[str, Any] = {}
-        lengths: dict[str, list[tf.Tensor]] = {}
-        for output, array in zip(self._outputs, arrays, strict=True):
-            if output.lengths_of is not None:
-                lengths.setdefault(output.lengths_of, []).append(array)
-            else:
-                parts[output.name] = array
-        for name, of_axes in lengths.items():
-            parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], of_axes)
-        return form_batch(parts, self._plan.config)
+        def form(*arrays: tf.Tensor) -> Any:
+            named = list(zip(self._outputs, arrays, strict=True))
+            parts: dict[str, Any] = {output.name: array for output, array in named if output.lengths_of is None}
+            for name in {output.lengths_of: None for output in self._outputs if output.lengths_of is not None}:
+                lengths = [array for output, array in named if output.lengths_of == name]
+                parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], lengths)
+            return form_batch(parts, self._plan.config)
+
+        return batches.map(form)
 
 
 @dataclass(frozen=True)

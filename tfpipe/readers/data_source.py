@@ -199,7 +199,7 @@ class DataSource:
         elif self.manifest.label_key is None or not 0 <= label < len(names):
             allowed = f"from 0 to {len(names) - 1}" if names else "of a dataset that has labels"
             raise ConfigError(f"A class must be {allowed}, got {label}.")
-        return np.flatnonzero(self._lookup.labels()[self._get_numbers()] == label)
+        return np.flatnonzero(self._lookup.labels()[self._choose(np.arange(len(self)))] == label)
 
     def find(self, name: str) -> int:
         """Returns the number in this view of the first record with this name, at the cost of `with_label`.
@@ -233,10 +233,6 @@ class DataSource:
         if isinstance(self._numbers, range):
             return self._numbers.start + self._numbers.step * chosen
         return self._numbers[chosen]
-
-    def _get_numbers(self) -> NDArray[np.int64]:
-        numbers = self._numbers
-        return np.arange(numbers.start, numbers.stop, numbers.step) if isinstance(numbers, range) else numbers
 
     def _make_record(self, number: int, features: dict[str, Feature]) -> Record:
         manifest = self.manifest

@@ -12,7 +12,7 @@ import numpy as np
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
-from tfpipe.engine.host import Host, find_host
+from tfpipe.engine.host import find_host
 from tfpipe.engine.plan import check_fits_devices
 from tfpipe.errors import ConfigError
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
@@ -80,12 +80,16 @@ class JaxBatches(EpochBatches):
     ) -> None:
         config = choose_config(config, changes)
         rows, seeded = sharding, seed_transform(transform)
-        if (
-            rows is None
-        ):  # process after process, whatever the order in which JAX lists devices: each reads adjacent rows
+        if rows is None:
+            # Process after process, in whatever order JAX lists devices, so that each reads adjacent rows.
             devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
             rows = NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
-        maker = open_data(data, split, config, _find_host(rows), seeded)
+        check_has("sharding", rows, "devices_indices_map", "a jax.sharding.Sharding")
+        held_by: dict[int, set[Any]] = {}  # the rows that each process holds: a host for each different part
+        indices: dict[Any, Any] = dict(rows.devices_indices_map((_ROWS,)))
+        for device, index in indices.items():
+            held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
+        maker = open_data(data, split, config, find_host(held_by, jax.process_index()), seeded)
         if batch_transform is None:  # which may leave text out, or turn it into numbers
             for part in maker.plan.parts:
                 check_fits_devices(part)
@@ -131,13 +135,3 @@ def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptio
     options = options or AugmentOptions()
     mean, std = (jnp.array(values, jnp.float32) * 255 for values in (options.mean, options.std))
     return ((images.astype(jnp.float32) - mean) / std).astype(dtype)
-
-
-def _find_host(sharding: jax.sharding.Sharding) -> Host:
-    """Finds the rows that the devices of this process hold: a host for each different part."""
-    check_has("sharding", sharding, "devices_indices_map", "a jax.sharding.Sharding")
-    rows: dict[Any, Any] = dict(sharding.devices_indices_map((_ROWS,)))
-    held_by: dict[int, set[tuple[int, ...]]] = {}
-    for device, index in rows.items():
-        held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
-    return find_host(held_by, jax.process_index())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -37,22 +37,18 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
 
 def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
     if name == "small_cnn":
-        images, features = _build_small_cnn((*size, 3))
+        # Three convolutions, with 94,000 weights.
+        images = x = tf.keras.Input((*size, 3))
+        for channels in (32, 64, 128):
+            x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
+            # By the image itself, so that the number of replicas that share a batch changes nothing.
+            x = tf.keras.layers.GroupNormalization(8, epsilon=1e-3)(x)
+            x = tf.keras.layers.ReLU()(x)
+        # The largest value of each channel: with their means it learns drawn shapes much slower.
+        features = tf.keras.layers.GlobalMaxPooling2D()(x)
     elif min(size) < 32:  # the last feature maps would have no pixels
         raise ConfigError(f"{name} needs images of at least 32 pixels a side, got {size[0]} x {size[1]}.")
     else:
         body = tf.keras.applications.ResNet50(include_top=False, weights=None, input_shape=(*size, 3), pooling="avg")
         images, features = body.input, body.output
     return tf.keras.Model(images, tf.keras.layers.Dense(num_classes, dtype="float32", name="head")(features), name=name)
-
-
-def _build_small_cnn(shape: tuple[int, int, int]) -> tuple[Any, Any]:
-    """Returns the images and the features of three convolutions, with 94,000 weights."""
-    images = x = tf.keras.Input(shape)
-    for channels in (32, 64, 128):
-        x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
-        # By the image itself, so that the number of replicas that share a batch changes nothing.
-        x = tf.keras.layers.GroupNormalization(8, epsilon=1e-3)(x)
-        x = tf.keras.layers.ReLU()(x)
-    # The largest value of each channel: with their means it learns drawn shapes much slower.
-    return images, tf.keras.layers.GlobalMaxPooling2D()(x)

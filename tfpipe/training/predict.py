@@ -23,7 +23,10 @@ class Classifier:
     """The model of a run, or one that a run exported, by the path of its folder."""
 
     def __init__(self, path: str) -> None:
-        folder = _find_model(path)
+        folders = (path, file_io.join(path, MODEL))
+        folder = next((one for one in folders if file_io.exists(file_io.join(one, PROGRAM))), None)
+        if folder is None:
+            raise DataError(f"{path} must be the folder of a finished run of `tfpipe train`, or a model from one.")
         check_installed("tensorflow", f"The model in {folder}", "TensorFlow", "tfpipe[tensorflow]")
         import tensorflow as tf
 
@@ -65,10 +68,3 @@ class Classifier:
             # A stable sort prefers the lower one of equally probable labels, as the model does.
             labels = np.argsort(-row, kind="stable")[:top].tolist()
             yield [{"label": k, "label_name": self._names[k], "probability": float(row[k])} for k in labels]
-
-
-def _find_model(path: str) -> str:
-    for folder in (path, file_io.join(path, MODEL)):
-        if file_io.exists(file_io.join(folder, PROGRAM)):
-            return folder
-    raise DataError(f"{path} must be the folder of a finished run of `tfpipe train`, or a model from one.")

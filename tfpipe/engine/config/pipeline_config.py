@@ -374,7 +374,6 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_pairs(config: PipelineConfig) -> None:
     if len(config.augment_options.mean) != 3:
         raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
-    _check_service(config)
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
@@ -389,9 +388,6 @@ def _check_pairs(config: PipelineConfig) -> None:
             "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first."
         )
-
-
-def _check_service(config: PipelineConfig) -> None:
     if not config.service.workers:
         return
     if config.order == "throughput":

@@ -21,10 +21,10 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
-from tfpipe.errors import ConfigError, DataError, explain_pipeline_error
+from tfpipe.errors import ConfigError, DataError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
+from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
@@ -268,8 +268,12 @@ def _open(
 ) -> tuple[TensorFlowPipeline | NumpyPipeline, BatchPlan]:
     plan = plan_batches(get_source(data, split), config, Host())
     if not functions:
-        with explain_customize_errors(customize):
+        try:
             return TensorFlowPipeline(build_stages(data, split, config, customize=customize), config), plan
+        except Exception as error:  # the user's code may raise anything
+            if customize is None or isinstance(error, TfpipeError):
+                raise
+            raise explain_pipeline_error(error) from error
     given = " and ".join(f"`{name}`" for name in functions)
     if customize is not None:
         raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
