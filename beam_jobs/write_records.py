@@ -10,7 +10,7 @@ import contextlib
 import os
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -276,11 +276,10 @@ def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in sorted(chosen.items()))
 
 
-def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> Iterator[tuple[int, Element]]:
-    """Makes the working folder. Then every shard is named, so that one without a record is written too."""
+def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> list[tuple[int, Element]]:
+    """Makes the working folder, and names every shard, so that one without a record is written too."""
     job.prepare(files)
-    for number in range(len(files)):
-        yield number, (b"", b"")
+    return [(number, (b"", b"")) for number in range(len(files))]
 
 
 def _place_record(job: RecordsJob, split: str, num_shards: int, first: int, record: Any) -> tuple[int, Element]:

@@ -80,10 +80,8 @@ class DataflowRunner(Runner):
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
         """Completes the options and makes the wheels that are sent with the job."""
-        cloud, setup = (
-            self.options.view_as(pipeline_options.GoogleCloudOptions),
-            self.options.view_as(pipeline_options.SetupOptions),
-        )
+        cloud = self.options.view_as(pipeline_options.GoogleCloudOptions)
+        setup = self.options.view_as(pipeline_options.SetupOptions)
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
         cloud.staging_location = cloud.staging_location or cloud.temp_location
         cloud.job_name = cloud.job_name or make_job_name(job.header.name)

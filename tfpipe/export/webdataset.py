@@ -45,7 +45,9 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
             _add(tar, f"{key}.json", json.dumps(row).encode())
             for name, ending in tensors.items():
                 if name in sample.features:
-                    _add(tar, f"{key}.{ending}", _save(sample.features[name]))
+                    buffer = io.BytesIO()
+                    np.save(buffer, sample.features[name], allow_pickle=False)
+                    _add(tar, f"{key}.{ending}", buffer.getvalue())
 
 
 def find_caption(columns: Iterable[FeatureSpec]) -> str | None:
@@ -118,12 +120,6 @@ def _to_text(value: bytes) -> str | dict[str, str]:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
-
-
-def _save(array: NDArray[Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
