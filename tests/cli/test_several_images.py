@@ -1,6 +1,7 @@
 """A dataset of records with several images goes through all commands and comes back from an export."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImagesPerRecord
 from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.train import check_dataset
@@ -111,6 +113,15 @@ def test_every_image_is_checked(made: Path, tmp_path: Path) -> None:
     empty = {name: value[:0] for name, value in record.items() if name.startswith("image/") and "class" not in name}
     ((_, text),) = check.check(encode_example(record | empty)).faults
     assert text == "it has 0 image/encoded"
+
+
+def test_a_lost_manifest_is_made_again(made: Path, number: Number, tmp_path: Path) -> None:
+    lost = shutil.copytree(made, tmp_path / "lost")
+    (lost / file_names.MANIFEST).unlink()
+    repair(str(lost), str(tmp_path / "repaired"), workers=0)
+    manifest, old = (library.load_manifest(str(folder)) for folder in (tmp_path / "repaired", made))
+    assert manifest.schema["image/encoded"].shape == (None if number is None else (number,))
+    assert manifest.splits["train"].images_per_record == old.splits["train"].images_per_record
 
 
 def test_images_take_another_form(made: Path, number: Number, tmp_path: Path) -> None:

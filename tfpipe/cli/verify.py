@@ -87,7 +87,7 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
     """
     with ScanDisplay("Repairing") as display:
         result = run_repair(dataset, output, quick=quick, workers=workers, observer=display)
-    counts = {"records": result.records, "shards": result.shards}
+    counts = {"records": result.records, "shards": result.shards, "manifest_inferred": result.inferred}
     lost = [damage.to_json() for damage in result.lost]
     facts = {"version": JSON_VERSION, "dataset": dataset, "output": output, **counts, "lost": lost}
     show(facts, _format_result(output, result), as_json)
@@ -95,6 +95,8 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
 
 def _format_result(output: str, result: RepairResult) -> Iterator[str]:
     yield from list_damages(result.lost)
+    if result.inferred:
+        yield "The manifest could not be used: schema and class names were taken from the records."
     if result.lost:
         yield f"lost: {_list_kinds(result.lost)}, listed in repair.json"
     written = f"{human_count(result.records, 'record')}, {human_count(result.shards, 'shard')}"

@@ -3,11 +3,13 @@
 `repair_shard` is the work of a worker process.
 """
 
+import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
@@ -16,11 +18,15 @@ from tfpipe.dataset.parts import load_own_manifest, use_columns
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
+from tfpipe.format import schema as keys
 from tfpipe.format.catalog import Catalog
-from tfpipe.format.example import Feature, encode_example
-from tfpipe.format.manifest import Duplicates, Manifest
+from tfpipe.format.example import Feature, decode_example, encode_example
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
+from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.schema import image_schema
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import (
@@ -35,8 +41,10 @@ from tfpipe.integrity.check_file import (
 )
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.foreign.infer_schema import infer_schema
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure
+from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure, shard_files
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.count_record import count_record
@@ -44,7 +52,11 @@ from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
+_MAX_LABELS = 1_000_000
+_MAX_LABELS_BYTES = 100 << 20
+_KEYS = Keys((), keys.CLASS_LABEL, keys.CLASS_TEXT)
 _MAY_BE_HIDDEN = "without the index of the shard nobody knows whether it was deleted"
+_LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
 """The shards of each split that have records, each behind its name in the source."""
@@ -57,6 +69,7 @@ class RepairResult:
     records: int
     shards: int
     lost: list[Damage]  # by file names of the source
+    inferred: bool  # whether the manifest was made from the records
 
 
 class RepairFolder(ShardFolder):
@@ -80,7 +93,8 @@ def repair(
     staging = RepairFolder(check_output(output, [source], {file_names.REPAIR, RepairFolder.ending}.__contains__))
     output = staging.output
     with file_io.explain_os_errors(f"write to {output}"):
-        history = _open_layers(source, _load_manifest(source), layer)
+        manifest, inferred = _manifest(source, listing)
+        history = _open_layers(source, manifest, layer)
         manifest, unusable = _find_columns(history)
         jobs = dataset_jobs(source, manifest)
         files = [job for column in manifest.columns for job in dataset_jobs(column.directory, column)]
@@ -95,7 +109,7 @@ def repair(
         shards: dict[str, list[WrittenShard]] = {}
         for job, shard in zip(jobs, written, strict=True):
             shards.setdefault(job.split, []).append(shard)
-        document = {"identity": identity, "source": source}
+        document = {"identity": identity, "source": source, "manifest_inferred": inferred}
         folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=())
         _write_dataset(staging, folded, shards, document, unusable)
         staging.publish()
@@ -104,20 +118,21 @@ def repair(
     return result
 
 
-def _load_manifest(source: str) -> Manifest:
+def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
+    """Returns the dataset's manifest or one inferred from its records, and whether it was inferred."""
     try:
         manifest = load_own_manifest(source)
     except (FormatError, DataError) as error:
-        raise DataError(
-            f"{source} cannot be repaired: {error} Put a copy of its {file_names.MANIFEST} there, or remove it and "
-            f"describe the records anew: tfpipe index {source}"
-        ) from error
+        inferred = _recover_manifest(source, listing)
+        if inferred is None:
+            raise DataError(f"{source} cannot be repaired: {error}") from error
+        return inferred, True
     if manifest.foreign is not None:
         raise ConfigError(
             f"{source} describes files that another program wrote, and a repair writes records as they are. "
             f"`tfpipe reshard {source} OUTPUT` writes the undamaged ones as a dataset of tfpipe and lists the others."
         )
-    return manifest
+    return manifest, False
 
 
 def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
@@ -162,7 +177,7 @@ def _finished(staging: RepairFolder, identity: str) -> RepairResult | None:
     if document is None or not file_io.exists(file_io.join(staging.output, file_names.MANIFEST)):
         return None
     lost = [Damage(**damage | {"key": damage["key"] or ""}) for damage in document["lost"]]
-    return RepairResult(document["records"], document["shards"], lost)
+    return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
 def _write_dataset(
@@ -204,6 +219,84 @@ def _describe(manifest: Manifest, splits: _Splits) -> Manifest:
         fingerprint=hash_facts(manifest.fingerprint, *(shard.info.sha256 for _, shard in chain(*splits.values()))),
         tool_version=__version__,
     )
+
+
+def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | None:
+    """Makes a manifest from the common properties of all records in a directory's shards.
+
+    The records tell the schema, the form of raw images, and the names of the classes that occur, or that the file for
+    TFDS lists. They do not tell how images were changed before they were written, or how records were shuffled.
+    """
+    names = shard_files(listing)
+    found, raw_bytes = FileScan(), 0
+    for name in names:
+        for features in _examples(file_io.join(directory, name)):
+            found.add(_KEYS, name, {key: value for key, value in features.items() if value is not None}, {})
+            raw_bytes = _find_raw(features) or raw_bytes
+    if keys.IMAGE_ENCODED not in found.features:
+        return None
+    labels, side = _label_names(directory, found), math.isqrt(raw_bytes // 3)
+    try:
+        schema = _infer_schema(found)
+    except ConfigError as error:
+        raise DataError(f"The manifest cannot be made from the records of {directory}: {error}") from None
+    splits: dict[str, SplitInfo] = {}
+    for split, named in groupby(names, key=lambda name: file_names.parse_shard_name(name)[0]):
+        shards = tuple(ShardInfo(name, listing[name] // FRAME_BYTES, listing[name], "0" * 64) for name in named)
+        splits[split] = SplitInfo(split, shards, {}, (0,) * len(labels), ImageSizes(0, 0, 0, 0, 0, 0))
+    return Manifest(
+        name=file_io.make_absolute(directory).rpartition("/")[2],
+        splits=splits,
+        label_names=labels,
+        schema=schema,
+        image={"encoding": "raw", "square": side} if side else {"encoding": "keep"},
+        tool_version=__version__,
+    )
+
+
+def _infer_schema(scan: FileScan) -> keys.Schema:
+    """Returns the schema: the format's own features, which are written together, then all other features."""
+    found = scan.features
+    boxes, box_labels = keys.BBOX_XMIN in found, keys.BBOX_LABEL in found
+    least, most = found[keys.IMAGE_ENCODED].min_values, found[keys.IMAGE_ENCODED].max_values
+    images = () if most <= 1 else (most,) if least == most else None
+    standard = image_schema(
+        labeled=keys.CLASS_LABEL in found, boxes=boxes, box_labels=boxes and box_labels, images=images
+    )
+    extra = [spec for spec in infer_schema(scan, _KEYS, []).features if spec.name not in standard]
+    return keys.Schema((*standard.features, *extra))
+
+
+def _find_raw(features: Mapping[str, Feature]) -> int:
+    """Returns the bytes of the first image of a record if it is raw, else 0."""
+    stored, formats = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
+    is_raw = isinstance(stored, list) and isinstance(formats, list) and stored and set(formats) == {b"RAW"}
+    return len(stored[0]) if is_raw and isinstance(stored, list) else 0
+
+
+def _examples(path: str) -> Iterator[dict[str, Feature]]:
+    with contextlib.suppress(OSError, FormatError), file_io.open_file(path) as file:
+        reader = HashedReader(file)
+        for record in scan(reader):
+            if isinstance(record, Intact):
+                with contextlib.suppress(FormatError):
+                    yield decode_example(reader.payload(record.offset, record.size))
+
+
+def _label_names(directory: str, scan: FileScan) -> tuple[str, ...]:
+    """Returns the class names: from the file that lists them if it fits the records, else from the records."""
+    labels = [label for label in scan.stats.labels if 0 <= label < _MAX_LABELS]
+    if not labels:
+        return ()
+    texts = {label: min(scan.texts.get(label, {b""})).decode("utf-8", "surrogateescape") for label in labels}
+    count = max(texts) + 1
+    with contextlib.suppress(OSError, DataError, FormatError, UnicodeDecodeError):
+        listed = file_io.read_bytes(file_io.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
+        fits = len(listed) >= count and all(not name or listed[k] == name for k, name in texts.items())
+        if fits and len(set(listed)) == len(listed):
+            return tuple(listed)
+    names = [texts.get(k) or f"class {k}" for k in range(count)]
+    return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
 
 
 def repair_shard(
