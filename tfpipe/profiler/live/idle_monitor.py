@@ -24,15 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from tfpipe.errors import DataError
 from tfpipe.profiler.types import Spread, StepTiming
 from tfpipe.system.arguments import check_count, check_has
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +209,7 @@ class IdleMonitor:
         self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # for their deliveries
         self._compute_s: deque[float] = deque(maxlen=_MAX_PROBES)
         self._ended_steps = self._settled_steps = self._probes = 0
-        self._period, self._epoch, self._total = (np.zeros(4) for _ in range(3))  # steps, images, seconds, waits
+        self._period, self._epoch, self._total = ([0.0] * 4 for _ in range(3))  # steps, images, seconds, waits
         self._has_warned = False
 
     def iterate(self, dataset: Iterable[Any]) -> Iterator[Any]:
@@ -356,7 +353,7 @@ class IdleMonitor:
     def end_epoch(self) -> dict[str, float]:
         """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
         self.pause()
-        sums, self._epoch = self._epoch, np.zeros(4)
+        sums, self._epoch = self._epoch, [0.0] * 4
         if sums[0] and len(self._deliveries) <= _MOST_AHEAD:
             return self._make_report(sums).logs
         if not self._has_warned and self._ended_steps > self._warm_up:
@@ -371,7 +368,7 @@ class IdleMonitor:
             DataError: No step was timed after the warm-up, or steps took several elements of a watched dataset.
         """
         self._settle()
-        steps, images, wall_s, wait_s = self._total.tolist()
+        steps, images, wall_s, wait_s = self._total
         if not steps or len(self._deliveries) > _MOST_AHEAD:
             raise DataError(self._explain_no_steps())
         whole = self._make_report(self._total)
@@ -439,11 +436,14 @@ class IdleMonitor:
             assert call.end is not None
             assert call.wait_s is not None
             for sums in (self._period, self._epoch, self._total):
-                sums += call.steps, call.images, call.end - call.begin, call.wait_s
+                sums[0] += call.steps
+                sums[1] += call.images
+                sums[2] += call.end - call.begin
+                sums[3] += call.wait_s
             if self._period[0] < self._every_steps:
                 continue
             report = self._make_report(self._period)
-            self._period = np.zeros(4)
+            self._period = [0.0] * 4
             self.reports.append(report)
             logger.info(
                 "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
@@ -454,8 +454,8 @@ class IdleMonitor:
                 report.images_per_second,
             )
 
-    def _make_report(self, sums: NDArray[np.float64]) -> MonitorReport:
-        steps, images, wall_s, wait_s = sums.tolist()
+    def _make_report(self, sums: list[float]) -> MonitorReport:
+        steps, images, wall_s, wait_s = sums
         passed_s = max(wall_s, 1e-9)
         idle = wait = min(1.0, wait_s / passed_s)  # exactly while the host waits, unless a device works ahead
         has_probes = bool(self._compute_s) and not self._is_synchronous
