@@ -65,7 +65,15 @@ class ExactSampler:
         check_count("block_records", block_records, 1)
         check_count("start_step", start_step)
         Seed().check("seed", seed)
-        self._order = Order(_count_records(data), batch_size, block_records, seed)
+        if not isinstance(data, Integral):
+            try:
+                data = len(data)  # type: ignore[arg-type]
+            except TypeError:
+                raise ConfigError(
+                    f"`data` must be a dataset with a length, or a number of records, got {shorten(data)}."
+                ) from None
+        check_count("data", data, 1)
+        self._order = Order(int(data), batch_size, block_records, seed)
         self._rank = rank
         self._find_rows()
         self.position = Position(*self._order.locate(start_step))
@@ -189,15 +197,3 @@ class ExactSampler:
         host = self._find_host()
         split_batch(self.batch_size, host.num_hosts)
         return host.share(self.batch_size)
-
-
-def _count_records(data: Sized | int) -> int:
-    if not isinstance(data, Integral):
-        try:
-            data = len(data)  # type: ignore[arg-type]
-        except TypeError:
-            raise ConfigError(
-                f"`data` must be a dataset with a length, or a number of records, got {shorten(data)}."
-            ) from None
-    check_count("data", data, 1)
-    return int(data)
