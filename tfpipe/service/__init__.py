@@ -1,11 +1,11 @@
-"""Batches that workers make for trainers, here or elsewhere: the engine behind Arrow Flight, for every framework.
+"""The data service: workers on any machine make batches and send them to trainers of any framework by Arrow Flight.
 
 ```
 trainer: RemoteMaker ── ticket: plan, epoch, step, rows ──▶ worker: Server ── BatchMaker
                      ◀────────── record batches ──────────
 ```
 
-Any worker can make any batch, so it does not matter which of them makes it, how many there are, and whether one ends.
+Any worker can make any batch, so the batches do not depend on the number of workers, nor on whether one ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def serve_remotely(maker: Maker) -> Maker:
-    """Returns a maker whose batches workers make, if the options name a `service`; otherwise the maker itself."""
+    """Returns a maker that gets its batches from the workers of `service`; without workers the given maker."""
     if not maker.plan.config.service.workers:
         return maker
     from tfpipe.service.client import RemoteMaker  # loads Arrow, which other makers do not need

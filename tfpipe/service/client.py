@@ -1,6 +1,6 @@
-"""RemoteMaker: a maker of batches like any other, whose batches workers make, equal to the bit.
+"""RemoteMaker: gets the batches of a plan from the workers of a service, bit for bit as they would be made locally.
 
-Each worker is called every second. What one that is lost was asked for goes to another one.
+Each worker is pinged every second. The requests to a lost worker are sent to another one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ with importing("A data service", "pyarrow", "tfpipe[service]"):
 
     from tfpipe.service.messages import RELEASE, BrokenAnswer, describe_plan, receive
 
-SILENCE_S = 5.0  # without an answer to a call, after which a worker counts as lost
+SILENCE_S = 5.0  # a worker that does not answer a ping within this time counts as lost
 _CALL_EVERY_S, _TICK_S = 1.0, 0.5
-# The requests of each worker at once: one is made while another is sent. Those to an object store wait for it.
+# The requests per worker at once: one batch is made while another is sent. More hide the latency of an object store.
 _REQUESTS, _STORE_REQUESTS = 2, 6
-_MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
+_MOST_LOCAL = 8  # the most steps ahead that this host makes itself, besides those requested from workers
 _ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)}
 _LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
-_CHANNEL = [("grpc.http2.max_frame_size", (1 << 24) - 1)]  # frames of 16 KB take a third more of the trainer's time
+_CHANNEL = [("grpc.http2.max_frame_size", (1 << 24) - 1)]  # the default of 16 KB takes a third more time in the trainer
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +48,18 @@ logger = logging.getLogger(__name__)
 @dataclass
 class _Worker:
     address: str
-    batches: int = 0  # since the trainer began
+    batches: int = 0  # received since the trainer began
     outstanding: int = 0
-    losses: int = 0  # since its last batch
-    trouble: str | None = None  # what is wrong with it; None before the first call
-    cause: str = "it is busy"  # of its last loss
+    losses: int = 0  # how often it was lost since its last batch
+    trouble: str | None = None  # what is wrong with the worker, "" if nothing is; None before the first ping
+    cause: str = "it is busy"  # the reason for its last loss
     client: Any = None
 
 
 class Workers:
-    """The workers of a service, for all threads of a process; a pickled object connects anew.
+    """The connections to the workers of a service, shared by all threads; a pickled copy opens its own.
 
-    If `most` is given, no worker has more requests at once, and nobody waits for one.
+    With `most`, each worker has at most so many requests at once, and `ask` returns None instead of waiting.
     """
 
     def __init__(self, options: ServiceOptions, most: int | None = None) -> None:
@@ -82,13 +82,13 @@ class Workers:
         return Workers, (self._options, self._most)
 
     def find_silent(self) -> dict[str, str]:
-        """Waits until all were called, and returns what is wrong with those that do not answer, by their addresses."""
+        """Waits until every worker was pinged once, and returns the trouble of those that cannot serve, by address."""
         with self._changed:
             self._changed.wait_for(lambda: all(worker.trouble is not None for worker in self._workers))
             return {worker.address: worker.trouble for worker in self._workers if worker.trouble}
 
     def ask(self, ticket: dict[str, Any]) -> Batch | None:
-        """Returns the batch of a step by the worker that has least to do; None if nobody waits for one."""
+        """Gets the batch of a step from the least busy worker; returns None if `most` is set and no worker is free."""
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
         text, deadline = json.dumps({"release": RELEASE, **ticket}).encode(), time.monotonic() + self._options.timeout_s
@@ -97,7 +97,7 @@ class Workers:
                 if self._most:
                     return None
                 continue
-            # Flight gives up no call before its deadline, so a thread of its own waits for it.
+            # Flight abandons no call before its deadline, so the call runs in a thread of its own.
             answer = run_aside(partial(self.get, worker, text, deadline), "tfpipe-ask")
             while not (wait((answer,), _TICK_S).done or worker.trouble or time.monotonic() > deadline or is_left()):
                 continue
@@ -125,7 +125,7 @@ class Workers:
         raise DataError(f"The `service` {must}, and gave none for {what}: {troubles}. {advice}")
 
     def _take(self) -> _Worker | None:
-        """Takes the worker with the fewest requests, which it waits for if all are lost; None if all have enough."""
+        """Chooses the worker with the fewest requests; returns None if none is free, without `most` after a wait."""
         with self._changed:
             most = self._most or math.inf
             up = [each for each in self._workers if each.trouble == "" and each.outstanding < most]
@@ -137,7 +137,7 @@ class Workers:
             return worker
 
     def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
-        """Returns the answer to a ticket, or raises one of `_LOST`; a connection that failed is not used again."""
+        """Sends a ticket to a worker and returns the answer; after an error in `_LOST` the next call connects anew."""
         with self._changed:
             client = worker.client = worker.client or flight.FlightClient(
                 f"{self._scheme}://{worker.address}", generic_options=_CHANNEL, **self._tls
@@ -154,7 +154,7 @@ class Workers:
             raise
 
     def note(self, worker: _Worker, trouble: str, is_loss: bool = False) -> None:
-        """Sets what is wrong with a worker; it gets no requests until nothing is."""
+        """Sets a worker's trouble, "" for none; a worker in trouble gets no requests."""
         with self._changed:
             before, worker.trouble = worker.trouble, trouble
             if is_loss and not before:
@@ -167,9 +167,9 @@ class Workers:
 
 
 class RemoteMaker(Maker):
-    """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew."""
+    """A maker that gets its batches from workers. Threads may share it; a pickled copy opens its own connections."""
 
-    is_remote, block_steps = True, 1  # it holds connections, and each worker reads blocks of its own
+    is_remote, block_steps = True, 1  # it holds connections, and each worker reads its own blocks of records
 
     def __init__(self, maker: Maker, workers: Workers | None = None) -> None:
         self._local = maker
@@ -200,7 +200,7 @@ class RemoteMaker(Maker):
         """Does nothing, because workers read the records."""
 
     def for_rows(self, first: int, end: int) -> RemoteMaker:
-        """Returns a maker of some of the rows of this host's batches, by the same connections."""
+        """Returns a maker of some of the rows of this host's batches, with the same connections."""
         return RemoteMaker(self._local.for_rows(first, end), self._workers)
 
     def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
@@ -215,17 +215,17 @@ class RemoteMaker(Maker):
         return self._local.read(epoch, step)
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:
-        """Returns a batch that is made, or makes the arrays if this host has read only the records."""
+        """Decodes the records that this host has read; returns a batch from a worker as it is."""
         return stored if isinstance(stored, dict) else self._local.decode(stored, threads)
 
 
 def is_local(step: int, share: float) -> bool:
-    """Returns whether a host makes this step of a run itself, if it makes a share of them, spread evenly."""
+    """Tests whether a host makes a step of a run itself: `share` of the steps, spread evenly over the run."""
     return math.floor((step + 1) * share) > math.floor(step * share)
 
 
 def _keep_calling(reference: weakref.ref[Workers], worker: _Worker) -> None:
-    """Calls a worker every second, until nobody needs it; ever more rarely one that answers nothing but calls."""
+    """Calls a worker every second while its `Workers` object exists; each further loss doubles the interval."""
     while not is_left() and (workers := reference()) is not None:
         try:
             release = workers.get(worker, b"", time.monotonic() + SILENCE_S)[0].get("release")
@@ -238,7 +238,7 @@ def _keep_calling(reference: weakref.ref[Workers], worker: _Worker) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """Returns the reason in an error of gRPC, which stands last among the texts around it."""
+    """Returns the reason in the text of a gRPC error, where it stands last."""
     if isinstance(error, BrokenAnswer):
         return str(error)
     if isinstance(error, flight.FlightTimedOutError):

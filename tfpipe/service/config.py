@@ -8,7 +8,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.options import Count, Names, Text, check_options, option
 
 TOKEN_VARIABLE = "TFPIPE_SERVICE_TOKEN"
-"""The variable of the environment in which commands find the token of a service."""
+"""The environment variable from which commands read the token of a service."""
 
 token = ""
 """The token for services whose options name no `token_file`; the command line sets it."""

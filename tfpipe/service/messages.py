@@ -1,6 +1,6 @@
-"""The messages of the service: the ticket of a step, which says its records and options, and the batch in answer.
+"""The messages of the service: the ticket that requests the batch of a step, and the answer that holds the batch.
 
-A ticket makes no worker write. All comes from a network: sizes are checked before memory is taken, and nothing is run.
+Messages are untrusted: sizes are checked before memory is allocated, nothing in them is run, and no worker writes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage.file_io import join, lies_below, make_absolute, resolve_links
 
-RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"  # which a trainer and its workers share, for equal batches
-MOST_BYTES = 2_000_000_000  # of a batch
-SCHEMA = pa.schema([("data", pa.uint8())])  # of a message: the first has a text that says what the others' bytes are
+RELEASE = f"tfpipe {__version__}, order {ORDER_VERSION}"  # must be that of the trainer and of all its workers
+MOST_BYTES = 2_000_000_000  # the largest batch
+SCHEMA = pa.schema([("data", pa.uint8())])  # of each message; the metadata of the first one describes all the bytes
 
-_PIECE_BYTES = 1 << 19  # gRPC copies each message into one piece of memory, which then still lies in the core's cache
+_PIECE_BYTES = 1 << 19  # the size of a message: gRPC copies each one, and a copy of this size stays in the core's cache
 _DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 _NOTHING = np.zeros(0, np.uint8)
 _MOST_ROWS, _MOST_SOURCES, _MOST_HOSTS, _MOST_TICKET_BYTES = 1 << 17, 64, 1 << 16, 1 << 16
 
-# The options that decide what a batch holds. The others are the trainer's own: threads, caches, pairs.
+# The options that change the content of a batch. All others concern the trainer alone, such as threads and caches.
 _OPTIONS = (
     *("batch_size", "image_size", "training", "images", "augment", "augment_options", "decoded_size", "image_dtype"),
     *("one_hot", "extra_features", "pad_to", "multi_hot", "max_boxes", "seed", "block_records"),
@@ -52,11 +52,11 @@ _TICKET = {"release": str, "plan": _PLAN, "epoch": int, "step": int, "rows": [in
 
 
 class BrokenAnswer(Exception):
-    """The other end sent something that is no batch."""
+    """An error: the answer of a worker is not a valid batch."""
 
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
-    """Returns the plan by which a worker makes the batches of all rows."""
+    """Returns a plan as the JSON values of a ticket, from which a worker makes batches with the rows of all hosts."""
     parts = plan.parts
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     options = asdict(plan.config)
@@ -70,7 +70,7 @@ def describe_plan(plan: AnyPlan) -> dict[str, Any]:
 
 
 class Ticket:
-    """A step that a trainer asks for, read from a network and checked; nothing of it is opened."""
+    """A trainer's request for the batch of a step, parsed and checked without opening a file."""
 
     def __init__(self, text: bytes) -> None:
         if len(text) > _MOST_TICKET_BYTES:
@@ -103,7 +103,7 @@ class Ticket:
         self.num_bytes = count_bytes(count, self.config)
 
     def open(self, roots: Sequence[str]) -> Maker:
-        """Opens the maker of the batches of all rows of the plan, whose datasets lie below real paths or URLs."""
+        """Opens a maker of batches with all rows of the plan; its datasets must lie below one of the roots."""
         split, shares = self.plan["split"], tuple(self.plan["shares"])
         sources = [_open_source(each, split, roots) for each in self.plan["sources"]]
         if not shares:
@@ -114,7 +114,7 @@ class Ticket:
 
 
 def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None) -> int:
-    """Counts the bytes of a batch that its options tell, and with a plan those of its records too; refuses too many."""
+    """Estimates the bytes of a batch from its options, with `plan` from its records too; refuses over `MOST_BYTES`."""
     images = config.images if isinstance(config.images, int) else 1
     size = config.resolve_decoded_size() if config.augment == "device" else config.size
     classes = masks = record_bytes = 0
@@ -132,7 +132,7 @@ def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """Returns whether a value has the types of a form, and its numbers and texts can be those of steps and paths."""
+    """Tests whether a JSON value has the structure and types of `form`, numbers in range and texts without NUL."""
     if isinstance(form, dict):
         same = isinstance(value, dict) and value.keys() == form.keys()
         return same and all(_fits(value[name], form[name]) for name in form)
@@ -142,7 +142,7 @@ def _fits(value: Any, form: Any) -> bool:
 
 
 def _describe_source(source: Source) -> dict[str, Any]:
-    """Returns the address of a split, and the numbers that stand for its records and for the values of each column."""
+    """Returns the address of a split with fingerprints of its records and of the values of each added column."""
     manifest, split = source.manifest, source.split
     if manifest is None or split is None or not source.is_split:
         raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
@@ -158,7 +158,7 @@ def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str
     _check_below(address, address, roots)
     try:
         manifest = load_manifest(address)
-        kept = tuple(each for each in manifest.columns if each.name in columns)  # without those that were added later
+        kept = tuple(each for each in manifest.columns if each.name in columns)  # without columns added meanwhile
         source = Source.from_manifest(replace(manifest, columns=kept), split)
     except DataError as error:
         raise DataError(f"Workers must reach the dataset under the trainer's path {address}: {error}") from None
@@ -171,7 +171,7 @@ def _open_source(description: Mapping[str, Any], split: str, roots: Sequence[str
 
 
 def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
-    """Refuses what lies below none of the roots, links followed. Messages do not say what else is on the disk."""
+    """Refuses a path that lies, with its links followed, below no root. The message does not tell whether it exists."""
     inside = join(resolve_links(path), "x")  # a root may itself be a dataset
     if "%2e" in path.lower() or not any(lies_below(inside, root) for root in roots):
         fault = f"{address} lies elsewhere, or a file of it does. Start it with --root and a folder that holds them"
@@ -179,7 +179,7 @@ def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
 
 
 def send(facts: Mapping[str, Any], batch: Batch | None = None) -> Iterator[Any]:
-    """Yields the messages of an answer: some facts, and a batch."""
+    """Yields the messages of an answer: first the facts and the layout of the batch as JSON, then the batch's bytes."""
     parts, data = {}, []
     for name, values in (batch or {}).items():
         arrays: list[NDArray[np.uint8]] = []
@@ -194,7 +194,7 @@ def send(facts: Mapping[str, Any], batch: Batch | None = None) -> Iterator[Any]:
 
 
 def _describe(values: Any, arrays: list[NDArray[np.uint8]]) -> Any:
-    """Returns what a part of a batch is: an array, a text by its length, or a list of parts; and collects its bytes."""
+    """Returns the layout of a batch's value: dtype and shape, text length, or a list; adds its bytes to `arrays`."""
     if isinstance(values, list):
         return [_describe(each, arrays) for each in values]
     is_text = isinstance(values, bytes)
@@ -203,11 +203,11 @@ def _describe(values: Any, arrays: list[NDArray[np.uint8]]) -> Any:
 
 
 def receive(stream: Iterable[Any]) -> tuple[dict[str, Any], Batch]:
-    """Receives facts, and a batch."""
+    """Receives the messages of an answer, and returns its facts and its batch."""
     chunks, total, rest = iter(stream), 0, _NOTHING
 
     def build(part: Any) -> Any:
-        """Builds a part of a batch out of the bytes that come next."""
+        """Builds a value of the batch, whose layout is `part`, from the next bytes of the stream."""
         nonlocal total, rest
         if isinstance(part, list):
             return [build(each) for each in part]

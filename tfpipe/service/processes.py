@@ -42,7 +42,7 @@ class Service:
         if config.certificate is not None and config.key is not None:
             tls = read_file("certificate", config.certificate), read_file("key", config.key)
         self._config, self._settings = config, (config, token, tls)
-        self._workers: dict[int, SpawnProcess] = {}  # by their ports
+        self._workers: dict[int, SpawnProcess] = {}  # by port
 
     def __enter__(self) -> Service:
         """Starts the workers and waits until they serve: about a second."""
@@ -67,35 +67,35 @@ class Service:
     def addresses(self) -> tuple[str, ...]:
         """The address of each worker, for trainers."""
         host = self._config.host
-        if host in ("0.0.0.0", "::"):  # the interface that leads to the rest of the network
+        if host in ("0.0.0.0", "::"):  # all interfaces: name the one that leads to other machines
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
                 host = "127.0.0.1" if found.connect_ex(_REMOTE) else str(found.getsockname()[0])
         return tuple(_join(host, port) for port in self._workers)
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """The number of each worker's process."""
+        """The process ids of the workers."""
         return tuple(process.pid for process in self._workers.values())
 
     def run_until(self, is_stopped: Callable[[], bool]) -> None:
-        """Starts lost workers again until it is stopped, which it asks twice a second."""
+        """Starts workers that ended again, twice a second, until `is_stopped` returns true."""
         while not is_stopped():
             for port, process in list(self._workers.items()):
                 if not process.is_alive():
-                    cause = process.exitcode  # below 0: the number of a signal
+                    cause = process.exitcode  # negative: the number of a signal
                     logger.warning("The worker on port %s ended (exit code %s) and is started again.", port, cause)
                     self._start(port)
             time.sleep(_LOOK_EVERY_S)
 
     def _start(self, port: int) -> None:
-        """Starts a worker on a port, any for 0, and returns once it serves."""
+        """Starts a worker on a port (0: any free one), and waits until it serves."""
         context = multiprocessing.get_context("spawn")
         ready, child = context.Pipe(duplex=False)
         arguments = (child, port, *self._settings)
         process = context.Process(target=_run_worker, args=arguments, name="tfpipe-worker", daemon=True)
-        with hold_interrupts():  # or a signal could meet a process that is half started
+        with hold_interrupts():  # no signal must reach a process that is half started
             process.start()
-        child.close()  # so that this end sees the child's end
+        child.close()  # so that `recv` raises EOFError if the child ends
         try:
             served = ready.recv() if ready.poll(_START_LIMIT_S) else "it took too long"
         except EOFError:
@@ -111,20 +111,20 @@ class Service:
 
 
 def _run_worker(ready: Connection, port: int, config: ServiceConfig, token: str, tls: Tls) -> None:
-    """Serves as a worker, and says on which port, or why not; the main function of its process."""
+    """Runs the server of a worker in its process, after sending the parent its port, or why it cannot serve."""
     from tfpipe.service.server import Server
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
     die_with_parent()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # silent connections cost a file each, and nothing else
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each idle connection takes a file descriptor
     location, roots = f"grpc{'+tls' if tls else ''}://{_join(config.host, port)}", [*map(resolve_links, config.root)]
     num_bytes = host_limits.memory_limit_bytes() // 4 // config.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         socket.create_server((config.host, port), family=family).close()  # gRPC would share a port that is in use
         server = Server(location, roots, config.threads or host_limits.usable_cpus(), num_bytes, token, tls)
-    except Exception as error:  # Arrow has several kinds
+    except Exception as error:  # Arrow raises several types
         ready.send((getattr(error, "strerror", None) or first_line(error)).partition(" (while")[0])
         return
     ready.send(server.port)

@@ -1,6 +1,6 @@
-"""A worker: it answers each ticket with the batch of a step, for any number of trainers.
+"""The server of a worker: answers each ticket with the batch of a step, for any number of trainers.
 
-The makers of the last few plans stay open. Nothing else is kept, so a worker may end at any time.
+The makers of the last few plans stay open. No other state is kept between requests, so a worker may end at any time.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Turn:
-    """A request that waits or works."""
+    """A request in a queue, which waits for a slot or has one."""
 
     keys: tuple[str, tuple[str, str]]  # the client, and the plan of this client
-    num_bytes: int  # while it works
+    num_bytes: int  # the memory that it takes while it has a slot
     arrived: float = field(default_factory=time.monotonic)
     granted: threading.Event = field(default_factory=threading.Event)
     sent: float = math.inf  # when its last message was sent
 
 
 class FairQueue:
-    """The slots, and who gets them: the client that has fewest and was served longest ago; then its plan, likewise.
+    """A queue for a few slots that is fair to clients, and to the plans of a client.
 
-    A plan gets at most half of several slots. One request may take more than `num_bytes` alone. Clients share the room
-    for `most_waiting` requests equally. Who enters always leaves.
+    Next is the client, then the plan, that has the fewest slots and was served longest ago. A plan gets at most half of
+    3 or more slots. A request above `num_bytes` runs alone. Clients share `most_waiting`. Each `enter` needs a `leave`.
     """
 
     def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:
         self._slots, self._num_bytes, self._most_waiting = slots, num_bytes, most_waiting
         self._of_a_plan = slots // 2 if slots > 2 else slots
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self.turns: list[Turn] = []
         self._served: dict[object, float] = {}
 
     def enter(self, client: str, plan: str, num_bytes: int = 0) -> Turn:
-        """Adds a request, or refuses it if too many of the client wait."""
+        """Adds a request, or refuses it if too many requests of the client wait."""
         turn = Turn((client, (client, plan)), num_bytes)
         with self._lock:
             waiting = [each.keys[0] for each in self.turns if not each.granted.is_set()]
@@ -69,7 +69,7 @@ class FairQueue:
         return turn
 
     def leave(self, turn: Turn) -> None:
-        """Removes a request, whether it waits or works."""
+        """Removes a request, whether it waits for a slot or has one."""
         with self._lock:
             self.turns.remove(turn)
             present = {key for each in self.turns for key in each.keys}
@@ -104,20 +104,20 @@ class _Opened:
 
 
 class _CheckToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """A check that refuses calls without the token, before anything of them is read."""
+    """A middleware that refuses calls without the token before their content is read."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: object, headers: dict[str, Any]) -> None:
-        """Checks a call."""
+        """Checks the token in the headers of a call; Flight calls it."""
         given = headers.get("authorization", [""])[0]
         if not hmac.compare_digest(given if isinstance(given, bytes) else str(given).encode(), self._expected):
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """A worker, without a process of its own. It serves as soon as it is made, on port 0 at any free one."""
+    """The server of a worker, in this process. It serves once it is constructed; port 0 means any free port."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(place, tls_certificates=[tls] if tls else None, middleware=middleware)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Answers a ticket; an empty one with the release."""
+        """Answers a ticket with its batch; an empty ticket is a ping, and is answered with the release."""
         text = ticket.ticket
         return flight.GeneratorStream(SCHEMA, self._answer(context, text) if text else send({"release": RELEASE}))
 
     def _answer(self, context: Any, text: bytes) -> Iterator[Any]:
-        """Yields the messages of an answer. gRPC closes it when the client leaves."""
+        """Yields the messages of an answer. gRPC closes the generator when the client disconnects."""
         turn: Turn | None = None
         facts: dict[str, Any] = {}
         batch: Batch = {}
@@ -171,7 +171,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
                 self._places.leave(turn)
 
     def _look_after_senders(self) -> None:
-        """Ends the process if clients that take nothing hold half of the places, while others wait."""
+        """Ends this process if clients that stopped receiving have half of the slots or memory, while others wait."""
         late = [turn for turn in self._places.turns if time.monotonic() - turn.sent > _SEND_LIMIT_S]
         if late and (2 * len(late) >= _AT_ONCE or 2 * sum(turn.num_bytes for turn in late) >= self._num_bytes):
             logger.warning("Clients take nothing of %s batches, and others wait: this worker starts anew.", len(late))
@@ -180,9 +180,9 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     def _make(self, turn: Turn, ticket: Ticket) -> Batch:
         client, text = turn.keys[1]
         with self._lock:
-            opened = self._makers.setdefault(text, _Opened(client))  # once for all who ask for it
+            opened = self._makers.setdefault(text, _Opened(client))  # one maker for all requests of a plan
             self._makers.move_to_end(text)
-            if len(self._makers) > _MOST_MAKERS:  # the oldest of the client that has most
+            if len(self._makers) > _MOST_MAKERS:  # drop the oldest maker of the client with the most makers
                 counts = Counter(each.client for each in self._makers.values())
                 del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].client])]
         with opened.lock:
@@ -191,7 +191,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             count_bytes(len(ticket.rows), plan.config, plan)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         stored = maker.read(ticket.epoch, ticket.step)
-        place = self._decoding.enter(client, text)  # it has room for all that work
+        place = self._decoding.enter(client, text)  # never refuses: it has room for all requests granted by `_places`
         try:
             place.granted.wait()
             return maker.decode(stored, self._threads)
