@@ -1,4 +1,4 @@
-"""Checks of what Python gives a function, with the sentences of options."""
+"""Checks of the arguments of Python functions, with the same error messages as for options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfpipe.system.units import shorten
 
 
 def check_count(name: str, value: object, lowest: int = 0) -> None:
-    """Checks that an argument is a whole number, which NumPy's are too, and not too small."""
+    """Checks that an argument is a whole number, of Python or NumPy, of at least `lowest`."""
     whole = int(value) if type(value) is not bool and isinstance(value, Integral) else value
     Count(lowest).check(name, whole)
 
@@ -24,7 +24,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_at_top(what: str, function: object) -> None:
-    """Checks that worker processes can find a function, which the sentence calls `what`."""
+    """Checks that worker processes can import a function, which the error message calls `what`."""
     try:
         pickle.dumps(function)
     except Exception as error:
@@ -41,6 +41,6 @@ def check_path(name: str, value: object) -> None:
 
 
 def check_has(name: str, value: object, attribute: str, what: str) -> None:
-    """Checks that an argument is `what` of another library, by an attribute that only such things have."""
+    """Checks that an argument has an attribute that identifies an object of another library, described by `what`."""
     if not hasattr(value, attribute):
         raise ConfigError(f"`{name}` must be {what}, got {shorten(value)}.")

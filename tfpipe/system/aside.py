@@ -1,4 +1,4 @@
-"""Runs what may never return in a thread of its own."""
+"""Runs a call that may never return in a thread of its own."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def run_aside(function: Callable[[], Result], name: str) -> Future[Result]:
-    """Starts a function in a daemon thread, for which the end of the program does not wait."""
+    """Starts a function in a daemon thread, which the program does not wait for at its end; returns its future."""
     answer = Future[Result]()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The budget of a file that somebody else made: bytes, items and depth, checked before memory is taken.
+"""Budgets for untrusted files: limits on bytes, items and nesting depth, checked before memory is allocated.
 
 The limits lie far above what real files need; `docs/reference/limits.md` lists them.
 """
@@ -13,23 +13,23 @@ _File = IO[bytes]  # a field has that name
 
 
 class OverBudget(ValueError):
-    """A file takes more than its budget. The text is a reason, such as "it has more than 100 items"."""
+    """An error: a file exceeds its budget. The text is the reason, such as "it has more than 100 items"."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes, the items and the depth that a file may take; `take` lessens them."""
+    """The bytes, items and nesting depth that a file may still take; `take` subtracts from them."""
 
-    bytes: int = _ANY  # once unpacked
+    bytes: int = _ANY  # of the decompressed content
     items: int = _ANY  # cells of a row, blocks of a file, or lists, objects and commas of JSON
-    depth: int = _ANY  # of lists and objects in each other
+    depth: int = _ANY  # of nested lists and objects
 
     def renew(self, growth: int = 0) -> "Budget":
-        """Returns this budget for another file; `growth` bytes come on top."""
+        """Returns a copy of this budget for another file, with `growth` more bytes."""
         return replace(self, bytes=self.bytes + growth)
 
     def take(self, bytes: int = 0, items: int = 0) -> None:  # noqa: A002  # as the fields
-        """Takes bytes and items out of the budget."""
+        """Subtracts bytes and items from the budget; raises `OverBudget` if it has fewer."""
         if bytes > self.bytes:
             raise OverBudget("it takes too many bytes")
         if items > self.items:
@@ -38,18 +38,18 @@ class Budget:
         self.items -= items
 
     def check_json(self, text: str) -> None:
-        """Checks the number of lists, objects and commas of a text that is JSON: each takes up to 0.2 kB."""
+        """Checks the number of lists, objects and commas in a JSON text: each takes up to 0.2 kB once parsed."""
         if sum(map(text.count, "[{,")) > self.items:
             raise OverBudget(f"it has more than {self.items:,} lists, objects and commas")
 
     def parse_json(self, text: str) -> Any:
-        """Parses JSON."""
+        """Parses a JSON text within the budget's items and depth."""
         self.check_json(text)
         try:
             value = json.loads(text)
         except RecursionError:
             raise OverBudget(f"it is nested more than {self.depth:,} levels deep") from None
-        if text.count("[") + text.count("{") > self.depth:  # else it cannot be
+        if text.count("[") + text.count("{") > self.depth:  # fewer brackets cannot nest deeper
             self._check_depth(value)
         return value
 
@@ -63,12 +63,12 @@ class Budget:
         raise OverBudget(f"it is nested more than {self.depth:,} levels deep")
 
     def limit(self, file: _File) -> io.BufferedReader:
-        """Returns a file whose bytes are taken out of the budget as it is read forwards."""
+        """Wraps a file so that the bytes it reads or skips forwards are subtracted from the budget."""
         return io.BufferedReader(_Limited(file, self), 1 << 20)
 
 
 class _Limited(io.RawIOBase):
-    """The bytes of another file, which a budget counts."""
+    """A file whose reads and forward seeks are subtracted from a budget."""
 
     def __init__(self, file: IO[bytes], budget: Budget) -> None:
         self._file, self._budget = file, budget

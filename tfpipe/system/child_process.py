@@ -10,7 +10,7 @@ from typing import Any
 
 
 def die_with_parent() -> None:
-    """Ends this process of `multiprocessing` once the process that started it has ended, also by `kill -9`.
+    """Makes this `multiprocessing` child exit as soon as its parent has ended, even by `kill -9`.
 
     A thread waits for the parent, so this also works below a fork server.
     """

@@ -22,7 +22,7 @@ LIBRARIES = (
 
 @contextlib.contextmanager
 def importing(user: str, package: str, requirement: str) -> Iterator[None]:
-    """Turns an `ImportError` of the block into an error that says what to install; one that says so already stays.
+    """Turns an `ImportError` of the block into a `MissingDependencyError`, which says what to install.
 
     `user` is the part of tfpipe that needs the package, and `requirement` the argument for `pip install`.
     """
@@ -35,7 +35,7 @@ def importing(user: str, package: str, requirement: str) -> Iterator[None]:
 
 
 def check_installed(module: str, user: str, package: str, requirement: str) -> None:
-    """Checks that a module is installed, without loading it; further arguments as for `importing`."""
+    """Checks that a module is installed, without loading it; the other arguments are those of `importing`."""
     if importlib.util.find_spec(module) is None:
         raise _missing(user, package, requirement)
 
@@ -51,7 +51,7 @@ def _missing(user: str, package: str, requirement: str) -> MissingDependencyErro
 
 
 def get_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the version of each of the packages that is installed."""
+    """Returns the versions of those packages that are installed."""
     from importlib import metadata  # takes more time than the rest of `import tfpipe`
 
     versions: dict[str, str] = {}

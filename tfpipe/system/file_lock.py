@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
-    """Holds a lock in the block, or as long as a child process has the file of the lock open.
+    """Holds a lock on a file during the block, and for as long as a child process keeps the file open.
 
-    `when_held` is called if another process holds it, and raises, or this process waits. A holder may remove the file.
+    If another process holds it, `when_held` is called, and may raise; else this process waits. A holder may delete it.
     """
     while True:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -30,12 +30,12 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
 
 
 def open_no_link(path: str, flags: int) -> int:
-    """Opens a file as `open` does by default, but refuses a link. For the argument `opener` of `open`."""
+    """Opens a file for `open`, as its argument `opener`, but refuses a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _is_at(path: str, file: BinaryIO) -> bool:
-    """Returns whether an open file still has its name: the last holder of the lock may have removed it meanwhile."""
+    """Tests whether a path still names an open file: the last holder of the lock may have deleted it meanwhile."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A lock for what threads share, which is free in a forked process whichever thread of its parent held it.
+"""A lock between threads that is always free in a forked child, even if a thread of the parent held it.
 
-Loaders fork workers while threads read. What it guards must be of use at any point within its blocks.
+Loaders fork workers while threads read. The guarded data must be valid at every point of a locked block.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import weakref
 
 
 class ForkLock:
-    """A lock for `with` blocks. A copy by pickle is a lock of its own."""
+    """A lock for `with` blocks that is free in a forked child. A pickled copy is an independent lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

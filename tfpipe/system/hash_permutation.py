@@ -1,6 +1,6 @@
 """Keys, hashes and permutations that are the same on every machine and with every release of a library.
 
-A library's generator may change, and a checkpoint's position would then mean other records. The hash is SplitMix64
+A library's random generator may change, and a checkpoint would then resume at other records. The hash is SplitMix64
 (Steele, Lea and Flood, OOPSLA 2014; constants of Vigna's splitmix64.c), a bijection.
 """
 
@@ -23,19 +23,19 @@ LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 
 
 
 def key_of(*parts: int) -> int:
-    """Returns a key of 64 bits made from several numbers. A change of any number changes the key."""
+    """Hashes several numbers to a key of 64 bits. A change of any number changes the key."""
     return extend_key(0, *parts)
 
 
 def extend_key(key: int, *parts: int) -> int:
-    """Returns the key of further parts behind those of `key`."""
+    """Returns the key of the numbers from which `key` was made, followed by more numbers."""
     for part in parts:
         key = _mix(key ^ (part & _MASK))
     return key
 
 
 def extend_keys(key: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
-    """Returns `extend_key` of each of several numbers: uint64 of their shape."""
+    """Returns `extend_key(key, number)` for each number of an array: uint64 of its shape."""
     return _mix_array((numbers.astype(np.uint64) ^ np.uint64(key)) + np.uint64(GAMMA))
 
 
@@ -45,10 +45,10 @@ def permutation(key: int, size: int) -> IntArray:
 
 
 def permute(key: int, size: int, places: IntArray) -> IntArray:
-    """Returns the numbers that stand at some places of a keyed permutation of 0 to `size` - 1: int64 of any shape.
+    """Returns the elements at the indices `places` of a keyed permutation of 0 to `size` - 1: int64 of their shape.
 
     Up to `MAX_SORTED` numbers are sorted by their hashes. More go through a Feistel network over pairs of numbers
-    (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): 0.4 us a place, whatever the size.
+    (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): 0.4 us an index, whatever the size.
     """
     if size <= MAX_SORTED:
         sorted_numbers: IntArray = permutation(key, size)[places]
@@ -57,7 +57,7 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
 
 
 def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
-    """Returns the places at which numbers stand in a keyed permutation, int64: the inverse of `permute`."""
+    """Returns the indices of numbers in a keyed permutation, int64: the inverse of `permute`."""
     if size <= MAX_SORTED:
         places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
         return places
@@ -65,13 +65,13 @@ def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
 
 
 def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
-    """Returns numbers, each gone through the Feistel network, or back through it."""
+    """Returns the numbers encrypted by the Feistel network, or decrypted, within 0 to `size` - 1."""
     found: IntArray = numbers.copy()
     side = square_side(size)
     round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
     outside = np.ones(numbers.shape, bool)
-    # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
-    # is not: the whole stays a bijection.
+    # There are a few more pairs than numbers. A result that is too large goes through the network again, until it is
+    # small enough ("cycle walking"): the mapping stays a bijection.
     while outside.any():
         left, right = np.divmod(found[outside], side)
         for round_key in reversed(round_keys) if is_inverse else round_keys:
@@ -85,12 +85,12 @@ def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
 
 
 def square_side(size: int) -> int:
-    """Returns the side of the smallest square of at least `size` pairs."""
+    """Returns the smallest whole number whose square is at least `size`."""
     return isqrt(size - 1) + 1
 
 
 def hash_numbers(key: int, numbers: IntArray) -> IntArray:
-    """Hashes numbers to 63 bits: int64 of their shape, none below 0."""
+    """Hashes numbers to 63 bits: int64 of their shape, never negative."""
     mixed = _mix_array(numbers.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(key))
     return np.asarray(mixed >> np.uint64(1), np.int64)
 
@@ -108,7 +108,7 @@ def _mix_array(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _mix(state: int) -> int:
-    """Returns the first of `hashes` without NumPy, which is ten times as fast for a single number."""
+    """Returns `hashes(state, 1)[0]` without NumPy, which is ten times as fast for a single number."""
     z = (state + GAMMA) & _MASK
     for shift, factor in ROUNDS:
         z = (z ^ (z >> shift)) * factor & _MASK

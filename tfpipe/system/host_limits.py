@@ -1,7 +1,7 @@
 """The memory, cores and disk of the machine that this process may use.
 
-In a container the kernel reports the host's totals, so the limits of the process's control groups count, of both
-versions: cgroups(7). `root` is the directory where the file system begins; tests pass another one.
+In a container the kernel reports the host's totals, so the limits of the process's control groups are read as well, of
+version 1 or 2: cgroups(7). `root` is the root directory of the file system; tests pass another one.
 """
 
 import os
@@ -37,16 +37,16 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory that this process has held so far."""
+    """Returns the peak memory of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def peak_memory_bytes_since(earlier_peak: int, root: Path = _ROOT) -> int:
-    """Returns the most memory that this process has held since its peak was `earlier_peak` bytes.
+    """Returns the peak memory of this process since the time when its peak was `earlier_peak` bytes.
 
-    The system keeps only the highest value. If the process had once held more than it has held since, the result is
-    what it holds now, or the earlier peak where the system does not tell that.
+    The system keeps only one peak. If that has not grown since, the result is the memory in use now, or the earlier
+    peak where the system does not report the memory in use.
     """
     peak = peak_memory_bytes()
     if peak > earlier_peak:
@@ -59,7 +59,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
     """Returns the number of cores that this process may use, at least 1.
 
     These are the cores that it may run on, or the whole cores in the quota of its control groups if those are fewer.
-    With one thread more than the quota, all threads are stopped at times.
+    With more busy threads than the quota allows, the kernel stops all of them at times.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = (_cpu_quota(folder) for folder in _group_folders("cpu", root))
@@ -67,7 +67,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def read_processor_name(root: Path = _ROOT) -> str:
-    """Returns the processor's name in the kernel, or the architecture."""
+    """Returns the processor's model name from the kernel, or the architecture."""
     match = re.search(r"^model name\s*: (.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1] if match else platform.machine()
 
@@ -93,7 +93,7 @@ def _meminfo(root: Path) -> dict[str, int]:
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Returns the group's limit; None for no limit. Version 1 gives a huge number instead, which no minimum picks."""
+    """Returns the memory limit of a control group. No limit is None, or in version 1 a huge number."""
     return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
 
 
@@ -108,7 +108,7 @@ def _memory_in_use(folder: Path) -> int:
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """Returns the group's quota in cores, which may be a fraction; None for no quota."""
+    """Returns the quota of a control group in cores, which may be a fraction; None for no quota."""
     quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
     if not quota:
         quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
@@ -124,7 +124,7 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
     A mount shows the hierarchy from some group downwards. In a container this may be the process's own group, while
     `/proc/self/cgroup` gives the path on the host. Then only the mount itself can be seen.
     """
-    groups: dict[str, Path] = {}  # of each controller of version 1, and of version 2 under the name ""
+    groups: dict[str, Path] = {}  # by controller in version 1; the one of version 2 under ""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         groups |= dict.fromkeys(controllers.split(","), Path(path))
@@ -135,7 +135,7 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
         version_2 = kind[0] == "cgroup2"
         if not version_2 and (kind[0] != "cgroup" or controller not in kind[2].split(",")):
             continue
-        # Octal numbers stand for spaces and the like.
+        # Spaces and the like are escaped as octal numbers.
         top, mount = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path) for path in place[3:5])
         group = groups.get("" if version_2 else controller)
         if group is None:

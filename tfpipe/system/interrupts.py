@@ -1,6 +1,6 @@
-"""Ctrl-C that is never lost, also where Python or compiled code drops it: in a finalizer, or a garbage collection.
+"""Repeats a Ctrl-C that Python or compiled code drops, as in a finalizer or during a garbage collection.
 
-An interrupt is remembered, and raised again until it leaves the block. Code that handles it is left alone.
+An interrupt is remembered, and raised again until it leaves the block. Code with its own handler is left alone.
 """
 
 import contextlib
@@ -16,12 +16,11 @@ _is_pending = False  # whether an interrupt has come and has not left `keep_inte
 
 @contextlib.contextmanager
 def restore_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt where compiled code has made another error of it.
+    """Raises KeyboardInterrupt in place of another error into which compiled code has turned it.
 
-    If it strikes while an extension module is imported, as TensorFlow's are, Python reports a SystemError, "returned a
-    result with an exception set", and some libraries an ImportError. TensorFlow's own compiled code may raise an empty
-    TypeError that does not say what led to it. So any error is taken for an interrupt that `keep_interrupts` still has
-    to raise.
+    If Ctrl-C comes while an extension module is imported, as TensorFlow's are, Python reports a SystemError, "returned
+    a result with an exception set", and some libraries an ImportError. TensorFlow's own compiled code may raise an
+    empty TypeError without a cause. So any error counts as the interrupt if `keep_interrupts` still has one to raise.
     """
     try:
         yield
@@ -35,9 +34,8 @@ def restore_interrupts() -> Iterator[None]:
 def keep_interrupts() -> Iterator[None]:
     """Repeats SIGINT while the block runs, until its KeyboardInterrupt has left the block.
 
-    It must be entered in the main thread. It takes SIGALRM and its timer for itself. A SIGINT that another
-    handler takes, one that was set within the block, is not repeated. If SIGINT is ignored, as in a shell's
-    background job, it stays so.
+    It must be entered in the main thread, and uses SIGALRM and its timer. A SIGINT that goes to another handler, set
+    within the block, is not repeated. If SIGINT is ignored, as in a background job of a shell, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -48,14 +46,14 @@ def keep_interrupts() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         global _is_pending
         _is_pending = True
-        # A thread could remember it as well, but starting one here could be interrupted; a timer cannot. It goes on: a
-        # signal that the system gives to another thread does not wake this one.
+        # Setting a timer cannot be interrupted, unlike starting a thread. The timer repeats, because a signal that the
+        # system gives to another thread does not wake this one.
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S, _AGAIN_AFTER_S)
         signal.default_int_handler(number, frame)
 
     def interrupt_again(*_: object) -> None:
         if not _comes_from_interrupt(sys.exc_info()[1]):
-            # SIGINT and not KeyboardInterrupt: its handler may have been changed, and it may be blocked for a while.
+            # SIGINT and not KeyboardInterrupt: the handler of SIGINT may have been changed, or the signal blocked.
             signal.raise_signal(signal.SIGINT)
 
     def print_other_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -83,7 +81,7 @@ def keep_interrupts() -> Iterator[None]:
 
 
 def _comes_from_interrupt(error: BaseException | None) -> bool:
-    """Returns whether an error, or one that led to it, is an interrupt. An error may be a cause of itself."""
+    """Tests whether an error, or one in its chain of causes, is an interrupt. The chain may be a cycle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

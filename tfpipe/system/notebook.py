@@ -1,14 +1,14 @@
-"""The way in which a notebook shows a dataset: as a few of its images.
+"""The display of a dataset in a notebook: a few of its images.
 
-`tfpipe` sets the function that draws, because what is shown stands on lower floors than the readers.
+`tfpipe/__init__.py` sets the function that draws, because a manifest must not import the readers that read images.
 """
 
 from collections.abc import Callable
 
 draw: Callable[[object], str | None] | None = None
-"""The function that makes HTML of a manifest or of a reader; None for what has no images."""
+"""The function that returns a manifest or a reader as HTML, or None if it has no images."""
 
 
 def show(shown: object) -> str | None:
-    """Returns the HTML of a manifest or of a reader for a notebook; None leaves it to show the text."""
+    """Returns a manifest or a reader as HTML for a notebook, or None to have the notebook show its text."""
     return None if draw is None else draw(shown)

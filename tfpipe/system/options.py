@@ -1,6 +1,6 @@
 """Options: dataclass fields that know which values they take.
 
-The check of a value, the command line with its help, and the tests of documentation read the facts from the field.
+The checks of values, the command line with its help, and the tests of the documentation all read them from the field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r"(?:\[[^/,\s\[\]]+\]|[^:/,\s\[\]]+):([0-9]{1,5})")
 
 
 class Kind:
-    """The values that an option takes. This one takes all."""
+    """The type of an option: the values that it accepts. This base class accepts all values."""
 
     @property
     def allowed(self) -> str:
@@ -32,11 +32,11 @@ class Kind:
         return ""
 
     def refuse(self, value: Any) -> str | None:
-        """Returns what a wrong value must be, as in "be at least 1"; None for one that the option can have."""
+        """Returns what an invalid value must be instead, as in "be at least 1"; None for a valid value."""
         return None
 
     def check(self, name: str, value: object) -> None:
-        """Raises a ConfigError that names the option unless it can have this value."""
+        """Raises a ConfigError with the option's name if the value is invalid."""
         if (must := self.refuse(value)) is not None:
             raise ConfigError(f"`{name}` must {must}, got {value!r}.")
 
@@ -51,21 +51,21 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Count(Kind):
-    """A whole number; `True` is not one."""
+    """A whole number; `True` does not count as one."""
 
     lowest: int
     highest: int | None = None
     zero: str | None = None  # the meaning of 0, for messages, as in "all cores"; None: a plain number
-    words: tuple[str, ...] = ()  # that may stand in place of a number
+    words: tuple[str, ...] = ()  # allowed in place of a number
 
     @property
     def allowed(self) -> str:
-        """The limits."""
+        """The limits, as a sentence for the documentation."""
         words = ", ".join(f'"{word}"' for word in self.words)
         return f"{words}, or {self._limits}." if words else f"{self._limits.capitalize()}."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is no whole number within the limits, and no word."""
+        """Refuses a value that is neither a whole number within the limits nor one of `words`."""
         is_whole, highest = _is_whole(value), float("inf") if self.highest is None else self.highest
         if value in self.words or (is_whole and self.lowest <= value <= highest):
             return None
@@ -87,11 +87,11 @@ class Seed(Kind):
 
     @property
     def allowed(self) -> str:
-        """The limits."""
+        """The limits, as a sentence for the documentation."""
         return f"From -2**63 to 2**{63 if self.signed else 64} - 1."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is no whole number that fits."""
+        """Refuses a value that is not a whole number of 64 bits."""
         fits = _is_whole(value) and -(2**63) <= value < 2 ** (63 if self.signed else 64)
         return None if fits else "be a whole number that fits into 64 bits"
 
@@ -103,15 +103,15 @@ class Number(Kind):
     above: float | None = None  # the number must exceed it
     at_least: float | None = None
     below: float | None = None  # the number must not reach it
-    word: str | None = None  # may stand in place of a number
+    word: str | None = None  # allowed in place of a number
 
     @property
     def allowed(self) -> str:
-        """The limits."""
+        """The limits, as a sentence for the documentation."""
         return f"{self._limits[0].upper()}{self._limits[1:]}."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is no number within the limits, and not the word."""
+        """Refuses a value that is neither a number within the limits nor `word`."""
         holds = is_number(value) and (
             (self.above is None or value > self.above)
             and (self.at_least is None or value >= self.at_least)
@@ -132,18 +132,18 @@ class CountOrShare(Kind):
     allowed = "A whole number, or a share from 0.0 to 1.0."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is below 0, and a share above 1."""
+        """Refuses a value that is not a number of at least 0, and a share above 1."""
         fits = isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1)
         return None if fits else "be a count or a share between 0 and 1"
 
 
 class Shares(Kind):
-    """The share of each of several splits, by its name."""
+    """The shares of several splits, by the names of the splits."""
 
     allowed = "Shares above 0 that add up to 1."
 
     def check(self, name: str, value: Any) -> None:
-        """Checks each share, and the sum."""
+        """Checks that each share is in (0, 1], and that all add up to 1."""
         for part, share in value.items():
             if not 0 < share <= 1:
                 raise ConfigError(f"The share of split {part!r} must be above 0 and at most 1, got {share}.")
@@ -157,7 +157,7 @@ class Share(Kind):
     allowed = "In (0, 1]."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is not above 0 and at most 1."""
+        """Refuses a value that is not a number in (0, 1]."""
         return None if is_number(value) and 0 < value <= 1 else "be in (0, 1]"
 
 
@@ -174,7 +174,7 @@ class Choice(Kind):
         return f"{', '.join(quoted[:-1])} or {quoted[-1]}."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses all but the words."""
+        """Refuses a value that is not one of `words`."""
         return None if value in self.words else f"be {', '.join(self.words[:-1])} or {self.words[-1]}"
 
 
@@ -186,11 +186,11 @@ class Size(Kind):
 
     @property
     def allowed(self) -> str:
-        """The limits."""
+        """The limits, as a sentence for the documentation."""
         return f"A side from 1 to {self.highest}, or (height, width)."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses a side that is no whole number within the limits."""
+        """Refuses a side that is not a whole number within the limits."""
         sides = value if isinstance(value, tuple) and len(value) == 2 else (value,)
         fits = all(_is_whole(side) and 1 <= side <= self.highest for side in sides)
         return None if fits else f"be a side from 1 to {self.highest} pixels, or (height, width)"
@@ -202,7 +202,7 @@ class Amount(Kind):
     allowed = "At least 1, as a number or a size such as 128MiB."
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is no size above 0."""
+        """Refuses a value that is not a size of at least 1."""
         with contextlib.suppress(ConfigError):
             if parse_bytes(value) >= 1:
                 return None
@@ -213,12 +213,12 @@ class Text(Kind):
     """A text that is not empty, such as a path or a name."""
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what no file can hold as a text."""
+        """Refuses a value that is not a text, is empty, or cannot be encoded as UTF-8."""
         return None if _is_text(value) else "be text in Unicode and not empty"
 
 
 class Unchecked(Kind):
-    """A text, or several, that whoever opens the file or reads the column checks; it need not be UTF-8."""
+    """One or several texts that are checked only when the file or column they name is read; they need not be UTF-8."""
 
 
 class Names(Kind):
@@ -227,7 +227,7 @@ class Names(Kind):
     _must, _each = "be a list of names, none of them empty", "each"
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses what is no list of such texts, or has one twice."""
+        """Refuses a value that is not a tuple of valid names, or that has one twice."""
         if not isinstance(value, tuple) or not all(map(self._fits, value)):
             return self._must
         return f"name {self._each} only once" if len(set(value)) < len(value) else None
@@ -237,17 +237,17 @@ class Names(Kind):
 
 
 class SizesByName(dict[str, Any]):
-    """The sizes of axes by the names of features: a number for one axis, a tuple for several. Nobody may change it."""
+    """The sizes of axes by feature name: a number for one axis, a tuple for several. Never change it: it has a hash."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
 class Sizes(Kind):
-    """A size for each axis of some features, which may be none."""
+    """The sizes of the axes of some features, by feature name; it may be empty."""
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses names that are no text, and sizes that are no whole numbers from 1."""
+        """Refuses names that are not texts, and sizes that are not whole numbers of at least 1."""
         for feature, sizes in value.items() if isinstance(value, dict) else [(None, None)]:
             axes = sizes if isinstance(sizes, tuple) and sizes else (sizes,)
             if not _is_text(feature) or not all(_is_whole(size) and size >= 1 for size in axes):
@@ -273,21 +273,21 @@ class Nested(Kind):
     type: type[Any]
 
     def refuse(self, value: Any) -> str | None:
-        """Refuses objects of other classes. The class has checked the options in it."""
+        """Refuses objects of other classes. The class itself checks the options in the object."""
         return None if isinstance(value, self.type) else f"be {self.type.__name__}"
 
 
 @dataclass(frozen=True)
 class Option:
-    """The facts about one option, which its field carries."""
+    """The description of an option, in the metadata of its dataclass field."""
 
     kind: Kind
-    affects: Affects | None = None  # "speed" alone, the kept "cache", "order" or "images"; None: something else
-    without_tensorflow: tuple[Any, ...] | None = None  # what those readers support; None: every value
+    affects: Affects | None = None  # only "speed", the stored "cache", the "order", the "images"; None: something else
+    without_tensorflow: tuple[Any, ...] | None = None  # the values that readers without TensorFlow support; None: all
     group: str = ""  # the heading in a command's help; empty: "Options"
     rare: bool = False  # whether only --help-all shows it
-    flag: str | None = None  # if it is not that of the field
-    metavar: str | None = None  # None: that of its type
+    flag: str | None = None  # the option on the command line; None: made from the name of the field
+    metavar: str | None = None  # None: the usual one of the type
 
 
 def option(
@@ -303,10 +303,9 @@ def option(
     metavar: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Makes a dataclass field that carries an `Option`, whose facts have the same names.
+    """Makes a dataclass field whose metadata holds an `Option` of `kind` and of the arguments `affects` to `metavar`.
 
-    An option without `default` and `default_factory`, a function that makes one, must be given. `metadata` is further
-    metadata of the field.
+    An option without `default` and `default_factory` is required. `metadata` is added to the metadata of the field.
     """
     facts = Option(kind, affects, without_tensorflow, group, rare, flag, metavar)
     return field(default=default, default_factory=default_factory, metadata={**(metadata or {}), _KEY: facts})
@@ -319,7 +318,7 @@ def get_options(config: Any) -> dict[str, Option]:
 
 @cache
 def read_words(config: type[Any]) -> dict[str, str]:
-    """Returns what the `Attributes:` of a class and its bases say of each field, as one line each, in their order."""
+    """Returns the `Attributes:` entries of a class and its bases by field name, one line each, in their order."""
     words: dict[str, str] = {}
     for one in reversed(config.__mro__):
         _, _, section = (inspect.cleandoc(one.__doc__) if one.__doc__ else "").partition("\nAttributes:\n")
@@ -331,7 +330,7 @@ def read_words(config: type[Any]) -> dict[str, str]:
 
 
 def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
-    """Returns the names of the options, as in "tf_data.cycle_length"; with `affects` of those that affect one of it."""
+    """Returns dotted option names, as in "tf_data.cycle_length"; with `affects` only those with such an effect."""
     names: list[str] = []
     for name, facts in get_options(config).items():
         if isinstance(facts.kind, Nested):
@@ -349,7 +348,7 @@ def get_value(config: Any, name: str) -> Any:
 
 
 def list_changes(before: Any, after: Any) -> dict[str, Any]:
-    """Returns the values of another config that differ, by names as of `get_value`."""
+    """Returns the values of `after` that differ from those of `before`, by dotted name as for `get_value`."""
     changes: dict[str, Any] = {}
     for name, facts in get_options(before).items():
         old, new = getattr(before, name), getattr(after, name)
@@ -361,7 +360,7 @@ def list_changes(before: Any, after: Any) -> dict[str, Any]:
 
 
 def get_default(config: type[Any], name: str) -> Any:
-    """Returns the default of an option by a name as of `get_value`; `MISSING` if it must be given."""
+    """Returns the default of an option by its dotted name, as for `get_value`; `MISSING` for a required option."""
     first, _, inner = name.partition(".")
     (item,) = (item for item in fields(config) if item.name == first)
     if inner:
@@ -370,7 +369,7 @@ def get_default(config: type[Any], name: str) -> Any:
 
 
 def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
-    """Returns the config with other values of some options, by names as of `get_value`."""
+    """Returns a copy of the config with other values for some options, by dotted name as for `get_value`."""
     values: dict[str, Any] = {name: value for name, value in changes.items() if "." not in name}
     for first in dict.fromkeys(name.partition(".")[0] for name in changes if "." in name):
         inner = {name.partition(".")[2]: changes[name] for name in changes if name.startswith(f"{first}.")}
@@ -379,7 +378,7 @@ def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def check_options(config: Any) -> None:
-    """Checks each option of a config by itself. None is allowed if it is the default."""
+    """Checks each option of a config on its own. None is allowed where it is the default."""
     for item in fields(config):
         value = getattr(config, item.name)
         if _KEY in item.metadata and not (value is None and item.default is None):
@@ -387,7 +386,7 @@ def check_options(config: Any) -> None:
 
 
 def show_options(config: Any) -> str:
-    """Returns the text of a config: the options that have no default, and those that differ from it."""
+    """Returns a config as text, with the required options and those that differ from their defaults."""
     shown = (
         f"{item.name}={getattr(config, item.name)!r}"
         for item in fields(config)
@@ -397,7 +396,7 @@ def show_options(config: Any) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tests whether a value is a finite number that a float can hold; `True` is not one."""
+    """Tests whether a value is a finite number that a float can hold; `True` does not count as one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
@@ -406,5 +405,5 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Tests for text that is not empty and that UTF-8 can hold: a file name may have half a surrogate pair."""
+    """Tests for a text that is not empty and can be encoded as UTF-8: a file name may have half a surrogate pair."""
     return isinstance(value, str) and value != "" and not any("\ud800" <= c <= "\udfff" for c in value)

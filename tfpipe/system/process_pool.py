@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 # Enough to keep every worker busy, few enough that stopping early leaves little behind.
 _QUEUED_PER_WORKER = 4
-_CLOSING_S = 2.0  # it takes milliseconds
+_CLOSING_S = 2.0  # the longest wait for a pool to close its pipes, which takes milliseconds
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
 running: set[ProcessPoolExecutor] = set()
@@ -36,7 +36,7 @@ class WorkerPool:
     """The settings that the worker processes of a pool share."""
 
     preload: Sequence[str]  # modules that the fork server imports once
-    death: str  # the message for a worker that died
+    death: str  # the error message if a worker dies
     runs_script: bool = False  # whether functions may come from the user's script, which each worker then runs again
 
     def start_early(self) -> None:
@@ -66,8 +66,8 @@ class WorkerPool:
         pending: set[Future[Result]] = set()
         try:
             for item in items:
-                # This may start a process. One that nobody knows yet is not killed, and it prints a traceback when it
-                # does not find its parent.
+                # `submit` may start a process. If an interrupt came before the pool knows that process, nobody would
+                # kill it, and it would print a traceback when it does not find its parent.
                 with hold_interrupts(), contextlib.nullcontext() if self.runs_script else _without_script():
                     pending.add(executor.submit(_call, item))
                 if len(pending) >= workers * _QUEUED_PER_WORKER:
@@ -88,8 +88,8 @@ class WorkerPool:
 def _without_current_folder() -> Iterator[None]:
     """Keeps the fork server that is started here from importing modules of the current folder.
 
-    That of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in place of
-    the installed package. WorkerPool take their path and their folder from this process.
+    The server of Python before 3.12.8 and 3.13.1 looks there first: in a checkout it would find tfpipe's sources in
+    place of the installed package. Workers take their import path and their folder from this process.
     """
     folder = os.getcwd()
     os.chdir(os.sep)
@@ -101,7 +101,7 @@ def _without_current_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_script() -> Iterator[None]:
-    """Keeps the workers that are started here from running the user's script again, which need not be made for that."""
+    """Keeps the workers started in the block from running the user's script again: it may lack a `__main__` guard."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -122,14 +122,14 @@ def kill_all() -> None:
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:
-    # Both are None once the pool has shut down. No public attribute holds the processes before Python 3.14.
+    # Both attributes are None once the pool has shut down. No public attribute has the processes before Python 3.14.
     for process in tuple((executor._processes or {}).values()):
         process.kill()
     manager: Any = executor._executor_manager_thread
     executor.shutdown(wait=False, cancel_futures=True)
     if manager is not None:
-        # It closes its pipes now. Before Python 3.13 the end of this process writes to them without looking, and then
-        # prints a traceback. `shutdown(wait=True)` could wait forever for the pipes of a killed worker.
+        # The manager closes the pool's pipes now. Before Python 3.13, the exit of this process writes to them unchecked
+        # and prints a traceback. `shutdown(wait=True)` could wait forever for the pipes of a killed worker.
         manager.join(_CLOSING_S)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 
 POLL_EVERY_S = 0.5
-"""The seconds between two readings of a progress that costs next to nothing to read."""
+"""The seconds between two reports of progress, by default; reading a progress costs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Progress:
     total: int | None = None  # None while it is unknown
     unit: str = "images"  # of `done` and `total`, such as "images", "bytes" or "s"
     bytes: int = 0  # that were read; 0 if the job does not count them
-    records: int = 0  # that were read, if `unit` is another one
+    records: int = 0  # that were read, if `unit` is not records
     bad: int = 0  # images or records that cannot be used
     shards: int = 0  # that are finished
     num_shards: int = 0  # 0 for a job without shards
@@ -45,7 +45,7 @@ def poll_progress(
 ) -> Iterator[None]:
     """Reports the block's progress to an observer from a thread, and once more at the block's end.
 
-    Nothing is read for an observer that ignores progress. `read` returns None while it is unknown.
+    `read` returns None while the progress is unknown, and is not called for an observer that ignores progress.
     """
     if type(observer).progress is Observer.progress:
         yield

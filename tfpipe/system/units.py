@@ -19,7 +19,7 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([KMGT]i?B|B)?", re.IGNOR
 
 
 def parse_bytes(size: str | int, name: str = "size") -> int:
-    """Converts `128MiB`, `2GB` (powers of 1000), `4096` or a number of bytes into bytes; `name` is the option's."""
+    """Converts `128MiB`, `2GB` (powers of 1000), `4096` or a number of bytes; an error names the option `name`."""
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
     match = _SIZE.fullmatch(size) if isinstance(size, str) else None
@@ -39,7 +39,7 @@ def human_bytes(count: float) -> str:
 
 
 def format_mebibytes(count: float) -> str:
-    """Formats bytes as `812MiB`, rounded down but to 1 at least, for an option that `parse_bytes` reads."""
+    """Formats bytes as `812MiB`, rounded down but at least 1, in the form that `parse_bytes` reads."""
     return f"{max(int(count // 2**20), 1)}MiB"
 
 
@@ -56,7 +56,7 @@ def human_share(share: float) -> str:
 
 
 def shorten(value: object) -> str:
-    """Returns what a message says of a value of the wrong type: its text if that is short, else its type."""
+    """Returns a wrong value as an error message shows it: its `repr` if that is short, else its type."""
     text = repr(value)
     return text if len(text) <= _SHORT else f"a value of the type {type(value).__name__}"
 
