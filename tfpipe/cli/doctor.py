@@ -1,4 +1,4 @@
-"""`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
+"""`tfpipe doctor`: finds problems of the data, the options and the machine before an accelerator is paid for."""
 
 import os
 from typing import Any
@@ -30,6 +30,6 @@ def doctor(dataset: str, split: str | None, config: str | None, stages: str | No
     with quiet_start():
         from tfpipe.cli.doctor_run import count_local_replicas, run_checks
 
-        count_local_replicas()  # the devices' libraries log when they are first asked
+        count_local_replicas()  # here, because the libraries of devices log at the first call
     data, split = open_data(dataset, split)
     show_checks(run_checks(data, split, pipeline, target, load_stages(stages)), as_json)

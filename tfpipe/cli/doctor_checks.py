@@ -1,4 +1,4 @@
-"""The doctor's checks of versions and of a TPU VM, and the accelerator of the run. It loads no TensorFlow."""
+"""The doctor's checks of versions and of a TPU VM, and the target accelerator. This module loads no TensorFlow."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from tfpipe.system.units import human_count
 OLDEST_TENSORFLOW = (2, 18)
 _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 
-# A process to which one of these is given takes a part of the chips of its host.
+# With one of these variables, a process uses only some of the chips of its host.
 PART_OF_THE_CHIPS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 TPU_VARIABLES = ("TPU_NAME", *PART_OF_THE_CHIPS)
 _THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
@@ -44,12 +44,12 @@ class TargetConfig:
 
     @property
     def tpu_elsewhere(self) -> bool:
-        """Whether the TPU has a name or an address, so that other hosts read the files for it."""
+        """Whether the TPU is on other machines, which then read the files: it has a name or an address."""
         return self.tpu is not None and not _THIS_MACHINE.fullmatch(self.tpu)
 
 
 def check_versions(tensorflow: str, installed: Mapping[str, str], target: TargetConfig) -> Check:
-    """Checks that TensorFlow, Keras and the TPU's library fit together."""
+    """Checks that TensorFlow, Keras and the TPU's library are compatible."""
     name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
     tpu_package = installed.get("tensorflow-tpu")
     finding = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
@@ -82,7 +82,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
 
 
 def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetConfig) -> Check:
-    """Checks that this machine has a TPU that one process can take as a whole."""
+    """Checks that this machine has a TPU, and that one process can take all its chips."""
     name = "tpu host"
     if target.tpu_elsewhere:
         advice = "Run `tfpipe doctor` with `tpu` local on each of its hosts too."

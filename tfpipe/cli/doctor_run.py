@@ -35,10 +35,10 @@ from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.system import extras, host_limits
 from tfpipe.system.units import human_bytes, human_count
 
-# The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses.
+# The batches that are made at the same time, and the prefetched ones if AUTOTUNE chooses their number.
 _MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
 _VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
-_MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the trainer too little
+_MEMORY_SHARE = 0.5  # of the free memory; a pipeline that takes more may leave the trainer too little
 
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
@@ -51,7 +51,7 @@ def run_checks(
     target: TargetConfig,
     customize: Customize | None = None,
 ) -> Iterator[Check]:
-    """Checks the machine and a real batch, and yields each result as soon as it is there."""
+    """Checks the machine and a real batch, and yields each result as soon as it is known."""
     facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
     has_batch = True
     for name, check in CHECKS.items():
@@ -72,7 +72,7 @@ def count_local_replicas() -> int:
 
 @dataclass
 class _Facts:
-    """The facts that several checks need. Each is computed once, at its first use."""
+    """The values that several checks share. Each is computed once, when it is first used."""
 
     data: Manifest | Source
     split: str | None
@@ -89,18 +89,18 @@ class _Facts:
 
     @cached_property
     def plan(self) -> BatchPlan:
-        """The plan of the first host, without a cache in a file."""
+        """The batch plan of the first host, without a cache on disk."""
         config = self.config if self.config.cache_dir is None else _without_cache(self.config)
         return plan_batches(self.source, config, Host(0, self.target.num_hosts, self.num_replicas))
 
     @cached_property
     def by_engine(self) -> bool:
-        """Whether the engine makes the batches."""
+        """Whether the engine makes the batches; otherwise a textbook pipeline of tf.data does."""
         return is_by_engine(self.source, self.plan.config)
 
     @cached_property
     def first_batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The specs of the tensors of the first host's batches and a real batch, by the names of the tensors."""
+        """The tensor specs of the first host's batches, and the tensors of one real batch, both by name."""
         context = tf.distribute.InputContext(self.target.num_hosts, 0, self.num_replicas)
         config = _without_cache(self.config)
         try:
@@ -156,7 +156,7 @@ def _check_batch(facts: _Facts) -> Check:
 
 
 def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Check:
-    """Checks that the shapes of a batch are static, and that a device takes the dtypes."""
+    """Checks that the shapes of a batch are static, and that the device accepts the dtypes."""
     name = "shapes"
     # The last batch of an evaluation may be smaller, for which XLA compiles once more.
     if open_shapes := [name for name, spec in specs.items() if not spec.shape[1:].is_fully_defined()]:
@@ -189,10 +189,10 @@ def _check_memory(facts: _Facts) -> Check:
             advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if not config.service.workers and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
-        if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
+        if config.cache_dir is not None and config.cache == "decoded":  # records are read from the cache
             height, width = plan.decoded_size
             record_bytes = max(record_bytes, height * width * 3)
-        # Of the engine: those that are read, as many that are parsed, and those that are decoded.
+        # The engine has three times as many in memory: records that are read, parsed and decoded.
         ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if facts.by_engine else count_records_ahead(plan)
         ahead = min(ahead, facts.source.num_records or ahead)
         shuffled = count_shuffled_records(plan) if config.training and not facts.by_engine else 0
@@ -212,7 +212,7 @@ def _check_memory(facts: _Facts) -> Check:
 
 
 def _count_image_bytes(plan: BatchPlan) -> int:
-    """Counts the bytes of a record's images and masks in a batch; without images those of the record."""
+    """Counts the bytes of one record's images and masks in a batch; without images, the bytes of the stored record."""
     if not plan.source.has_images:
         return math.ceil(plan.source.record_bytes)
     on_device = plan.config.augment == "device"

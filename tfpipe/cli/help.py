@@ -37,7 +37,7 @@ def help_(ctx: click.Context, topic: str) -> None:
 
 
 def _find_section(text: str, anchor: str) -> str:
-    """Returns a page from the heading with an anchor up to the next one of its level, else all of it."""
+    """Returns the section of a page whose heading has an anchor; without such a heading, the whole page."""
     for heading in re.finditer(r"^(#+) (.*)\n", text, re.MULTILINE):
         if re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-") == anchor:
             end = re.compile(rf"^#{{1,{len(heading[1])}}} ", re.MULTILINE).search(text, heading.end())

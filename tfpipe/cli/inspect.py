@@ -83,7 +83,7 @@ def _inspect_dataset(dataset: str, manifest: Manifest, names: list[str], drawn: 
 
 
 def _show_record(dataset: str, manifest: Manifest, record: str, output: str | None, as_json: bool) -> None:
-    """Prints one record, such as train:0, and writes its image where that is asked for; -1 is the last one."""
+    """Prints one record, such as train:0 or, for the last one, train:-1; writes its image to `output` if given."""
     match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
     if not match:
         raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
@@ -92,7 +92,7 @@ def _show_record(dataset: str, manifest: Manifest, record: str, output: str | No
         features, place, index = reader[index], reader.locate(index), index % len(reader)
     written = None if output is None else _write_image(manifest, f"{split}:{index}", features, output)
     files = {*manifest.image_keys, *(spec.name for spec in manifest.schema.masks)}
-    # People know the order of the schema; the bytes have keys in alphabetical order.
+    # Features are shown in the order of the schema, which people know; in the bytes they are in alphabetical order.
     names = dict.fromkeys([*(name for name in manifest.full_schema.names if name in features), *features])
     values = {
         name: _describe_tensor(manifest, name, features) or _describe_feature(features[name], name in files)
@@ -131,7 +131,7 @@ def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], p
 
 
 def _describe_tensor(manifest: Manifest, name: str, features: dict[str, Feature]) -> dict[str, Any] | None:
-    """Returns the type and the range of a tensor; None for anything else, and for damaged bytes."""
+    """Returns the type and the range of a feature that is a tensor; None for other features and damaged tensors."""
     spec = next((spec for spec in manifest.full_schema.tensors if spec.name == name), None)
     if spec is None or spec.tensor is None:
         return None
@@ -144,14 +144,14 @@ def _describe_tensor(manifest: Manifest, name: str, features: dict[str, Feature]
 
 
 def _describe_feature(feature: Feature, is_file: bool) -> Any:
-    """Returns the only value, or a list of all. Bytes are text if they are UTF-8, else their length, as of files."""
+    """Returns a feature's only value, or the list of its values, for JSON; files and other binary values as lengths."""
     if feature is None:
         return None
     if isinstance(feature, list):
         values = [_describe_bytes(value, is_file) for value in feature]
     elif feature.dtype == np.int64:
         values = feature.tolist()
-    else:  # through text, which is as short as float32 allows; JSON has no infinity
+    else:  # `str` gives the fewest digits that identify a float32; JSON has no infinity
         values = [float(str(value)) if math.isfinite(value) else str(value) for value in feature]
     return values[0] if len(values) == 1 else values
 
@@ -164,7 +164,7 @@ def _describe_bytes(value: bytes, is_file: bool) -> Any:
 
 
 def _format(value: Any) -> str:
-    """Returns a value of the document as text."""
+    """Returns a value of `_describe_tensor` or `_describe_feature` as text for the console."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list):

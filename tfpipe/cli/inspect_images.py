@@ -30,7 +30,7 @@ _QUALITY = 80
 def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
     """Draws the images of up to `count` records on a contact sheet, and returns how many records are on it.
 
-    They are spread evenly over the splits. Several images of a record make a row, up to 8.
+    The records are spread evenly over the splits. The images of a record with several, up to 8, make a row.
     """
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
@@ -74,7 +74,7 @@ def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> 
 
 
 def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, Any]:
-    """Returns what the page shows of one image of a record."""
+    """Returns what the page shows about one image of a record, as JSON values."""
     item: dict[str, Any] = {
         "place": f"{record.split}:{record.index}" + (f" image {number}" if count > 1 else ""),
         "split": record.split,
@@ -96,7 +96,7 @@ def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, 
 
 
 def _encode(image: Any, kind: str, **options: Any) -> str:
-    """Returns an image of Pillow as an address that holds all of it."""
+    """Encodes a Pillow image as a data URL."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

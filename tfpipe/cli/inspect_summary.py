@@ -1,6 +1,6 @@
-"""For `tfpipe inspect`: the facts about a dataset as JSON values, and on one screen.
+"""For `tfpipe inspect`: a summary of a dataset as JSON values, and as text on one screen.
 
-The console knows no markup, and names that come out of files are shown without control characters.
+Names that come from files are printed without markup and without control characters.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CLASSES = 12
-_MAX_NAMES = 20  # of classes in one line
+_MAX_NAMES = 20  # class names in one line
 _MAX_NAME_WIDTH = 28
 _BATCH_SIZE = 256
 _MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score looks at each group of records
@@ -31,8 +31,8 @@ _MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score loo
 def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | None:
     """Computes how well the default order mixes a split: see `tfpipe.engine.order.mixing_score`.
 
-    The batch has 256 images, or the largest power of two that the split fills. None if the split is empty or too large
-    to be looked at, if its records cannot be found by their number, or if a view weighs them.
+    The batch has 256 images, or the largest power of two that the split fills. None for a split that is empty, too
+    large, without random access, or weighted by a view.
     """
     is_weighted = split.chosen is not None and split.chosen.weights is not None
     if not 0 < split.records <= _MAX_MIXED_RECORDS or not manifest.random_access or is_weighted:
@@ -50,7 +50,7 @@ def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitIn
         each.name: {"features": list(each.schema.names), "bytes": sum(split.bytes for split in each.splits.values())}
         for each in manifest.columns
     }
-    hidden = {name: split.stored_records - split.records for name, split in manifest.splits.items()}  # or left out
+    hidden = {name: split.stored_records - split.records for name, split in manifest.splits.items()}  # or not in a view
     return {
         "dataset": dataset,
         "name": manifest.name,
@@ -96,7 +96,7 @@ _Rows = list[Sequence[str]]
 
 
 def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
-    """Prints the document; the manifest is that of the dataset."""
+    """Prints a document of `make_document`; `manifest` is that of the dataset."""
     console, splits = new_console(), document["splits"]
     origin = f"from {manifest.name}" if manifest.foreign is None else "written by another tool, indexed"
     console.print(clean_line(document["dataset"]))
@@ -119,7 +119,7 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
 
 
 def print_facts(console: "Console", facts: Mapping[str, str]) -> None:
-    """Prints names and values, one a line; long values are folded."""
+    """Prints one name and its value per line; long values are wrapped."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -160,7 +160,7 @@ def _describe_content(manifest: Manifest) -> str:
 
 
 def _describe_images(image: Mapping[str, object]) -> str:
-    """Describes the options that shaped the images."""
+    """Describes the options with which the images were stored: encoding, size and source."""
     again = f"quality {image.get('quality')} where re-encoded"
     kinds = {"raw": "raw uint8 pixels", "jpeg": f"all JPEG, {again}"}
     text = f"Images: {kinds.get(str(image.get('encoding')), f'JPEG and PNG as in the source, {again}')}"
@@ -197,13 +197,13 @@ def _describe_column(split: Mapping[str, Any], has_images: bool) -> dict[str, st
 
 
 def _class_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator[tuple[Sequence[str], _Rows]]:
-    """Yields the largest classes of the first split with their counts in all; also those of each list of classes."""
+    """Yields tables of class counts by split, for labels and each list of classes; the first split sets the order."""
     tables = [("Class", manifest.label_names, {name: split["class_counts"] for name, split in splits.items()})]
     for spec in manifest.full_schema.class_lists:
         lists = {name: split.get("label_counts", {}).get(spec.name) for name, split in splits.items()}
         tables.append((spec.name, spec.names, lists))
     for title, names, found in tables:
-        # A split that was written before a class came has fewer counts.
+        # A split that was written before a class was added has fewer counts.
         counts = {name: [*some, *[0] * (len(names) - len(some))] for name, some in found.items() if some}
         if counts:
             first = next(iter(counts.values()))
@@ -231,7 +231,7 @@ def _tensor_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator[tu
 
 
 def _mask_tables(splits: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], _Rows]]:
-    """Yields a table for each split that holds masks: the share of each class of the pixels, and its images."""
+    """Yields a table for each mask feature of each split: the share of pixels and the images of each class."""
     for name, split in splits.items():
         for feature, stats in split.get("masks", {}).items():
             pixels, total = stats["pixels"], max(sum(stats["pixels"]) + stats["higher"], 1)
@@ -246,7 +246,7 @@ def _mask_tables(splits: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], _Ro
 
 
 def describe_range(stats: Mapping[str, Any]) -> str:
-    """Describes the finite values of tensors by their `low`, `high` and `infinite`."""
+    """Describes the range of the finite values of tensors, and how many values are infinite."""
     if stats["low"] is None:
         return "no finite value"
     text = f"{stats['low']:.4g} to {stats['high']:.4g}"
@@ -258,7 +258,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
-    """Returns what is true of the whole dataset; what there is none of is left out."""
+    """Returns the facts about the whole dataset by title, without those that are empty."""
     duplicates, across = document["duplicates"], document["duplicates"]["across"]
     repeated = {f"within {name}": count for name, count in duplicates["within"].items()}
     warning = f"{across:,} in more than one split: evaluation images are among the training images"

@@ -1,4 +1,4 @@
-"""`tfpipe`: the group of commands, and the one place where errors become sentences and exit codes.
+"""`tfpipe`: the group of commands, and the one place where errors become messages and exit codes.
 
 Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong option; 130 interrupted.
 """
@@ -66,23 +66,23 @@ SECTIONS: Sections = {
 
 
 class Commands(click.Group):
-    """The commands of a table, each of which is imported when it is used: their libraries are not those of the help.
+    """The group of commands. A command is imported only when it is used, so the help loads no large library.
 
-    A library's error that leaves a command names the command's options.
+    An error of tfpipe that leaves a command is changed to name the command's options in place of config fields.
     """
 
     def __init__(self, *names: Any, sections: Sections, **arguments: Any) -> None:
         super().__init__(*names, **arguments)
         self.sections = sections
         self.modules = {name: module for entries in sections.values() for name, module, _ in entries}
-        self.commands = {name: click.Command(name) for name in self.modules}  # click suggests these names
+        self.commands = {name: click.Command(name) for name in self.modules}  # click suggests these for an unknown name
 
     def list_commands(self, ctx: click.Context | None = None) -> list[str]:
         """Lists the names of the commands; click calls it."""
         return list(self.modules)
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
-        """Returns a command, whose module is imported now; None if there is none of that name. click calls it."""
+        """Returns a command after importing its module; None for an unknown name. click calls it."""
         if cmd_name not in self.modules:
             return None
         module = import_module(f"tfpipe.cli.{self.modules[cmd_name]}")
@@ -128,7 +128,7 @@ def print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
-    """Collects the versions and the facts of this machine, whose file system begins at `root`.
+    """Collects the versions and the facts about this machine, with `root` as the root of its file system.
 
     It is made to be published, so it names no path, host, person or dataset; a broken TensorFlow is not loaded.
     """
@@ -204,10 +204,10 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
 
 
 class _SafeFormatter(logging.Formatter):
-    """A formatter of messages that may hold names out of files."""
+    """A log formatter that makes messages safe to print: they may hold secrets, or names from files."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the message as it is safe to print; logging calls it."""
+        """Returns the message without secrets and control characters; logging calls it."""
         return clean_text(hide_secrets(super().format(record)))
 
 

@@ -28,7 +28,7 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     image cannot be decoded.
     """
     files = find_images(images)
-    # On a machine that trains, the model takes what it needs of a GPU and not all.
+    # The model takes only as much GPU memory as it needs: a training may run on the same GPU.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     with quiet_start():
         from tfpipe.training.predict import Classifier

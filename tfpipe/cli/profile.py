@@ -69,7 +69,7 @@ class ProfileOptions:
 
     @property
     def functions(self) -> dict[str, str]:
-        """The functions that readers get, by the names of their arguments."""
+        """The functions to pass to the reader, by the names of its arguments."""
         named = {"transform": self.transform, "batch_transform": self.batch_transform}
         return {name: function for name, function in named.items() if function is not None}
 
@@ -116,7 +116,7 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
     """Refuses options that do not go together."""
     if options.loader is not None:
         context = click.get_current_context()
-        set_too = [  # what would have no effect
+        set_too = [  # the options that would have no effect
             param.opts[-1] if isinstance(param, click.Option) else "DATASET"
             for param in context.command.params
             if (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
@@ -142,7 +142,7 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
 def make_report(
     dataset: str, options: ProfileOptions, split: str | None, batch_size: int | None, stages: str | None, **given: Any
 ) -> "Report":
-    """Returns the report on a pipeline, and tries its fixes if a file for them is named."""
+    """Profiles a pipeline and returns the report; with `apply`, tries its fixes and writes those that helped."""
     file = given.pop("config")
     config = read_config(file, batch_size, given=given)
     batch = config.batch_size
@@ -180,7 +180,7 @@ def make_report(
 
 
 def make_loader_report(options: ProfileOptions) -> "Report":
-    """Returns the report on a loader, and writes the options that were kept."""
+    """Profiles a loader and returns the report; with `apply`, writes the options that helped to that file."""
     if options.apply is not None:
         toml_json.check_suffix(options.apply)
     strangers = threading.enumerate()

@@ -86,7 +86,7 @@ def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool, **
 
 
 def _check_service(service: ServiceOptions, data: "Manifest | Source | None", split: str | None) -> Iterator[Check]:
-    """Yields whether the workers answer, and whether those that do can read the data."""
+    """Yields a check of whether the workers answer, and one of whether those that answer can read the data."""
     from tfpipe.engine.source import get_source
     from tfpipe.service.client import Workers
 
@@ -107,7 +107,7 @@ def _check_service(service: ServiceOptions, data: "Manifest | Source | None", sp
 
 
 def _check_reads(source: "Source", service: ServiceOptions, workers: Sequence[str]) -> Check:
-    """Says whether each worker makes the batches of the first and the last record as this machine does."""
+    """Checks that each worker makes the same batches of the first and the last record as this machine."""
     import numpy as np
 
     from tfpipe.engine.config.pipeline_config import PipelineConfig

@@ -51,7 +51,7 @@ def train(**options: Any) -> None:
     signals: list[int] = []
     lines: list[dict[str, Any]] = [{}]
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
-    # A live line takes over standard output. It would write to the terminal what is meant for a file or a pipe.
+    # The status line redirects standard output to the terminal; output for a file or a pipe must bypass it.
     out = None if sys.stdout.isatty() else sys.stdout
     try:
         build = load_function(options["model"], "--model") if ":" in (options["model"] or "") else None
@@ -84,7 +84,7 @@ def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> 
     path = options["dataset"] if is_url(options["dataset"]) else os.path.abspath(options["dataset"])
     output = options["output"] or f"runs/{path.rstrip('/').rpartition('/')[2]}"
     saved = RunDir(output).read_options() or {}
-    begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays if the dataset has grown
+    begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays the same even if the dataset has grown
     given = {name: options[name] for name in ("image_size", "seed")}
     defaults = {**default_pipeline(options["model"], manifest.splits[options["split"]].records, num_replicas), **begun}
     pipeline = read_config(options["config"], options["batch_size"], given, defaults)

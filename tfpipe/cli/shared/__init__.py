@@ -1,1 +1,1 @@
-"""Parts that several commands share: parameter types, displays, opening of datasets, output files."""
+"""Code that several commands share: parameter types, displays, opening of datasets, output files."""

@@ -1,4 +1,4 @@
-"""Checks as people read them: a line for each as soon as it is done, then one line on all of them."""
+"""The display of checks: a line for each check as soon as it is done, and a summary line at the end."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tfpipe.errors import SENTENCE_END
 from tfpipe.system.units import human_count
 
 _STYLES: dict[str, Any] = {"ok": {"fg": "green"}, "warning": {"fg": "yellow"}, "failure": {"fg": "red", "bold": True}}
-_INDENT = 23  # of what was found
+_INDENT = 23  # the column at which findings begin
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def fail_check(name: str, error: BaseException) -> Check:
 
 
 def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
-    """Prints checks, in which fields become options, and exits: with code 1 if one of them failed."""
+    """Prints checks, with options in place of config fields, and exits: with code 1 if a check failed."""
     results, running = [], click.get_current_context().command
     for one in checks:
         check = replace(one, found=name_options(one.found, running), advice=name_options(one.advice, running))

@@ -1,4 +1,4 @@
-"""Command-line options that read their name, type, words, default and heading from the field of a config.
+"""Command-line options made from the fields of a config: their names, types, help texts, defaults and headings.
 
 A command gets None for an option that the user does not give, so the default itself stays at the field.
 """
@@ -27,7 +27,7 @@ _SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`\"0-9])")
 def config_options(
     config: Any, *groups: str, without: Collection[str] = (), default: str | None = None
 ) -> Callable[[Command], Command]:
-    """Makes the command-line options of a config, or those below some of its headings."""
+    """Makes the command-line options of a config, or only those of some of its groups."""
     chosen = {
         name: facts
         for name, facts in get_options(config).items()
@@ -40,7 +40,7 @@ def config_options(
 def config_option(
     config: Any, name: str, *, default: str | None = None, required: bool = False
 ) -> Callable[[Command], Command]:
-    """Makes the command-line option for an option of a config; `default` is one in words, if not the field's."""
+    """Makes the command-line option of a config's field; `default` replaces the default that the help shows."""
     (field,) = (field for field in fields(config) if field.name == name)
     facts: Option = get_options(config)[name]
     given = None if field.default is MISSING else field.default
@@ -67,7 +67,7 @@ def config_option(
 
 
 def get_flag(config: Any, name: str) -> str:
-    """Returns the name of an option on the command line, or of one of a nested config, as in "form.quality"."""
+    """Returns the command-line option of a field, such as --max-bad; a nested field is named as in "form.quality"."""
     outer, _, inner = name.rpartition(".")
     if outer:
         return get_flag(get_options(config)[outer].kind.type, inner)  # type: ignore[attr-defined]
@@ -76,9 +76,9 @@ def get_flag(config: Any, name: str) -> str:
 
 @cache
 def describe_field(config: Any, name: str) -> tuple[str, str]:
-    """Returns what the `Attributes:` of a class say of a field, and of its default in words.
+    """Returns the help text of a field from the `Attributes:` of its class, and its default in words.
 
-    That is the first sentence, or all of them on a choice of words; an option of one runner names that too.
+    The text is the first sentence, or all of them for a choice of words; an option of one runner names the runner.
     """
     facts, entry = get_options(config)[name], options.read_words(config).get(name, "").removesuffix("Required.")
     sentences = _SENTENCE_END.split(entry.partition("Default: ")[0].strip())
@@ -87,7 +87,7 @@ def describe_field(config: Any, name: str) -> tuple[str, str]:
     without = "Empty: " if field.default in ((), "") else f"{field.default}: "
     shown, default = [], ""
     for sentence in sentences:
-        # Words are shown without the signs of code, but a star stands in it.
+        # Backquotes are removed, except around code with a star.
         words = re.sub(r"`([^*]*?)`|`.*?`", lambda match: names.get(match[0], match[1] or match[0]), sentence)
         if words.startswith(without) and not isinstance(facts.kind, Choice):
             default = words.removeprefix(without).rstrip(".").strip('"')
@@ -99,7 +99,7 @@ def describe_field(config: Any, name: str) -> tuple[str, str]:
 
 @cache
 def _name_fields(config: Any) -> dict[str, str]:
-    """Returns what the help calls each field that a docstring names: an option, else an argument."""
+    """Returns the name of each field in the help, by its name in backquotes: an option, or an argument in capitals."""
     own = get_options(config)
     return {
         f"`{field.name}`": get_flag(config, field.name) if field.name in own else field.name.upper()
@@ -108,13 +108,13 @@ def _name_fields(config: Any) -> dict[str, str]:
 
 
 class Parsed(click.ParamType):
-    """A text that a function reads, which raises a ValueError unless the text is like some examples."""
+    """A click type whose text a function parses, which raises a ValueError unless the text is like `examples`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], examples: str) -> None:
         self.name, self._parse, self._examples = name, parse, examples
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Converts the option's text; click calls it, also with what it has converted."""
+        """Converts the option's text; click calls it, also with a value that is already converted."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError:
@@ -152,7 +152,7 @@ SHARES = Parsed("name=share,...", _parse_shares, "like train=0.9,validation=0.1,
 
 
 class _Words(click.Choice):
-    """A choice of words, some of which have a second name that people know."""
+    """A choice of words that accepts other known names, such as wds for webdataset."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Converts the option's text; click calls it."""
@@ -171,7 +171,7 @@ def build(config: type[Config], options: dict[str, Any]) -> Config:
 
 
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that the user gave."""
+    """Returns the options that the user gave, which are those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 

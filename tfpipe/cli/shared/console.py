@@ -1,4 +1,4 @@
-"""The console that commands print on, text that is safe to print, and a line that says what happens at the moment."""
+"""The console of commands: a status line, and text from files made safe to print."""
 
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ _Self = TypeVar("_Self", bound="Display")
 
 
 class Display(Observer):
-    """A line on a terminal with a bar and the time that has passed; a log gets the notes alone."""
+    """A status line with a bar and the elapsed time on a terminal. Elsewhere, as in a log, only notes are printed."""
 
     def __init__(self, title: str) -> None:
         self._phase = title
@@ -51,7 +51,7 @@ class Display(Observer):
         self.show(text)
 
     def progress(self, progress: Progress) -> None:
-        """Shows the phase with the units that are done."""
+        """Shows the phase and the number of units that are done."""
         self.show(f"{self._phase}: {progress.done:,} {progress.unit}")
 
     def note(self, text: str) -> None:
@@ -70,12 +70,12 @@ def new_console() -> "Console":
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Prints a text that may hold names out of files: without what controls a terminal."""
+    """Prints a text after replacing control characters, which names from files may hold."""
     click.echo(clean_text(text), err=err)
 
 
 def clean_text(text: str) -> str:
-    """Returns a text whose lines are all clean."""
+    """Replaces control characters in all lines of a text, as `clean_line` does."""
     return "\n".join(map(clean_line, text.split("\n")))
 
 

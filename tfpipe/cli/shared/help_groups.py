@@ -12,7 +12,7 @@ _MAX_WIDTH = 30  # of the column of options; click puts the text of a longer one
 
 
 class HelpOption(click.Option):
-    """An option that knows where the help of its command shows it."""
+    """An option that has a group in the help of its command, and that may be rare, so that only --help-all shows it."""
 
     def __init__(self, *names: Any, group: str = "", rare: bool = False, **arguments: Any) -> None:
         super().__init__(*names, **arguments)

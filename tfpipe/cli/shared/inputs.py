@@ -38,7 +38,7 @@ def quiet_start() -> Iterator[None]:
 def read_config(
     path: str | None, batch_size: int | None, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> "PipelineConfig":
-    """Returns the options in the file, with the batch of the command line in place of the file's."""
+    """Reads the options in a file; those of the command line replace the file's, and the file's replace `defaults`."""
     from tfpipe.engine.config import toml_json
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
@@ -69,7 +69,7 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
 
 
 def refuse_records(command: str, path: str) -> None:
-    """Refuses a finished dataset, or TFRecords, where a command takes images."""
+    """Refuses a finished dataset, or TFRecords, as the input of a command that takes images."""
     if is_url(path) or not os.path.exists(path):
         return
     names = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
@@ -96,7 +96,7 @@ def read_names(path: str) -> list[str]:
 def load_stages(stages: str | None) -> "Customize | None":
     """Returns the function that --stages names; None without one.
 
-    It loads TensorFlow first: the user's module loads it too, and would show what TensorFlow's libraries log.
+    TensorFlow is loaded first, without its log: the user's module would load it with the log of its libraries.
     """
     if stages is None:
         return None
@@ -115,18 +115,18 @@ def load_function(text: str, option: str) -> Any:
 
 
 def load_loader(text: str) -> Callable[[], Any]:
-    """Returns the function that `text` names and that makes a loader; of a loader itself, one that returns it."""
+    """Returns the function named by `text`, which makes a loader; if `text` names a loader, a function returning it."""
     found = _load(text, "--loader")
     return found if callable(found) else lambda: found
 
 
 def _load(text: str, option: str) -> Any:
-    """Returns what `module:name` names; the module may lie in the current directory. `folder/file.py` names one too."""
+    """Returns the object that `module:name` or `folder/file.py:name` names, also from the current directory."""
     module_name, colon, name = text.rpartition(":")
     if not (module_name and colon and name.isidentifier()):
         raise ConfigError(f"{option} must be module:function, got {text!r}.")
     folder = ""  # an installed command does not look for modules in the current directory
-    if module_name.endswith(".py"):  # as `python file.py` finds it and what lies beside it
+    if module_name.endswith(".py"):  # as with `python file.py`, the modules beside the file are found too
         folder, module_name = os.path.split(module_name.removesuffix(".py"))
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -7,7 +7,7 @@ from tfpipe.storage import file_io
 
 
 def check_target(path: str) -> None:
-    """Refuses a name under which nothing can be written, before the work is done."""
+    """Checks before the work is done that a file can be written at a path."""
     _check_kind(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):

@@ -20,7 +20,7 @@ _RATE_OVER_S = 15.0
 
 
 def find_twins(names: Sequence[str]) -> list[list[str]]:
-    """Returns the names that differ only in case, white space or Unicode form, one list for those that are alike."""
+    """Groups names that differ only in case, white space or Unicode form; returns one list for each group."""
     alike = defaultdict[str, list[str]](list)
     for name in names:
         alike[unicodedata.normalize("NFC", "".join(name.split()).casefold())].append(name)
@@ -46,7 +46,7 @@ class _JobDisplay(Display):
             echo(line, err=True)
 
     def _rate(self, what: str) -> float:
-        """Returns how much of a count came per second in the last seconds."""
+        """Returns the recent rate per second of a field of `Progress`, such as "bytes"."""
         (since, first), (now, last) = self._recent[0], self._recent[-1]
         return float(getattr(last, what) - getattr(first, what)) / max(now - since, 1e-3)
 
@@ -106,7 +106,7 @@ class ShardDisplay(_JobDisplay, ShardObserver):
 
 
 class ScanDisplay(_JobDisplay):
-    """A display of a reading of files on standard error: bytes, records, rates, damages and the time left."""
+    """A display of a job that reads files, on standard error: bytes, records, rates, damages and the time left."""
 
     def __init__(self, title: str, *, counts_damage: bool = True) -> None:
         super().__init__(title)
@@ -119,7 +119,7 @@ class ScanDisplay(_JobDisplay):
 
 
 def format_duration(seconds: float | None) -> str:
-    """Formats a duration as in `1:02:03` or `4:05`; None is an unknown one."""
+    """Formats a duration as in `1:02:03` or `4:05`; None is an unknown one, formatted as `-:--`."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)

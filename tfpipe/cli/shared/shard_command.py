@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 _Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
 _RECORDS = "Opaque records"
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
-_NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # of a shard
+_NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # the number in the name of a shard
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunArgs:
-    """The options of a command for the run of its job.
+    """The options of a command that decide how its job is run.
 
     Attributes:
         print_command: Whether to print the job as one command line, for a scheduler to run, and stop. Default: False.
@@ -66,9 +66,9 @@ class RunArgs:
 
     @classmethod
     def take(cls, options: dict[str, Any], paths: str = "", advice: str = "") -> "RunArgs":
-        """Removes its options from a command's options, and refuses those that exclude each other.
+        """Takes the options of this class out of a command's options, and refuses those that exclude each other.
 
-        `paths` names the two paths of the command, behind which only options for Beam may follow.
+        `paths` names the two path arguments of the command, in the error about a third one.
         """
         runner, given = build(RunnerConfig, options), take(cls, options)
         beam_args = given.pop("beam_args")
@@ -95,7 +95,7 @@ class RunArgs:
 job_options = all_options(
     config_options(RunnerConfig), config_options(ShardConfig, "Running"), config_option(RunArgs, "dry_run")
 )
-"""The options for the run of a job whose output a command finds by itself."""
+"""The options for the run of a job, for commands that choose the output themselves."""
 
 run_options = all_options(
     config_option(RunArgs, "print_command"),
@@ -114,7 +114,7 @@ _EXCLUDED = (
 
 
 def _read_part(text: str) -> tuple[int, int]:
-    """Reads `3/8`; `auto` takes the number from the environment of a scheduler's task."""
+    """Parses `3/8`; `auto` takes the part from the environment that Slurm or Kubernetes gives to a task."""
     match = _PART.fullmatch(text)
     if match is None or (match[1] and not (match[2] and int(match[1]) < int(match[2]))):
         expected = "K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"
@@ -191,7 +191,7 @@ class OpaqueOptions:
 
 
 def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
-    """Runs `reshard --opaque`, and prints the result; refuses every option that it does not have."""
+    """Runs `reshard --opaque`, and prints the result; refuses every option of `reshard` that it does not support."""
     from beam_jobs import opaque_job, process_pool
     from tfpipe.integrity.foreign.index import IndexConfig, index
 
@@ -217,7 +217,7 @@ def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
 
 
 def _format_opaque(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines about an opaque job."""
+    """Yields the lines that report a finished opaque job."""
     records, files = human_count(facts["records"], "record"), human_count(facts["files"], "file")
     shards, size = human_count(len(facts["shards"]), "shard"), human_bytes(facts["bytes"])
     yield f"{records} of {files}, {shards}, {size}"
@@ -280,7 +280,7 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", di
 
 
 def _tell_splits(append: "Append", plan: "Plan") -> None:
-    """Says which splits get no image because nobody chose one."""
+    """Tells the user which splits of the dataset get no appended image because --splits was not given."""
     shares = append.find_left_out(plan)
     first, *others = sorted(shares, key=lambda name: name != "train") or [""]
     if others:
@@ -312,7 +312,7 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
 
 
 def _list_given(config: ShardConfig) -> dict[str, Any]:
-    """Returns the options of a job that do not have their default, by their flags."""
+    """Returns the options of a job that differ from their defaults, by their names on the command line."""
     changes = list_changes(ShardConfig(config.input, config.output), config)
     changes |= {f"form.{name}": value for name, value in config.form_changes.items()}
     return {get_flag(ShardConfig, name): value for name, value in changes.items()}

@@ -77,7 +77,7 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
     kept = f", {human_count(facts['kept_shards'], 'shard')} finished before" if facts["kept_shards"] else ""
     rate = f"{facts['images_per_second']:,.0f} images/s"
     yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
-    if "layer" in facts:  # of records that were appended
+    if "layer" in facts:  # records were appended
         if facts["new_classes"]:
             yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
         appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")
@@ -160,7 +160,7 @@ def _draw_classes(classes: Mapping[str, int]) -> Iterator[str]:
 
 
 def _count_classes(manifest: Manifest) -> dict[str, int]:
-    """Returns the records of each class in all splits. A record with several classes counts for each."""
+    """Counts the records of each class in all splits together. A record with several classes counts for each."""
     counts = Counter[str]()
     for split in manifest.splits.values():
         counts.update(dict(zip(manifest.label_names, split.class_counts, strict=True)))
@@ -180,11 +180,11 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
-    """Returns the first images that were set aside for different reasons, each with its path and the reason."""
+    """Returns the first quarantined image for each of the first few reasons, with its path and the reason."""
     path = file_io.join(file_io.resolve_links(config.output), file_names.QUARANTINE)
     rows: dict[str, dict[str, str]] = {}
     for line in file_io.read_range(path, 0, _HEAD_BYTES).split(b"\n"):
-        with suppress(ValueError, KeyError, TypeError, RecursionError):  # of a line that is damaged or cut off
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # the line may be damaged or cut off
             row = json.loads(line)
             image, reason = str(row["path"]), str(row["reason"])
             rows.setdefault(reason, {"path": image, "reason": reason})
