@@ -1,4 +1,4 @@
-"""Appends records to a finished dataset: a shard job that writes them into a folder of the dataset, and an entry."""
+"""Appends records to a finished dataset: a shard job writes them as a new layer, which the catalog then lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Appended:
 
 
 class AppendedBefore(Exception):
-    """The end of a job whose images are a layer already: its command was killed after it had finished, or repeated."""
+    """An exception for images that the same command has appended before: it was repeated, or killed at its very end."""
 
     def __init__(self, result: Appended) -> None:
         super().__init__(
@@ -48,11 +48,11 @@ class AppendedBefore(Exception):
 
 @dataclass(frozen=True)
 class Append:
-    """The appending of records to a dataset."""
+    """One job that appends records to a dataset."""
 
     dataset: str  # as the user named it
-    change: Change  # the dataset before it
-    entry: Entry  # of the new layer, without its records
+    change: Change  # with the dataset as it is before the job
+    entry: Entry  # the new layer's in the catalog, without the number of its records
     config: ShardConfig
 
     @property
@@ -61,7 +61,7 @@ class Append:
         return self.change.history
 
     def check(self, plan: Plan) -> None:
-        """Refuses images whose records do not fit, before anything is written."""
+        """Refuses images whose records do not fit the dataset, or are in it already, before anything is written."""
         fingerprint = make_plan_header(self.config, plan).fingerprint
         for layer in self.history.list_layers("append", self.history.newest):
             made = self.history.load_part(layer)
@@ -99,7 +99,7 @@ class Append:
         return False
 
     def find_left_out(self, plan: Plan) -> dict[str, float]:
-        """Returns the share of the records of each split that there is, if the default sends all images into one."""
+        """Returns each split's share of the present records, if by default all new images would go to `train`."""
         records = {name: split.records for name, split in self.history.join_shards(self.history.newest).splits.items()}
         is_chosen = self.config.split or self.config.splits or {shard.split for shard in plan.shards} != {DEFAULT_SPLIT}
         if is_chosen or len(records) < 2 or DEFAULT_SPLIT not in records:
@@ -108,7 +108,7 @@ class Append:
         return {**shares, DEFAULT_SPLIT: round(1 - sum(shares.values()) + shares[DEFAULT_SPLIT], 3)}
 
     def finish(self, result: ShardResult) -> Appended:
-        """Writes the entry of the layer: from then on the records belong to the dataset."""
+        """Adds the layer to the catalog: from then on its records belong to the dataset."""
         before, made = self.history.join_shards(self.history.newest), result.manifest
         records = {name: split.records for name, split in made.splits.items()}
         self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
@@ -117,7 +117,7 @@ class Append:
 
 @contextlib.contextmanager
 def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
-    """Yields the job that appends images to a dataset, which no other process changes in the block."""
+    """Yields the job that appends images to a dataset. On a disk a lock keeps other processes from changing it."""
     with open_layers(dataset) as change:
         history = change.history
         entry = change.make_layer("append", hash_facts("append", history.newest, repr(replace(config, output=""))))

@@ -76,7 +76,7 @@ class TableColumns:
 
     @property
     def named(self) -> dict[str, str]:
-        """The columns that the user names, by what they hold: "image", "label" and so on."""
+        """The columns that the user names, by their content: "image", "label" and so on."""
         values = {name.removesuffix("_column"): getattr(self, name) for name in get_options(self)}
         return {name: column for name, column in values.items() if column is not None}
 
@@ -203,7 +203,7 @@ class ShardConfig:
 
     @property
     def tensor_types(self) -> dict[str, TensorType]:
-        """The types of `tensors` by their columns."""
+        """The dtype and shape of each column that `tensors` names."""
         types: dict[str, TensorType] = {}
         for text in self.tensors:
             name, _, kind = text.partition("=")
@@ -221,7 +221,7 @@ class ShardConfig:
             raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
         check_options(self)
         self._name_splits()
-        _ = self.tensor_types  # a wrong one is told here
+        _ = self.tensor_types  # raises an error for a wrong type
         if self.group_by and not self.splits:
             raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
         if self.form_changes and not self.datasets:
@@ -233,7 +233,7 @@ class ShardConfig:
             raise ConfigError("`label_separator` must be a text such as ';', got ''.")
 
     def _name_splits(self) -> None:
-        """Gives each split the name that it has in every kind of input, and joins the shares of equal ones."""
+        """Replaces each split's name by the usual one, as `val` by `validation`, and adds up shares of one name."""
         if self.split is not None:
             if "=" in self.split:
                 raise ConfigError(f"`split` must be one name, got {self.split!r}. Give shares as `splits`.")

@@ -1,6 +1,6 @@
 """Estimates what a job will write and how long it will take, from a sample that goes through the job's own code.
 
-The sizes of all sources are known, so a line is fitted to each image's stored bytes and seconds by its source's size.
+The sizes of all sources are known, so one line is fitted to the stored bytes by source size, one to the seconds.
 """
 
 import os
@@ -28,7 +28,7 @@ from tfpipe.system.host_limits import usable_cpus
 
 SAMPLE_IMAGES = 400
 _SAMPLE_S = 20.0
-_SHARD_IMAGES = (8, 32)  # in turns, so that a fit can tell the seconds of a shard from those of its bytes
+_SHARD_IMAGES = (8, 32)  # alternately, so that a fit can separate the fixed seconds of a shard from those of its bytes
 # Beam's import, the start of the pool and of Beam's graph, and the last files: 1 to 3 s on 2 cores, by their load.
 START_UP_S = 3.0
 _DATAFLOW_START_UP_S = 180.0  # an assumption: it was never measured
@@ -59,7 +59,7 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
         numbers = takewhile(lambda number: not number or time.monotonic() < deadline, range(len(header.shards)))
         costs = list(map_unordered(_measure_shard, numbers, min(processes, usable_cpus()), shared=(work, header)))
     sizes = [image[:2] for images, _ in costs for image in images]
-    # A process loads what it needs with its first image.
+    # The first image of a shard is left out: its seconds may include the imports of the process.
     timed = [(source_bytes, wall_s) for images, _ in costs for source_bytes, _, wall_s in images[1:] or images]
     output_bytes = extrapolate(sizes, plan.num_bytes, plan.num_images)
     images_s = extrapolate(timed, plan.num_bytes, plan.num_images)
@@ -77,10 +77,10 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
 
 
 def infer_processes(config: ShardConfig, beam_args: Sequence[str]) -> tuple[int, float]:
-    """Returns the processes that the job would have, of this machine or of Dataflow's, and the seconds to start them.
+    """Returns how many processes the job would run, here or on Dataflow, and the seconds that their start takes.
 
-    Dataflow starts one process per core. The last part of a machine type is its number of cores, as in
-    `n2-standard-4`; without a machine type one core is assumed, and three minutes until the machines are there.
+    Dataflow starts one process per core. A machine type ends with its number of cores, as in `n2-standard-4`; without
+    a machine type one core is assumed. The start is assumed to take three minutes there.
     """
     options = dict(arg.removeprefix("--").split("=", 1) for arg in beam_args if arg.startswith("--") and "=" in arg)
     if options.get("runner") != "DataflowRunner":
@@ -102,7 +102,7 @@ def extrapolate(sample: Sequence[tuple[float, float]], total: float, count: int)
 
 
 def _draw_sample(plan: Plan, seed: int) -> Plan:
-    """Returns a plan of random images from all shards, in new shards."""
+    """Returns a plan of random images from all shards, in small shards of their own."""
     positions = random.Random(seed).sample(range(plan.num_images), min(SAMPLE_IMAGES, plan.num_images))
     cuts, sizes = [0], cycle(_SHARD_IMAGES)
     while cuts[-1] < len(positions):
@@ -112,7 +112,7 @@ def _draw_sample(plan: Plan, seed: int) -> Plan:
 
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
-    """Copies sampled images out of compressed files into sparse ones; returns these, and the seconds for all."""
+    """Unpacks the sampled images of compressed archives into sparse tars; returns these, and the seconds for all."""
     ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
     for image in (image for shard in plan.shards for image in plan.read_lines(shard)):
         masks = [] if image.mask_ref is None else [image.mask_ref.as_image]
@@ -131,8 +131,8 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
 def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> tuple[list[tuple[int, int, float]], float]:
     """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk.
 
-    Returns the bytes of each image's source and of its record (0 for a bad image), and the seconds of its preparation;
-    and the seconds besides: for opening, closing, the index and the row.
+    Returns for each image the bytes of its source and of its record (0 for a bad image), and its seconds; and the
+    seconds that the shard takes besides, for opening, closing, the index and the row about it.
     """
     readings: list[tuple[int, float, str | None]] = []
     started = time.perf_counter()

@@ -1,9 +1,9 @@
 """The Beam graph of a job, 0 -> numbers of shards -> spread -> write shards -> gather -> finish, and its runner.
 
-The plan and the shards are files. So the graph is as small for a billion images as for ten, and it has one leaf.
+The plan and the shards are files, so the graph is as small for a billion images as for ten.
 
 Beam's default runner first tries to download a Go program, and waits forever behind a proxy that does not answer. So
-without a name the runner is Beam's own of this machine, `FnApiRunner`.
+the runner is Beam's `FnApiRunner`, which runs on this machine, unless `--runner` names another.
 """
 
 import logging
@@ -56,7 +56,7 @@ def _count_up(job: Job, _: int) -> Iterable[int]:
     return range(len(job.header.shards))
 
 
-def _gather(written: Iterable[Any]) -> Any:  # without types, which Beam would take for its schemas
+def _gather(written: Iterable[Any]) -> Any:  # without type hints, which Beam would use
     return reduce(iadd, written, GatheredShards())
 
 
@@ -66,7 +66,7 @@ _IMAGE_BYTES, _IMAGE_MS = (Metrics.distribution("tfpipe", name) for name in ("im
 
 
 def _count_image(num_bytes: int, seconds: float, bad_kind: str | None) -> None:
-    """Counts one image when it is done; `bad_kind` is None for a good one."""
+    """Adds one image to Beam's counters when it is done; `bad_kind` is None for a good image."""
     _COUNTERS["images"].inc()
     _COUNTERS["bytes"].inc(num_bytes)
     _IMAGE_BYTES.update(num_bytes)
@@ -76,9 +76,9 @@ def _count_image(num_bytes: int, seconds: float, bad_kind: str | None) -> None:
 
 
 def _count_shard(shard: WrittenShard, *, by_image: bool) -> None:
-    """Counts one shard when it is done, and its images unless `_count_image` got them.
+    """Adds one finished shard to Beam's counters, and its images unless `_count_image` has counted them.
 
-    The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards.
+    A pool of processes on this machine can tell Beam about images only at the end of their shard.
     """
     _COUNTERS["shards"].inc()
     _COUNTERS["kept"].inc(int(shard.kept))
@@ -89,7 +89,7 @@ def _count_shard(shard: WrittenShard, *, by_image: bool) -> None:
 
 
 class _WriteFn(beam.DoFn):
-    """The work of a Beam worker: each shard in its own process, or all shards of a bundle in a pool of processes."""
+    """The step that writes shards: each in the Beam worker's process, or a whole bundle in a pool of processes."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ _SILENT = str(logging.CRITICAL + 1)  # an interrupted worker would print its tra
 
 
 class DirectRunner(LocalRunner):
-    """A graph on this machine. A pool of processes writes the shards, unless Beam's options ask for workers of Beam."""
+    """A graph on this machine. A pool of processes writes the shards, unless Beam's options ask for Beam's workers."""
 
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)
@@ -152,7 +152,7 @@ class DirectRunner(LocalRunner):
 
 
 def choose_runner(beam_args: Sequence[str]) -> Runner:
-    """Returns the runner that `--runner` names in Beam's arguments; without it, Beam's own of this machine."""
+    """Returns the runner that `--runner` names in Beam's arguments; without `--runner`, the one for this machine."""
     # The main session need not be pickled: all that workers need lies in modules.
     options = PipelineOptions([*beam_args, "--no_save_main_session"])
     name: str | None = options.view_as(StandardOptions).runner

@@ -1,6 +1,6 @@
-"""The stores of a job: how `file_io` opens a URL in each of its processes, by the options of the pipeline.
+"""Opens URLs in each process of a job with the credentials and endpoints in Beam's pipeline options.
 
-No file goes through Beam. So a worker process imports it (1.2 s and 100 MB) only to read options of the pipeline.
+Beam reads and writes no file, so a worker process imports Beam (1.2 s and 100 MB) only to parse pipeline options.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from tfpipe.system.extras import importing
 
 
 def configure(beam_args: Iterable[str]) -> None:
-    """Gives the stores of this process the options of the pipeline, such as endpoints and credentials."""
+    """Configures the stores of this process with pipeline options, such as endpoints and credentials."""
     global _beam_args
     _beam_args = tuple(beam_args)
     stores.configure(_open_store)
 
 
 def get_options() -> tuple[str, ...]:
-    """Returns the options that `configure` got in this process, for another process that needs the same stores."""
+    """Returns the pipeline options that `configure` got, for another process that needs the same stores."""
     return _beam_args or ()
 
 
 def share_options() -> Callable[[], None] | None:
-    """Returns the function that configures another process as this one; None if it was not configured."""
+    """Returns a function that configures the stores of another process as here; None if these were not configured."""
     return None if _beam_args is None else partial(configure, _beam_args)
 
 
 def adopt(beam_args: tuple[str, ...]) -> None:
-    """Gives this process the options that another one got, unless it has them or there are none."""
+    """Configures the stores with another process's options, unless these are empty or in use already."""
     if beam_args and beam_args != _beam_args:
         configure(beam_args)
 

@@ -1,19 +1,19 @@
 """Shuffles TFRecords byte for byte, whatever they hold: the job of `tfpipe reshard --opaque`.
 
-Each input file is read once, for the place of each record. One that is packed otherwise than the output is written to
-a scratch file in the output's form, as is a single stream. Then every shard copies its records from where they lie, in
-the planned order.
+Each input file is read once, to find the offset of each record. If the file is compressed otherwise than the output,
+or as a single stream, its records are written to a scratch file in the output's form. Then every shard copies its
+records from the input or the scratch files, in the planned order.
 The working folder beside the output has:
 
 ```
-plan.json            what tells this job from others
+plan.json            the options and the input files, which tell this job from others
 sizes/00017          int64: 0, and the end of each record in its file or in the scratch file
-scratch/00017        the records of a file that was packed otherwise, as the output has them
+scratch/00017        the records of a file that was compressed otherwise, in the output's form
 rows/NAME            the bytes of a finished shard
 data/                the output, which gets its final name when it is complete
 ```
 
-In the output, opaque.json has the result, by which the same command run again knows that nothing is left to do.
+In the output, opaque.json has the result: the same command finds it there and has nothing left to do.
 """
 
 import contextlib
@@ -79,29 +79,29 @@ class OpaqueResult:
 
 @dataclass(frozen=True)
 class _Job:
-    """The facts that the workers share."""
+    """The settings that the workers share."""
 
     folder: OpaqueFolder
     files: tuple[str, ...]
     packs: bool  # whether each record becomes a gzip member
-    key: int | None  # of the order of the records; None: the order of the files
+    key: int | None  # of the random order of the records; None: the order of the files
     split: str
 
     def sizes_path(self, number: int) -> str:
-        """Returns the path of the sizes of the records of an input file."""
+        """Returns the path of the array with the end of each record of an input file."""
         return self.folder.path("sizes", f"{number:05d}")
 
     def scratch_path(self, number: int) -> str:
-        """Returns the path of the members of an input file that was a single stream."""
+        """Returns the path of the scratch file for an input file whose records have to be written anew."""
         return self.folder.path("scratch", f"{number:05d}")
 
     def open_sizes(self) -> list[NDArray[np.int64]]:
-        """Opens the sizes of all input files, without reading them."""
+        """Opens the arrays of record ends of all input files, without reading them."""
         return [np.memmap(self.sizes_path(number), np.int64, "r") for number in range(len(self.files))]
 
 
 _Shard = tuple[str, int, int]
-"""A shard to write: its file, its first record in the order, and the one behind its last."""
+"""A shard to write: its file, the index of its first record in the output's order, and the index after its last."""
 
 
 def run(config: ShardConfig, compression: Compression, describe: Callable[[str], Manifest]) -> OpaqueResult:
@@ -162,7 +162,7 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
 
 def _find_finished(output: str, job: str) -> OpaqueResult | None:
     """Returns the result of this job if an earlier run has finished it."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # of what this job never wrote
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # no such file, or one of another program
         saved = json.loads(file_io.read_whole(os.path.join(output, file_names.OPAQUE)))
         result = OpaqueResult(**{**saved["result"], "shards": tuple(saved["result"]["shards"])})
         sizes = file_io.get_sizes([os.path.join(output, name) for name in result.shards])
@@ -178,7 +178,7 @@ def _run_all(function: Callable[..., None], job: _Job, items: Sequence[object], 
 
 
 def _list_records(job: _Job, number: int) -> None:
-    """Saves where the records of an input file lie, or lie in a scratch file that has them in the output's form."""
+    """Saves the end of each record of an input file, which goes to scratch first if it lacks the output's form."""
     path, scratch = job.files[number], job.scratch_path(number)
     if os.path.exists(job.sizes_path(number)):
         return
@@ -206,7 +206,7 @@ def _measure(path: str, compression: Compression) -> Sequence[int] | None:
 
 
 def _rewrite(path: str, compression: Compression, packs: bool, scratch: str) -> Sequence[int]:
-    """Writes each record of a file as the output has it, and returns their bytes there."""
+    """Writes each record of a file to scratch in the output's form, and returns the size of each there, in bytes."""
     sizes = array("q")
     with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
         for payload, _ in _scan(file, compression):
@@ -218,7 +218,7 @@ def _rewrite(path: str, compression: Compression, packs: bool, scratch: str) -> 
 
 
 def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
-    """Yields the payload of each record, and its bytes in the file; None if it cannot be unpacked on its own."""
+    """Yields each record's payload, and its size in the file in bytes, None if it cannot be unpacked on its own."""
     if compression:
         yield from compressed.scan_members(file, compression)
         return
@@ -230,7 +230,7 @@ def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int
 
 
 def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:
-    """Returns the shards, each with as many records, and the number of all records."""
+    """Divides the records evenly among the shards; returns the shards, and the number of all records."""
     sizes = job.open_sizes()
     records = sum(len(ends) - 1 for ends in sizes)
     if not records:
@@ -273,7 +273,7 @@ def _write_shard(job: _Job, shard: _Shard) -> None:
 def _locate(
     numbers: NDArray[np.int64], bases: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """Returns the file, the begin and the end of records: int64 [records, 3]."""
+    """Returns the file's index, the start and the end in the file of each record: int64 [records, 3]."""
     files = np.searchsorted(bases, numbers, side="right") - 1
     table = np.empty((len(numbers), 3), np.int64)
     table[:, 0] = files
@@ -285,7 +285,7 @@ def _locate(
 
 
 def _read(job: _Job, table: NDArray[np.int64], sizes: Sequence[NDArray[np.int64]]) -> list[bytes]:
-    """Reads records in the order of their places, and returns them in that of the table."""
+    """Reads records in the order of their files and offsets, and returns them in the order of the table."""
     pieces = [b""] * len(table)
     for file, group in groupby(np.lexsort((table[:, 1], table[:, 0])).tolist(), key=lambda row: int(table[row, 0])):
         scratch = job.scratch_path(file)

@@ -1,7 +1,7 @@
 """A job in parts that know nothing of each other, such as the tasks of a Slurm array, or the pods of an indexed Job.
 
-All that they share is OUTPUT, where a part notes which shard it begins: of two that try at once one succeeds. Even if
-two make one shard it is whole, because a shard is a pure function of its lines and appears at one moment.
+All that they share is OUTPUT, where a part creates a file for each shard that it begins; of two that try at once, one
+succeeds. Even a shard that two parts write is whole: its bytes depend on the plan alone, and it appears at one moment.
 """
 
 import time
@@ -35,16 +35,16 @@ _READS_AT_ONCE = 16
 class Part:
     """A part of a job."""
 
-    number: int  # any from 0 on
+    number: int  # from 0, modulo `count`
     count: int
 
     @property
     def name(self) -> str:
-        """The text that the part leaves where it begins something."""
+        """The text in the file that marks a shard as begun by this part."""
         return f"{self.number}/{self.count}"
 
     def order_shards(self, num_shards: int) -> list[int]:
-        """Returns all shards in the order in which this part makes them: its own share, then the others from behind."""
+        """Returns all shard numbers in the order in which this part tries them: its own share, then others backward."""
         number = self.number % self.count
         begin, end = (num_shards * k // self.count for k in (number, number + 1))
         return [*range(begin, end), *reversed(range(begin)), *reversed(range(end, num_shards))]
@@ -62,7 +62,7 @@ class PartResult:
 
 
 def plan_parts(config: ShardConfig, observer: ShardObserver | None = None) -> Plan:
-    """Writes the plan of a job into the output, where its parts find it. What earlier parts began is forgotten."""
+    """Writes the plan of a job into the output, where its parts find it, and removes earlier marks of begun shards."""
     if config.overwrite:
         raise ConfigError("`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT.")
     observer = observer or ShardObserver()
@@ -75,7 +75,7 @@ def plan_parts(config: ShardConfig, observer: ShardObserver | None = None) -> Pl
 
 
 def run_part(config: ShardConfig, part: Part, observer: ShardObserver | None = None) -> PartResult:
-    """Makes a share of the shards, then others that no part has begun; the last part completes the dataset."""
+    """Writes a part's share of the shards, then others that no part has begun; the last part completes the dataset."""
     library.load()
     job_stores.configure(())
     file_io.check_stores((*config.inputs, config.output))
@@ -119,10 +119,10 @@ def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
 
 
 def _iterate_free(job: Job, part: Part) -> Iterator[int]:
-    """Yields the shards that no other part has begun. It looks again and again, as others begin some meanwhile."""
+    """Yields the shards that no other part has begun, and looks again after each few, since others go on meanwhile."""
     work, files = job.work, job.header.files
     remaining = part.order_shards(len(files))
-    # What this part began before it was started again is its own still.
+    # Shards that this part began before it was killed and started again still belong to it.
     own = {name for name in work.list_begun() - work.list_written() if work.begin(name, part.name)}
     while True:
         taken = work.list_written() | (work.list_begun() - own)
@@ -136,7 +136,7 @@ def _iterate_free(job: Job, part: Part) -> Iterator[int]:
 
 
 def _write_begun(job: Job, part: Part, number: int) -> WrittenShard | None:
-    """Makes a shard, unless another part does."""
+    """Writes a shard after marking it as begun; returns None if another part has begun it or completed the dataset."""
     work = job.work
     try:
         file = job.header.files[number]
@@ -146,14 +146,14 @@ def _write_begun(job: Job, part: Part, number: int) -> WrittenShard | None:
         raise
     if not work.begin(file, part.name):
         return None
-    if _is_complete(job):  # then the note has made the working folder anew
+    if _is_complete(job):  # then the mark has made the removed working folder anew
         file_io.remove_tree(work.base)
         return None
     return write_one(job, number)
 
 
 def _finish_last(job: Job, part: Part) -> tuple[int, bool]:
-    """Completes the dataset if all shards are there and no other part does; returns their number, and if it is done."""
+    """Completes the dataset if all shards are finished; returns how many are, and whether the dataset is complete."""
     work, files = job.work, job.header.files
     finished, is_complete = len(work.list_written().intersection(files)), _is_complete(job)
     if not is_complete and (finished < len(files) or not work.begin(file_names.MANIFEST, part.name)):
@@ -161,7 +161,7 @@ def _finish_last(job: Job, part: Part) -> tuple[int, bool]:
     # Another part may have completed it just now, and ended before it removed the working folder.
     if not is_complete and not _is_complete(job):
         present, gathered = set(file_io.list_names(work.output)), GatheredShards()
-        # A part that ended in the middle of this may have given shards other names, if some came out empty.
+        # A part that was killed at this point may have renamed shards, if some came out empty.
         for _ in write_shards(job, [number for number, file in enumerate(files) if file not in present]):
             pass
         with ThreadPoolExecutor(_READS_AT_ONCE) as threads:

@@ -65,12 +65,12 @@ def _call_numbered(function: Callable[[Item], Result], numbered: tuple[int, Item
 
 
 def is_small(images: int, num_bytes: int) -> bool:
-    """Returns whether images are written before worker processes have imported what they need."""
+    """Returns whether images are so few and small that this process writes them before worker processes can start."""
     return images <= _SMALL_IMAGES and num_bytes <= _SMALL_BYTES
 
 
 def holds_little(path: str) -> bool:
-    """Returns whether a path names a folder of this machine whose files are small together."""
+    """Returns whether a path is a folder of this machine whose files are as few and small as `is_small` asks."""
     files = num_bytes = 0
     try:
         for size in _iterate_sizes(path):
@@ -86,7 +86,7 @@ def _iterate_sizes(folder: str) -> Iterator[int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield 0  # a tree of empty folders ends too
+                yield 0  # a folder counts as a file, so that a tree of many empty folders is not walked to its end
                 yield from _iterate_sizes(entry.path)
             else:
                 yield entry.stat().st_size

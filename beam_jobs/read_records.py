@@ -1,6 +1,6 @@
-"""`ReadRecords`: the begin of a user's own Beam pipeline, whose elements are the records of a dataset.
+"""`ReadRecords`: the start of a user's own Beam pipeline, whose elements are the records of a dataset.
 
-A worker lists blocks of adjacent records, and Beam deals them out. So the graph is small however large the dataset is.
+A worker lists blocks of adjacent records, and Beam distributes them. So the graph is small for datasets of any size.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _RECORDS = Metrics.counter("tfpipe", "records_read")
 
 
 class ReadRecords(beam.PTransform):
-    """The begin of a Beam pipeline of your own: the records of a dataset as dictionaries, in any order.
+    """The start of a Beam pipeline of your own: the records of a dataset as dictionaries, in any order.
 
-    It is applied to the pipeline itself: `pipeline | ReadRecords("flowers", "train")`. Hidden records do not come, and
-    of a view, as in "flowers@large", only its records do. An element of work is a block of up to 256 adjacent records
-    or 16 MiB, so that many workers read one shard. They load no TensorFlow, and must reach the dataset by the same
+    It is applied to the pipeline itself: `pipeline | ReadRecords("flowers", "train")`. Hidden records are left out, and
+    a view, as in "flowers@large", gives its own records only. Workers get blocks of up to 256 adjacent records or
+    16 MiB, so that many of them read one shard. They load no TensorFlow, and must reach the dataset by the same
     name.
 
     A record has, by name:
 
-    - image: The bytes that are stored, a file or raw pixels; of several images a list. Only if records have images.
+    - image: The stored bytes, a file or raw pixels; a list of them for several images. Only if records have images.
     - label: The class, an int from 0; None without one. Only if the dataset has classes.
     - other features: As the schema says, those of added columns too: str for text, a NumPy array for a tensor, the
       bytes of a PNG for a mask, int, float or bytes for one value; else an array int64 or float32 [values], or a list
       of bytes.
 
-    The schema of `WriteRecords` must name the same values: choose them by `features`.
+    To write records by `WriteRecords`, choose by `features` the values that its schema names.
 
     Args:
         dataset: A dataset's directory or URL, perhaps with a view, or a manifest from `load_manifest`.
@@ -68,7 +68,7 @@ class ReadRecords(beam.PTransform):
         # A worker of another working directory opens the same layer, also after the dataset has grown.
         directory = file_io.make_absolute(manifest.directory)
         manifest = replace(manifest, directory=directory, view=manifest.view or str(manifest.layer))
-        RecordReader(manifest.directory, manifest, split)  # which checks both
+        RecordReader(manifest.directory, manifest, split)  # raises an error if there is no such split
         names = tuple(_list_specs(manifest))
         for name in () if features is None else features:
             if name not in names:
@@ -78,7 +78,7 @@ class ReadRecords(beam.PTransform):
         self._names = names if features is None else tuple(features)
 
     def expand(self, begin: Any) -> Any:
-        """Builds the steps."""
+        """Adds the steps to the pipeline."""
         source = replace(self._source, file_options=find_file_options(begin.pipeline.options))
         return (
             begin
@@ -91,7 +91,7 @@ class ReadRecords(beam.PTransform):
 
 @dataclass(frozen=True)
 class _Source:
-    """The records that every worker opens by itself, so that the graph does not hold their numbers."""
+    """The address of a split, which each worker opens by itself, so that the graph does not hold record numbers."""
 
     address: str
     root: str | None  # of shards that another program wrote
@@ -102,7 +102,7 @@ class _Source:
 
 @lru_cache(maxsize=8)
 def _open(source: _Source) -> RecordReader:
-    """Opens the records, once in each process."""
+    """Opens the records of a split, once in each process."""
     job_stores.adopt(source.file_options)
     manifest = load_manifest(source.address, root=source.root)
     info = manifest.splits.get(source.split)
@@ -115,7 +115,7 @@ def _open(source: _Source) -> RecordReader:
 
 
 def _list_blocks(source: _Source, _: None) -> Iterator[tuple[int, int]]:
-    """Yields the blocks of all records, as the first number of each and the number behind its last."""
+    """Yields each block of adjacent records as its first number and the number after its last."""
     reader = _open(source)
     records, size = len(reader), reader.manifest.splits[reader.split].bytes
     count = max(min(_BLOCK_RECORDS, _BLOCK_BYTES * records // max(size, 1)), 1)
@@ -138,7 +138,7 @@ def _read_block(source: _Source, names: tuple[str, ...], block: tuple[int, int])
 
 
 def _list_specs(manifest: Manifest) -> dict[str, FeatureSpec]:
-    """Lists the features behind the values of a record, by the names that the values have."""
+    """Returns the feature of each value of a record, by the value's name in the dictionary, such as `image`."""
     schema, specs = manifest.full_schema, dict[str, FeatureSpec]()
     if manifest.image_key is not None:
         specs["image"] = FeatureSpec(manifest.image_key, "bytes", None if manifest.has_several_images else ())
@@ -146,12 +146,12 @@ def _list_specs(manifest: Manifest) -> dict[str, FeatureSpec]:
         specs["label"] = FeatureSpec(manifest.label_key, "int64", ())
     left_out = {spec.name for spec in specs.values()} | schema.sizes_keys
     if manifest.foreign is None:
-        left_out |= {CLASS_TEXT}  # the manifest has the names
+        left_out |= {CLASS_TEXT}  # the manifest has the names of the classes
     return {**specs, **{name: schema[name] for name in schema.names if name not in left_out}}
 
 
 def _get_value(spec: FeatureSpec, features: Mapping[str, Feature]) -> Any:
-    """Returns the values of a feature, or the only one."""
+    """Returns the values of a feature, or its only value in place of a list if the schema allows no other number."""
     value = spec.decode(features)
     if spec.kind != "values" or spec.shape != () or value is None or len(value) != 1:
         return value

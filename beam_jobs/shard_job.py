@@ -33,7 +33,7 @@ from tfpipe.system.units import human_count
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
-    """Returns the plan. It writes nothing that stays; the observer gets what the listing notes."""
+    """Lists the input and plans the shards; nothing is written. The observer gets the listing's note for the user."""
     library.load()
     job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output, config.image_root or ""))
@@ -45,12 +45,12 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 
 
 def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Plan:
-    """Returns the plan of the images of an input. `readers` processes look for copies; 0: this one does."""
+    """Returns the plan for the images of a listing. `readers` processes look for copies; 0: this process does."""
     if not _check_listing(listing, config):
         listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
     count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
-    most = MAX_PARTS // 2 // (1 + len(splits))  # of which a manifest holds names, and counts of each split
+    most = MAX_PARTS // 2 // (1 + len(splits))  # a manifest has each class's name, and its count in each split
     if count > most:
         raise DataError(
             f"A dataset with {human_count(len(splits), 'split')} must have at most {most:,} classes, got {count:,}. "
@@ -63,7 +63,7 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
 
 
 def _check_listing(listing: Listing, config: ShardConfig) -> bool:
-    """Raises all that is wrong with a listing at once; returns whether the input names the splits of its images."""
+    """Raises one error for all faults of a listing; returns whether the input names the splits of its images."""
     faults, has_splits = list(listing.faults), False
     with keeping(faults):
         listing.missing.check(config, len(listing.images))
@@ -107,7 +107,7 @@ def run(
         config: The options of the job.
         beam_args: Arguments for Beam, such as `--runner=DataflowRunner`.
         observer: The observer of the job's progress.
-        check: A function that may refuse the plan before anything is written, by an error.
+        check: A function that gets the plan before anything is written, and may refuse it by raising an error.
 
     Raises:
         ConfigError: An option does not fit the input, the output or the runner.
@@ -154,7 +154,7 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
 
 
 def _write(job: Job, runner: Runner, beam_args: Sequence[str], observer: ShardObserver) -> None:
-    """Writes the shards where the runner says, and makes the dataset complete."""
+    """Writes the shards and completes the dataset, by Beam's graph if there are arguments for Beam."""
     if beam_args:
         from beam_jobs import graph
 

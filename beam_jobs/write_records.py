@@ -1,7 +1,7 @@
 """`WriteRecords`: the end of a user's own Beam pipeline, which makes a dataset of its elements.
 
-The hash of its key gives a record its shard and its place there. So the files are the same on every run. Beam's own
-grouping carries the payloads.
+The hash of a record's key decides its shard and its position there, so the files are the same on every run. Beam's own
+`GroupByKey` brings the payloads to the shards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tfpipe.writer.write import check_key, count_shards, hash_key, identify_reco
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest
 
 DIGEST_BYTES = 16
-_OURS = b"tfpipe records "  # a job of images has JSON there
+_OURS = b"tfpipe records "  # begins the identity of such a job; that of a job of images is JSON
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RecordsJob:
     form: RecordForm
     key: str  # the value that identifies a record
     refuse_nan: bool
-    num_shards: int | Mapping[str, int]  # of a split, or of each
+    num_shards: int | Mapping[str, int]  # of each split, or by split
     file_options: tuple[str, ...] = ()  # Beam's arguments for the file systems
 
     @cached_property
@@ -76,7 +76,7 @@ class RecordsJob:
         return begun
 
     def prepare(self, files: Iterable[str]) -> None:
-        """Makes the working folder, and removes what does not belong to this job."""
+        """Makes the working folder, and removes the notes of another job and all shards that are not of this job."""
         begun = self.check_output()
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
@@ -101,12 +101,12 @@ class RecordsJob:
 
 
 def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
-    """Returns hashes that lie one after another as an array [records]. NumPy compares them without zeros at the end."""
+    """Returns joined hashes as an array of bytes [records]. NumPy ignores their trailing zeros in comparisons."""
     return np.frombuffer(data, f"S{DIGEST_BYTES}")
 
 
 def _remove_shards(work: WorkDir, kept: set[str]) -> None:
-    """Removes the shards of an earlier job, and what lies beside them."""
+    """Removes all shards in the output but the kept ones, with their indexes and facts."""
     for name in file_io.list_names(work.output):
         with contextlib.suppress(FormatError):
             parse_shard_name(name)
@@ -118,11 +118,11 @@ def _remove_shards(work: WorkDir, kept: set[str]) -> None:
 _MEMORY_BYTES = 32 << 20
 
 Element = tuple[bytes, bytes]
-"""The hash of a record's key, and its payload. Both are empty in the element that stands for a shard itself."""
+"""The hash of a record's key, and its payload. Both are empty in the one element that even an empty shard gets."""
 
 
 def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
-    """Writes a shard, or keeps one with the same keys; returns it and the number of elements.
+    """Writes a shard, or keeps a finished one with the same keys; returns it and the number of records that came.
 
     The elements come in any order, and may be read twice. Memory holds 32 MiB of them and 32 bytes for each record;
     the rest lies in a temporary file of this machine.
@@ -171,7 +171,7 @@ def _find_finished(
 def _write(
     job: RecordsJob, work: WorkDir, file: str, digests: NDArray[np.bytes_], read: Callable[[int], bytes]
 ) -> WrittenShard:
-    """Writes the records in the order of the digests of their keys; `read` returns the payload of each."""
+    """Writes the records in the order of the hashes of their keys; `read` returns the payload of a record's number."""
     order = np.argsort(digests, kind="stable")
     digests = digests[order]
     twice = np.flatnonzero(digests[1:] == digests[:-1])
@@ -189,7 +189,7 @@ def _write(
     return writer.describe_shard(file)
 
 
-_PLACED = tuple[int, tuple[bytes, bytes]]  # elements that Beam encodes without pickling
+_PLACED = tuple[int, tuple[bytes, bytes]]  # a shard's number and an `Element`, which Beam encodes without pickling
 _RECORDS, _SHARDS, _KEPT = (Metrics.counter("tfpipe", name) for name in ("records", "shards", "kept"))
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads
 
@@ -237,7 +237,7 @@ class WriteRecords(beam.PTransform):
         self._job = RecordsJob(os.fspath(output), form, key, refuse_nan, num_shards)
 
     def expand(self, records: Any) -> Any:
-        """Builds the steps."""
+        """Adds the steps to the pipeline."""
         by_split = dict(records) if isinstance(records, Mapping) else {"train": records}
         if not by_split:
             raise ConfigError("`records` must name a split, got none.")
@@ -277,7 +277,7 @@ def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
 
 
 def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> list[tuple[int, Element]]:
-    """Makes the working folder, and names every shard, so that one without a record is written too."""
+    """Makes the working folder, and returns an empty element for each shard, so that empty shards are written too."""
     job.prepare(files)
     return [(number, (b"", b"")) for number in range(len(files))]
 
@@ -293,7 +293,7 @@ def _place_record(job: RecordsJob, split: str, num_shards: int, first: int, reco
     digest = hash_key(checked[job.key])
     assert len(digest) == DIGEST_BYTES
     _RECORDS.inc()
-    # The order in the shard begins with other bytes of the hash than those that choose the shard.
+    # The order in the shard depends on the first 8 bytes of the hash, the choice of the shard on the others.
     return first + int.from_bytes(digest[8:], "big") % num_shards, (digest, payload)
 
 
@@ -307,7 +307,7 @@ def _write_shard(
 
 
 def _finish(job: RecordsJob, files: Sequence[str], _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:
-    """Writes the manifest, if the runner has brought every record to a shard."""
+    """Writes the manifest, after a check that the runner has brought every record to a shard."""
     given, arrived, shards = 0, 0, []
     for each in gathered:
         if isinstance(each, int):

@@ -28,9 +28,9 @@ WHOLE_FILE = ImageLocation()
 
 
 class FileRef(NamedTuple):
-    """A file of a record beside `ImageRef.path`: the mask of its image, or one of its several images."""
+    """A file of a record other than `ImageRef.path`: the mask of its image, or one of its several images."""
 
-    path: str  # of a mask in a Parquet file the column's name
+    path: str  # or, for a mask in a Parquet file, the name of the column
     size: int = 0  # in bytes once unpacked; 0: unknown
     file: str = ""  # as in `ImageLocation`, like the next four
     offset: int = -1
@@ -41,7 +41,7 @@ class FileRef(NamedTuple):
 
     @property
     def as_image(self) -> "PlannedImage":
-        """The file in the form in which an image is read."""
+        """The file as a `PlannedImage`, which the functions that read images take."""
         return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:7]))
 
 
@@ -53,11 +53,11 @@ class ImageRef(NamedTuple):
     """One image in the input, or a list of images, and what is known before its bytes are read."""
 
     path: str  # with / between folders; sorting, splitting and shuffling use it
-    size: int = 0  # in bytes once unpacked, in a Parquet file the mean; 0: unknown
+    size: int = 0  # in bytes once unpacked; in a Parquet file, the mean in its row group; 0: unknown
     location: ImageLocation = WHOLE_FILE
     split: str = ""  # empty: the plan decides
     label: str | None = None
-    group: str = ""  # whose images come into one split
+    group: str = ""  # images of one group come into one split
     boxes: tuple[Box, ...] = ()  # (xmin, ymin, xmax, ymax) as fractions
     box_labels: tuple[int, ...] = ()  # one for each box, or none at all
     extra: tuple[Value, ...] = ()  # in the order of `Listing.extra`
@@ -88,7 +88,7 @@ class PlannedImage(NamedTuple):
 
 
 def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:
-    """Returns an image in the form in which it is read, or each of several that are files of their own."""
+    """Returns an image's file as a `PlannedImage`, or each file of a record with several images."""
     if not image.images:
         return [PlannedImage(image.path, image.size, location=image.location)]
     return [FileRef(*cast(Any, fields)).as_image for fields in image.images]
@@ -101,7 +101,7 @@ _encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDeco
 
 
 def encode_line(image: PlannedImage) -> bytes:
-    """Returns one line of JSON: a list of the fields, those of the location among them, without trailing defaults."""
+    """Encodes an image as one line of JSON: a flat list of its and its location's fields, without trailing defaults."""
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
         location, details = image.location, (image.boxes, image.box_labels, image.extra)

@@ -1,7 +1,7 @@
-"""The images of an input as a table: one row for each image, in Arrow columns, of which those of defaults are left out.
+"""The images of an input as a table of Arrow columns, with a row for each image. Columns of defaults are left out.
 
 Ten million images take about 0.6 GB; as Python tuples they would take 4 GB. A column is read and written as a whole
-where that is possible: a Python object for each cell costs more than all else.
+where that is possible: to make a Python object for each cell costs more than all other work.
 """
 
 import json
@@ -24,13 +24,13 @@ with importing("A plan", "pyarrow", "tfpipe[shard]"):
     import pyarrow.compute as pc
 
 _ROWS_AT_ONCE = 1 << 14
-_TELL_EVERY = 1 << 10  # images, an observer is told
-_ARRAYS_LET_GO = 16  # before their memory is given back
+_TELL_EVERY = 1 << 10  # images between two calls of an observer
+_ARRAYS_LET_GO = 16  # arrays that are freed before the pool gives their memory back to the system
 _Indices = NDArray[np.int64]
 
 
 def encode_texts(texts: Sequence[str | None]) -> Any:
-    """Returns Arrow's array of texts, as bytes."""
+    """Returns texts as an Arrow array of bytes, which can hold file names that are not valid UTF-8."""
     try:
         return pa.array(texts, pa.large_string()).cast(pa.large_binary())
     except (UnicodeEncodeError, pa.ArrowInvalid):  # a file name that is not valid UTF-8
@@ -47,7 +47,7 @@ def _decode_texts(array: Any) -> list[str | None]:
 
 
 def match_texts(array: Any, pattern: str) -> NDArray[np.bool_]:
-    """Returns which texts match a regular expression: as a whole, as `re.fullmatch` would."""
+    """Returns whether each text as a whole matches a regular expression, as `re.fullmatch` would."""
     matches: NDArray[np.bool_] = pc.match_substring_regex(array, f"^(?:{pattern})$").to_numpy(zero_copy_only=False)
     return matches
 
@@ -88,7 +88,7 @@ def _encode_numbers(values: Sequence[int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The kind of a column."""
+    """The default of a column, and its conversions to and from Arrow."""
 
     default: Any  # of a row in a column that is left out
     encode: Callable[[Sequence[Any]], Any]
@@ -119,18 +119,18 @@ _COLUMNS = {
 }
 
 
-_USUAL = frozenset(("path", "size", "label", "split", "group", "num_images"))  # the last three are in no line
+_USUAL = frozenset(("path", "size", "label", "split", "group", "num_images"))  # no line has the last three
 _PLAIN = np.array([32 <= byte < 127 and byte not in b'"\\' for byte in range(256)])  # what JSON does not escape
 
 
 def _get_buffers(texts: Any) -> tuple[Any, NDArray[np.int64]]:
-    """Returns the bytes of all texts, or None, and the offset of each text and of the end."""
+    """Returns the buffer of all texts, or None, and the offset of each text in it and of the end."""
     _, offsets, values = texts.buffers()
     return values, np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
 
 
 def _quote(texts: Any) -> tuple[Any, ...]:
-    """Returns texts as JSON, as `encode_line` writes them, in pieces for `_join`."""
+    """Returns texts as JSON, as `encode_line` writes them, in pieces for `join_texts`."""
     values, offsets = _get_buffers(texts)
     if values is None or _PLAIN[np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]].all():
         return b'"', texts, b'"'
@@ -138,12 +138,12 @@ def _quote(texts: Any) -> tuple[Any, ...]:
 
 
 def spell(numbers: NDArray[Any]) -> Any:
-    """Returns numbers as texts."""
+    """Returns the decimal digits of numbers as an Arrow array of texts."""
     return wrap(numbers).cast(pa.large_string()).cast(pa.large_binary())
 
 
 def join_texts(*pieces: Any) -> Any:
-    """Returns the texts that the texts of each row make together."""
+    """Joins arrays of texts row by row; a piece that is `bytes` is the same in each row."""
     fields: list[Any] = []
     for kind, run in groupby(pieces, type):
         some = list(run)
@@ -152,7 +152,7 @@ def join_texts(*pieces: Any) -> Any:
 
 
 def _concat(arrays: list[Any]) -> Any:
-    """Returns arrays as one. Each array of bytes goes as it is copied, so that no large column is in memory twice."""
+    """Joins Arrow arrays. Each array of bytes is freed once copied, so that no large column is in memory twice."""
     if arrays[0].type != pa.large_binary():
         return pa.concat_arrays(arrays)
     offsets = np.zeros(1 + sum(map(len, arrays)), np.int64)
@@ -168,7 +168,7 @@ def _concat(arrays: list[Any]) -> Any:
         row, offset = row + len(array), offset + end - begin
         del array, data, begins
         if number % _ARRAYS_LET_GO == 0:
-            pa.default_memory_pool().release_unused()  # otherwise it keeps their memory to itself
+            pa.default_memory_pool().release_unused()  # otherwise the pool keeps the memory of freed arrays
     return pa.Array.from_buffers(pa.large_binary(), row, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
@@ -210,7 +210,7 @@ class ImageTable:
         return column.decode(self._columns[name].take(wrap(indices)))
 
     def _decode_all(self, name: str) -> Iterator[list[Any]]:
-        """Yields the values of a column, some rows at once."""
+        """Yields the values of a column in lists, each for a block of rows."""
         for begin in range(0, len(self), _ROWS_AT_ONCE):
             yield self._decode(name, np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self))))
 
@@ -221,7 +221,7 @@ class ImageTable:
 
     @property
     def details(self) -> frozenset[str]:
-        """The columns beside the usual ones that some image needs."""
+        """The optional columns, such as `boxes` and `mask`, that some image needs."""
         return frozenset(_DETAILS).intersection(self._columns)
 
     @property
@@ -235,7 +235,7 @@ class ImageTable:
         return self.get_numbers("row_group") >= 0
 
     def get_numbers(self, name: str) -> NDArray[np.int64]:
-        """Returns a column of numbers."""
+        """Returns a column of numbers, such as `size` or `offset`, by its name."""
         if name not in self._columns:
             return np.full(len(self), _COLUMNS[name].default, np.int64)
         numbers: NDArray[np.int64] = self._columns[name].to_numpy()
@@ -262,7 +262,7 @@ class ImageTable:
         return self._decode("path", indices)
 
     def hash_for_splits(self) -> NDArray[np.uint64]:
-        """Returns the hash that decides each image's split: that of its group, or of its path if it has none."""
+        """Returns the hash that decides each image's split: its group's, or its path's if it has no group."""
         hashes = self.hash_texts("path", b"split")
         if "group" not in self._columns:
             return hashes
@@ -275,7 +275,7 @@ class ImageTable:
         return hash_texts(*_get_buffers(texts), key)
 
     def get_codes(self, name: str) -> tuple[NDArray[np.int32], list[str | None]]:
-        """Returns an index for each row into the texts of `file`, `split` or `label`, and these texts."""
+        """Returns, for `file`, `split` or `label`, each row's index into the distinct texts, and these texts."""
         if name not in self._columns:
             return np.zeros(len(self), np.int32), [_COLUMNS[name].default] if len(self) else []
         codes, texts = self._columns[name].indices, _decode_texts(self._columns[name].dictionary)
@@ -285,19 +285,19 @@ class ImageTable:
         return codes.to_numpy(), texts
 
     def find_empty(self, name: str) -> NDArray[np.int64]:
-        """Returns the indices of the images without a text in a column of few texts."""
+        """Returns the indices of the images without a `file`, a `split` or a `label`, as `name` says."""
         codes, texts = self.get_codes(name)
         return np.flatnonzero(np.array([not text for text in texts], bool)[codes])
 
     def count_values(self, name: str) -> dict[str | None, int]:
-        """Returns how often each text occurs in a column of few texts."""
+        """Returns how often each text occurs in the column `file`, `split` or `label`, as `name` says."""
         codes, texts = self.get_codes(name)
         counts = np.bincount(codes, minlength=len(texts)).tolist()
         return {text: count for text, count in zip(texts, counts, strict=True) if count}
 
     @classmethod
     def make_empty(cls, details: Iterable[str] = ()) -> "ImageTable":
-        """Returns a table without rows, whose `details` are these."""
+        """Returns a table without rows that has the optional columns `details`."""
         return cls({name: _COLUMNS[name].encode([]) for name in details}, 0)
 
     def take(self, indices: _Indices) -> "ImageTable":
@@ -319,7 +319,7 @@ class ImageTable:
         return ImageTable({**self._columns, name: column}, len(self))
 
     def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
-        """Yields the values of the further columns of each row."""
+        """Yields each row's values of the features in `Listing.extra`."""
         return chain.from_iterable(self._decode_all("extra"))
 
     def replace_tuples(self, name: str, values: Iterable[tuple[Any, ...]]) -> "ImageTable":
@@ -352,13 +352,13 @@ class ImageTable:
         return memoryview(values or b"")[: int(ends[-1])], ends
 
     def number_labels(self, label_names: Sequence[str]) -> NDArray[np.int32]:
-        """Returns the position in `label_names` of the label of each image, -1 if it has none."""
+        """Returns the index in `label_names` of each image's label, or -1 for an image without a label."""
         codes, texts = self.get_codes("label")
         numbers: dict[str | None, int] = {name: number for number, name in enumerate(label_names)}
         return np.array([numbers.get(text, -1) for text in texts], np.int32)[codes]
 
     def _have_whole_files(self, indices: _Indices) -> bool:
-        """Returns whether some of these images is the whole of a file that has another name."""
+        """Returns whether one of these images is a whole file at another path than the image's own."""
         lengths = pc.binary_length(self._take("file", wrap(indices)).dictionary_decode()).to_numpy()
         return bool(((lengths > 0) & (self.get_numbers("offset")[indices] < 0)).any())
 
@@ -389,7 +389,7 @@ class ImageTableBuilder:
     def append_files(
         self, paths: Any, sizes: NDArray[np.int64], **others: NDArray[Any] | tuple[_Indices, Sequence[str]]
     ) -> None:
-        """Adds files by columns: an array of paths, sizes, and others: numbers, or indices of texts with these."""
+        """Adds files given as columns: paths, sizes, and others, each as numbers or as a pair of codes and texts."""
         self._encode_rows()
         columns = {"path": paths, "size": wrap(sizes)}
         for name, values in others.items():

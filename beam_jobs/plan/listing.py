@@ -1,4 +1,4 @@
-"""The listing of a job's input, which every kind of input fills, and from which the plan is made."""
+"""The listing of a job's input: every kind of input is read into one, and the plan is made from it."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from tfpipe.system.units import human_count
 
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
 _FOLDERS_LOOKED_AT = 100  # for files that are not where a table says
-_LISTS_AT_ONCE = 50_000  # lists of images, or masks, whose folders are listed anew for each so many
+_LISTS_AT_ONCE = 50_000  # records with several images or masks, whose files' sizes are read together
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Missing:
 
 
 def _find_fault(path: str, *others: str) -> str:
-    """Returns a sentence about what missing files' paths have in place of the paths of files that exist."""
+    """Returns a sentence on how the missing paths differ from existing files, such as by an ending; empty: unknown."""
     if file_io.is_url(path):
         return ""
     if os.path.exists(path.replace("\\", "/")):
@@ -75,7 +75,7 @@ def _find_fault(path: str, *others: str) -> str:
 
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
-    """Returns the images with their sizes in bytes, or 0 if it is unknown, and the files that do not exist."""
+    """Returns the table with each image's size in bytes, 0 if unknown, and the files that do not exist."""
     sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
     for rows, names in _group_files(images, root):
         found = _find_sizes(root, names)
@@ -99,7 +99,7 @@ def _find_sizes(root: str, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields the files of images in bounded groups, with their rows, and then the files of masks without rows."""
+    """Yields batches of rows and the paths of their images; paths of masks come with an empty array of rows."""
     if "images" not in images.details:
         yield from _group_rows(images, root)
     for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
@@ -117,7 +117,7 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields rows with the paths of their images: those on this machine, and then each remote folder at once."""
+    """Yields batches of rows and the paths of their images: first local files, then the files of each remote folder."""
     files, remote = np.flatnonzero(~images.in_row_groups), defaultdict[str, list[int]](list)
     for begin in range(0, len(files), _SIZES_AT_ONCE):
         rows = files[begin : begin + _SIZES_AT_ONCE]
@@ -138,7 +138,7 @@ class Listing:
     root: str  # where relative locations start
     images: ImageTable = field(default_factory=ImageTable.make_empty)  # in any order
     label_names: tuple[str, ...] = ()  # empty: unlabeled
-    extra: tuple[FeatureSpec, ...] = ()  # features of the table's further columns
+    extra: tuple[FeatureSpec, ...] = ()  # features of the table's other columns
     skipped: Counter[str] | None = None  # files, by reason
     dropped: int = 0  # copies of other images
     unpack: tuple[str, ...] = ()  # compressed files that are unpacked before a worker can read at an offset
@@ -150,11 +150,11 @@ class Listing:
     has_images: bool = True
     columns: TableColumns = USUAL_COLUMNS
     missing: Missing = Missing()
-    unsplit: str = ""  # the rows of a table without a split, in words
-    faults: tuple[DataError, ...] = ()  # of its rows and columns; nothing is made of such a table
+    unsplit: str = ""  # the rows of a table without a split, in words for a message
+    faults: tuple[DataError, ...] = ()  # of a table's rows and columns, which end the job
     note: str = ""  # a sentence for the user
 
-    merged: MergedDatasets | None = None  # whose records these are, with paths such as `flowers/train:17`
+    merged: MergedDatasets | None = None  # the source of records, whose paths are such as `flowers/train:17`
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -167,7 +167,7 @@ class Listing:
         return self.merged is not None
 
     def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the form of the images to be stored: the common one of datasets has the requested changes."""
+        """Returns the form in which images are stored: the requested one, or that of the merged datasets."""
         return requested if self.merged is None else self.merged.form
 
     def make_schema(self) -> Schema:
@@ -189,7 +189,7 @@ class Listing:
         )
 
     def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
-        """Returns the images of each class in a split, without the copies that are left out, by label (-1: unknown)."""
+        """Returns the number of images of each class in a split; `left_out` counts dropped copies by label."""
         if self.merged is None:
             return [images.get(name, 0) for name in self.label_names]
         return [count - left_out.get(label, 0) for label, count in enumerate(self.merged.class_counts[split])]

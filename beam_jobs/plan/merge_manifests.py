@@ -30,10 +30,10 @@ class SourceDataset:
 
     directory: str  # of the shards
     manifest_sha256: str
-    square: bool  # whether its images are squeezed; records then have the sizes from before
-    labels: tuple[int, ...]  # the new number of each class
+    square: bool  # whether its images are squeezed to squares; records then have the heights and widths from before
+    labels: tuple[int, ...]  # the number of each of its classes in the new dataset
     foreign: Foreign | None = None  # whose `root` is not used
-    columns: tuple[tuple[str, str], ...] = ()  # the address of the dataset with its layer, and the name
+    columns: tuple[tuple[str, str], ...] = ()  # of each added column the dataset's address with its layer, and the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class InputDatasets:
     sources: dict[str, SourceDataset]  # by the name that begins a record's location
     image: dict[str, Any]  # the image form for the new manifest
     reformed: bool  # whether images are brought into another form
-    changed: dict[str, int]  # earlier changes, summed over the manifests
-    noticed: dict[str, int]  # properties that are still valid, summed
-    seekable: bool = False  # whether a manifest counts seekable JPEGs, so that each is looked at
+    changed: dict[str, int]  # images by earlier change, summed over the manifests
+    noticed: dict[str, int]  # images by property that they still have, summed over the manifests
+    seekable: bool = False  # whether a manifest counts seekable JPEGs, so that each JPEG is checked
     dropped: tuple[str, ...] = ()  # features
 
     def locate(self, file: str) -> tuple[SourceDataset, str]:
-        """Returns the dataset of a record's location, and the name of the shard in it."""
+        """Returns the dataset and the name of the shard for the `file` of a record's location."""
         name, _, shard = file.partition("/")
         return self.sources[name], shard
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns the facts that shape the new dataset: everything but the directories."""
+        """Returns the values that decide the bytes of the new dataset: all but the directories."""
         fields = asdict(self)
         del fields["dropped"]  # the schema tells
         for source in fields["sources"].values():
@@ -109,7 +109,7 @@ def merge_manifests(
     number_of_name = {name: number for number, name in enumerate(label_names)}
     labels = [tuple(number_of_name[name] for name in manifest.label_names) for manifest in manifests]
     noticed = sum_counts(manifest.noticed for manifest in manifests)
-    if is_reformed:  # everything else is noticed again, in the images as they are then
+    if is_reformed:  # all other properties are looked for again, in the changed images
         noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
     sources = map(_make_source, datasets.values(), repeat(old_form), labels)
     inputs = InputDatasets(
@@ -170,7 +170,7 @@ def _take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
         return replace(manifest, schema=Schema(tuple(specs)))
     own = _get_own_schema(manifest)
     _check_names(manifest, [spec.name for spec in kept], own.names)
-    # Its notes about images are made again, image by image.
+    # The counts of changes and properties of its images are made again, image by image.
     schema = Schema((*own.features, *kept))
     return replace(manifest, schema=schema, image=ImageForm().to_json(), changed={}, noticed={})
 
@@ -198,7 +198,7 @@ def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -
 
 
 def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
-    """Returns the features of the first dataset. A shape is left open if lists have different lengths."""
+    """Returns the features of all datasets, which must agree. A shape is left open if lists have different lengths."""
     first, *others = manifests
     specs = {spec.name: spec for spec in first.schema.features}
     for other in others:
@@ -252,7 +252,7 @@ def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Returns the form that all images have."""
+    """Returns the image form that all datasets share, and raises an error if there is none."""
     forms = [ImageForm.recorded(manifest.image) for manifest in manifests]
     image = dict(manifests[0].image)
     if len(manifests) == 1:
@@ -283,12 +283,12 @@ def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
 
 
 def _get_shape(form: ImageForm) -> dict[str, Any]:
-    """Returns what readers depend on of a form."""
+    """Returns those fields of a form that readers depend on."""
     return {"encoding": form.encoding, "square": form.square, "resize_short": form.resize_short}
 
 
 def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the entry of a new image form that describes the earlier forms of the images, if there were any."""
+    """Returns the entry `made_from` of a new image form, with the earlier forms of the images; empty for originals."""
     before = str(image.get(MADE_FROM) or "")
     only_markers = set(form.to_json().items()) ^ set(new_form.to_json().items()) == {("seekable", True)}
     if _get_shape(form) != _get_shape(ImageForm()) and not only_markers:

@@ -30,11 +30,11 @@ class Plan:
 
     listing: Listing  # without its images
     images: ImageTable
-    order: NDArray[np.int64]  # indices, shard after shard: [images]
+    order: NDArray[np.int64]  # indices of `images`, shard after shard: [images]
     shards: tuple[PlannedShard, ...]
     shard_bytes: tuple[int, ...]
     class_counts: dict[str, list[int]]  # by split
-    digest: str  # the SHA-256 of those of each shard's lines
+    digest: str  # the SHA-256 of the SHA-256 of each shard's lines
 
     @classmethod
     def make(
@@ -62,7 +62,7 @@ class Plan:
         return cls(listing, images, order, tuple(planned), num_bytes, class_counts, digests.hexdigest())
 
     def fits_threads(self, config: ShardConfig, beam_args: Sequence[str]) -> bool:
-        """Returns whether threads of this process write the shards: few images, whose decoders run side by side."""
+        """Returns whether threads of this process write the shards: if images are few, and decoders run in parallel."""
         is_small = not beam_args and not config.workers and process_pool.is_small(self.num_images, self.num_bytes)
         return is_small and all(path.lower().endswith(_PARALLEL_FORMATS) for path in self.images.iterate_paths())
 
@@ -84,7 +84,7 @@ class Plan:
         return map(decode_line, bytes(lines).splitlines())
 
     def encode(self) -> Iterator[memoryview]:
-        """Yields all lines, shard after shard, in pieces."""
+        """Yields the lines of all images, shard after shard, in pieces of many lines."""
         counts = [shard.images for shard in self.shards]
         return map(itemgetter(1), _encode(self.images, self.order, counts, self.listing.label_names))
 
@@ -96,7 +96,7 @@ class Plan:
 def _encode(
     images: ImageTable, order: NDArray[np.int64], counts: Sequence[int], label_names: Sequence[str]
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yields the number of each shard with some of its lines. Shards with few images are encoded together."""
+    """Yields pieces of the plan's lines, each with its shard's number. Shards with few images are encoded together."""
     ends = list(accumulate(counts))
     labels, number = images.number_labels(label_names), 0
     for first in range(0, len(order), _ROWS_AT_ONCE):
@@ -112,7 +112,7 @@ def _encode(
 DEFAULT_SPLIT = "train"
 
 LeftOut = Counter[tuple[str | None, int]]
-"""The number of copies that are left out by split and label; -1 where the label is not known from reading them."""
+"""The number of copies left out, by split and label; the label is -1 if the search for copies did not read it."""
 
 
 def shard_images(
@@ -144,10 +144,10 @@ def shard_images(
 def _cut_shards(
     images: ImageTable, listing: Listing, splits: Sequence[str], config: ShardConfig, left_out: LeftOut
 ) -> tuple[NDArray[np.int64], list[tuple[str, int, int, int]], dict[str, list[int]]]:
-    """Returns the rows of all images in the order of shards, these as `PlannedShard` has them, and class counts."""
+    """Returns the rows of all images shard after shard, the first fields of each `PlannedShard`, and class counts."""
     codes, names = images.get_codes("split")
     numbers = {split: number for number, split in enumerate(splits)}
-    # A name that no image has may stand in the table, too.
+    # The table may have names that no image uses.
     of_split = np.array([numbers.get(str(name), 0) for name in names], np.int32)[codes]
     counts = np.bincount(of_split, minlength=len(splits)).tolist()
     for split, count in sorted(zip(splits, counts, strict=True)):
@@ -209,10 +209,10 @@ def give_splits(listing: Listing, config: ShardConfig) -> Listing:
 
 
 def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the rows of a table in the order of their hashes, and sorts these too.
+    """Returns the rows of a table in the order of their hashes, and sorts `hashes` in place.
 
     Rows of one path (two rows of a manifest for one image) keep the order of the table. Two paths of one hash, which
-    occur once in billions of images, come in the order of the paths.
+    occur once in billions of images, are sorted by path.
     """
     rows = np.argsort(hashes, kind="stable")
     hashes.sort()

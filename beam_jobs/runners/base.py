@@ -29,7 +29,7 @@ BEAM_RUNNERS = {"direct": "FnApiRunner", "dataflow": "DataflowRunner"}
 
 
 def _option(beam: str, kind: Kind, metavar: str) -> Any:
-    """Makes the field of an option of Dataflow that Beam calls `beam`."""
+    """Returns the dataclass field of an option of Dataflow, whose name in Beam is `beam`."""
     return option(kind, None, group=_GROUP, rare=True, metavar=metavar, metadata={"runner": "dataflow", "beam": beam})
 
 
@@ -105,7 +105,7 @@ class SubmittedJob:
 
 
 class GraphWritten(TfpipeError):
-    """The end of a launcher's part, which is not an error: the graph is written, and a service will run it."""
+    """A signal that a launcher's work is done, not an error: the graph is written, and a service will run it."""
 
     exit_code = 0
 
@@ -121,7 +121,7 @@ class ShardObserver(Observer):
 
 
 class Runner:
-    """A runner that carries out one job, by methods called in their order; this one suits any that Beam knows."""
+    """A runner of one job, for any runner that Beam knows. The job calls the methods in their order here."""
 
     has_same_codecs = True  # whether the workers must have the image libraries of this process
     explains_all = True  # whether every error of Beam becomes a sentence; otherwise unknown ones are bugs of tfpipe
@@ -133,7 +133,7 @@ class Runner:
         self._result: Any = None
 
     def check(self, config: "ShardConfig") -> None:
-        """Checks the options before anything is listed, here that workers elsewhere can reach the working folder."""
+        """Checks the options before the input is listed; here, that workers elsewhere can write to the output."""
         if config.output.startswith("hf://") and not self.on_this_machine:
             raise ConfigError(
                 f"Only this machine writes to Hugging Face, got {config.output} for workers elsewhere. Write to a "
@@ -151,12 +151,12 @@ class Runner:
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
     def watch(self, job: "Job", observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
-        """Tells the observer of the progress of a job that writes shards, during a block."""
+        """Returns a context in which the observer is told about the job's progress every few seconds or less."""
         read, every_s = self.get_progress_reader(job)
         return poll_progress(read, observer, every_s)
 
     def prepare(self, job: "Job") -> contextlib.AbstractContextManager[None]:
-        """Completes the options for a block that submits the job and waits, and explains the errors of the block."""
+        """Returns a context in which the options are complete, so that the job can be submitted and awaited."""
         return contextlib.nullcontext()
 
     def make_beam_runner(self, job: "Job") -> Any:

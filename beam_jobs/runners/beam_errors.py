@@ -1,4 +1,4 @@
-"""Errors on their way out of Beam, which wraps them or turns them into text."""
+"""Recovers tfpipe's errors from Beam, which wraps them or turns them into text."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ _DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # in an error of 
 def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
     """Raises tfpipe's own errors as they were before Beam wrapped them, and leaves no worker process behind.
 
-    With `explains_all` every other error becomes a sentence, too.
+    With `explains_all` every other error becomes a `DataError` with its reason.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
 
 
 def remove_graph_place(error: TfpipeError) -> TfpipeError:
-    """Returns the error without the place in the graph that Beam adds to its message."""
+    """Returns the error without the name of the graph's step that Beam adds to its message."""
     return type(error)(re.sub(_WHERE_IN_GRAPH, "", str(error), flags=re.DOTALL), page=error.page)
 
 
@@ -61,7 +61,7 @@ def find_error(text: str) -> TfpipeError | None:
 
 
 def find_reason(error: BaseException) -> str:
-    """Returns one line of an error, without a full stop: of a traceback as text, what was raised first."""
+    """Returns the reason for an error in one line without a final period; of a traceback as text, the first error's."""
     text = str(error)
     whole = first_line(RuntimeError(re.sub(r":\s*\n", ": ", text)))  # Beam breaks a line behind a colon
     reasons: list[str] = [*_DETAILS.findall(text), *_RAISED.findall(text), whole]

@@ -33,16 +33,16 @@ _HASHED_AT_ONCE = 64
 
 
 _Identity = tuple[int, bytes, int]
-"""The index of an image in the listing, the SHA-256 of its original file, and its label or -1 if it was not read."""
+"""The index of an image in the listing, the SHA-256 of its original file, and its label, or -1 for a label not read."""
 
 
 def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDArray[np.bool_], LeftOut]:
-    """Returns which images are left out, and how many of each split and label.
+    """Returns whether each image is left out as a copy, and how many are left out of each split and label.
 
-    A copy outside of `train` stays if there is one, so that no training image is an evaluation image. Of several such
-    copies the first one stays, by path or by the order of finished datasets. None stays of what `known_images` has.
+    Of equal images one stays: one outside of `train` if there is one, so that no training image is an evaluation image,
+    and the first of these by path, or by the order of finished datasets. None stays if `known_images` has the image.
 
-    Only images that may have a copy are read: one of their size, or one in the dataset `known_images`.
+    An image file is read only if another image has its size, or if `known_images` is given.
     """
     images = listing.images
     known = np.zeros((0, DIGEST_BYTES), np.uint8)
@@ -79,7 +79,7 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
 
 
 def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
-    """Yields the identity of each candidate that is a file or lies in one; the arguments are as above."""
+    """Yields the identity of each candidate of a listing of image files, archives or Parquet files."""
     direct = array("q")
     packed: dict[int, list[tuple[str, int, int]]] = {}  # compressed tar file, offset and size of each file of an image
     for index, image in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
@@ -88,7 +88,7 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
         else:
             direct.append(index)
     digests: dict[tuple[str, int, int], bytes] = {}
-    # Each tar file is read once, in its order.
+    # Each tar file is read once, from its beginning to its end.
     for location, spans in groupby(sorted(set(chain.from_iterable(packed.values()))), itemgetter(0)):
         with open_unpacked(file_io.join(listing.root, location)) as tar:
             for span in spans:
@@ -109,7 +109,7 @@ def _map_batches(
     workers: int,
     origin: Any,
 ) -> Iterator[_Identity]:
-    """Yields the identities of images, which worker processes read."""
+    """Yields the identities of the images at these indices, which worker processes read in batches."""
 
     def make_batches() -> Iterator[_Batch]:
         for begin in range(0, len(indices), _HASHED_AT_ONCE):
@@ -136,7 +136,7 @@ def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identi
 
 
 def _join_digests(digests: Sequence[bytes]) -> bytes:
-    """Returns the SHA-256 of a file, or that of the SHA-256 of several."""
+    """Returns the only digest, or the SHA-256 of several."""
     return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 

@@ -1,6 +1,6 @@
-"""The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
+"""Makes records from those of finished datasets: each is copied as it is, or with its image in another form.
 
-Of records that another program wrote, new ones are made, whose pixels are those that a plain decoder gives.
+A record that another program wrote is made anew, from the pixels that a plain decoder gives.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from tfpipe.storage import file_io
 from tfpipe.writer.record_form import make_image_features
 
 _DIGEST_BYTES = 32
-_MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from
+_MAX_COLUMNS, _MAX_INDEXES = 64, 256  # that one worker keeps; an index takes 16 bytes for each record of its shard
 
 NO_CLASS = -1
 """The label of an image without a class in a dataset that has classes. Its class text is empty."""
@@ -43,17 +43,17 @@ NO_CLASS = -1
 
 @dataclass(frozen=True, slots=True)
 class DatasetRecords:
-    """The records of finished datasets; see `RecordSource`."""
+    """The records of finished datasets, from which the records of a new one are made."""
 
     header: PlanHeader
     records: InputDatasets
 
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], NewRecord]]]:
-        """Yields each record's place with the function that reads it."""
+        """Yields each planned record with the function that reads it."""
         return ((image, partial(self.read, image)) for image in planned)
 
     def read(self, planned: PlannedImage) -> NewRecord:
-        """Reads the record at the planned place, with the labels and the image form of the new dataset."""
+        """Reads a planned record, and changes its label and its image to those of the new dataset."""
         check_source_size(planned)
         with rejecting():
             return self._read(planned)
@@ -99,7 +99,7 @@ def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
 def _read_features(
     datasets: InputDatasets, planned: PlannedImage | ImageRef, unpacked: Mapping[str, str]
 ) -> tuple[SourceDataset, bytes, dict[str, Feature]]:
-    """Checks the checksums, and returns the dataset of a record, its payload and its features with those of columns."""
+    """Reads a record, checks its checksums, and returns its dataset, payload and features, added columns included."""
     location = planned.location
     source, file_name = datasets.locate(location.file)
     path = unpacked.get(location.file) or file_io.join(source.directory, file_name)
@@ -147,7 +147,7 @@ def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
 def _reform(
     stored: Sequence[PreparedImage], number: int, mask: bytes | None, form: ImageForm, source: SourceDataset
 ) -> PreparedImage:
-    """Returns an image of a record and its mask in another form. The error names one of several by its number, from 0.
+    """Returns an image of a record and its mask in another form. Of several images, an error names the number, from 0.
 
     Height and width stay those of the original if both forms are square.
     """
@@ -173,7 +173,7 @@ def _as_ppm(pixels: bytes) -> bytes:
 
 
 def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> int:
-    """Returns the new label of a record. A number of another program below 0 stands for no class."""
+    """Returns the new label of a record. A negative label that another program wrote means no class."""
     foreign = source.foreign
     key, base = (keys.CLASS_LABEL, 0) if foreign is None else (foreign.label_key or "", foreign.label_base)
     stored = _get_number(features, key)
@@ -187,7 +187,7 @@ def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> in
 def _get_digest(features: Mapping[str, Feature]) -> bytes:
     """Returns the SHA-256 of the original image.
 
-    Of several images it is that of their SHA-256, of a record without an image that of all its features.
+    For several images it is the SHA-256 of theirs; for a record without an image, the SHA-256 of all its features.
     """
     if keys.IMAGE_ENCODED not in features:
         return hashlib.sha256(encode_example(features)).digest()
@@ -224,7 +224,7 @@ def _get_text(features: Mapping[str, Feature], name: str) -> str:
 
 
 def _read_payload(path: str, name: str, offset: int, size: int) -> bytes:
-    """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
+    """Reads one record, from a store by one request. Nothing is read ahead, because the records' order is random."""
     try:
         if not file_io.is_url(path):
             with file_io.open_file(path) as file:
@@ -240,7 +240,7 @@ def _read_payload(path: str, name: str, offset: int, size: int) -> bytes:
 
 
 def _read_columns(columns: Iterable[tuple[str, str]], place: str) -> dict[str, Feature]:
-    """Reads the features that columns have of a record."""
+    """Reads the features that added columns have for the record at a path such as `flowers/train:17`."""
     split, _, number = place.partition("/")[2].rpartition(":")
     features: dict[str, Feature] = {}
     for address, name in columns:
@@ -272,7 +272,7 @@ def _load_index(directory: str, shard: ShardInfo) -> NDArray[np.int64]:
 def _make_record(
     header: PlanHeader, source: SourceDataset, planned: PlannedImage, old: Mapping[str, Feature]
 ) -> NewRecord:
-    """Makes the record of the new dataset."""
+    """Makes a record of the new dataset from one that another program wrote."""
     assert source.foreign is not None
     name, values = _get_name(old, planned), dict[str, Any]()
     images: tuple[PreparedImage, ...] = ()
@@ -302,7 +302,7 @@ def _make_record(
 
 
 def _hash_foreign(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
-    """Returns the SHA-256 of the images; of a record without one that of all its features."""
+    """Returns the SHA-256 of a record's images; of a record without images, the SHA-256 of all its features."""
     content = encode_example(old) if foreign.image_key is None else b"".join(_list_encoded(old, foreign))
     return hashlib.sha256(content).digest()
 
@@ -315,7 +315,7 @@ def _list_encoded(old: Mapping[str, Feature], foreign: Foreign) -> list[bytes]:
 
 
 def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> bytes:
-    """Returns the file name in the record or, if it has none, the record's place."""
+    """Returns the file name in the record or, if it has none, the record's path in the plan."""
     value = old.get(keys.IMAGE_FILENAME)
     if isinstance(value, list) and len(value) == 1 and value[0]:
         return value[0]

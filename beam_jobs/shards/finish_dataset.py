@@ -21,7 +21,7 @@ _READS_AT_ONCE, _SHARDS_AT_ONCE = 16, 256
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> None:
-    """Ends the job if these shards have more bad images than allowed, and writes the list of them."""
+    """Raises an error if these shards have more bad images than allowed, after writing the list of these images."""
     num_bad = sum(shard.num_left_out for shard in shards)
     if num_bad <= header.max_bad:
         return
@@ -42,7 +42,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard])
 
 
 def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenShard]) -> None:
-    """Checks that every planned shard was written, and lies where the dataset is finished."""
+    """Checks that every planned shard was written, and that this process finds it in the output."""
     present = {shard.info.file for shard in shards}.intersection(file_io.list_names(work.output))
     missing = [file for file in files if file not in present]
     if missing:
@@ -53,7 +53,7 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
 
 
 def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard]) -> Manifest:
-    """Writes the files of a dataset besides its shards."""
+    """Writes the files of a dataset besides its shards, the manifest last."""
     by_file = {shard.info.file: shard for shard in shards}
     ordered = [by_file[shard.file] for shard in header.shards]
     check_bad(work, header, ordered)
@@ -93,7 +93,7 @@ def _write_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[Writte
 
 
 def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Sequence[WrittenShard]]) -> None:
-    """Checks that shards that were made again are the ones that the manifest describes."""
+    """Checks that shards that were made again have the checksums in the manifest."""
     expected_sha256 = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     infos = [shard.info for shards in splits.values() for shard in shards]
     changed = [info.file for info in infos if expected_sha256.get(info.file) != info.sha256]
@@ -108,7 +108,7 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
 
 
 def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
-    """Writes the files for TensorFlow Datasets that are not right yet, so that a complete dataset stays untouched."""
+    """Writes files for TensorFlow Datasets that are missing or differ, so that a complete dataset stays untouched."""
     for name, text in tfds_metadata.make_files(manifest).items():
         path = work.result(name)
         if not file_io.exists(path) or file_io.read_whole(path) != text.encode():
@@ -134,8 +134,8 @@ def _leave_out_empty(
 ) -> dict[str, list[WrittenShard]]:
     """Removes the shards without a record and renumbers the others; returns these by split.
 
-    A shard is empty only if all of its images are bad, which takes very few images to a shard. If a crash comes
-    between two renames, the next run makes the missing shards again.
+    A shard is empty only if all of its images are bad, so only if it has very few. If a crash comes between two
+    renames, the next run makes the missing shards again.
     """
     splits: dict[str, list[WrittenShard]] = {}
     for split in dict.fromkeys(shard.split for shard in header.shards):
@@ -181,7 +181,7 @@ def _make_manifest(
 
 
 def _encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterator[bytes]:
-    """Yields the line about each bad image of some shards. Several are read at once, since a store answers late."""
+    """Yields the line about each bad image of some shards. Several files are read at once: stores have high latency."""
     files = [shard.info.file for shard in shards if shard.num_left_out]
     with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
         for begin in range(0, len(files), _SHARDS_AT_ONCE):
@@ -190,7 +190,7 @@ def _encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterato
 
 
 def _write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
-    """Writes a list of lines, or removes the one that another run left if there are none."""
+    """Writes lines to a file of the dataset; if there are none, removes the file that an earlier run wrote."""
     lines = iter(lines)
     first = next(lines, None)
     if first is None:

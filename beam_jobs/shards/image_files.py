@@ -1,6 +1,6 @@
-"""Image files as a source of records: each is read, checked, brought into the stored form, and described.
+"""Makes records of image files: each file is read, checked, brought into the stored form, and described by features.
 
-The rows of a table without images come the same way.
+The rows of a table without images become records here too.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 
-_BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
+_BLOCK_BYTES = 128 << 20  # of images in Parquet files: the size of a default shard, which so reads a row group once
 _MAX_BLOCK_IMAGES = 10_000
 _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds
 
 
 _Fetched = tuple[Sequence[bytes], bytes | None, bytes]
-"""The bytes of a record's images, of the mask of a single one, None without a mask, and of the tensors."""
+"""The bytes of each of a record's images, the bytes of its mask or None, and the packed bytes of its tensors."""
 
 
 _Planned = tuple[PlannedImage, Callable[[], NewRecord]]
@@ -49,7 +49,7 @@ _Planned = tuple[PlannedImage, Callable[[], NewRecord]]
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """The images of a folder, an archive or a table; see `RecordSource`."""
+    """The images of a folder, an archive or a table, from which records are made."""
 
     header: PlanHeader
     _copies: dict[str, parquet_images.CopiedRows] = field(default_factory=dict, repr=False, compare=False)
@@ -72,7 +72,7 @@ class ImageFiles:
                 position += 1 if parquet_images.get_row_mask(image) is None else 2
 
     def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> NewRecord:
-        """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
+        """Makes the record of the image at a position in a block; a mask in a Parquet row is at the next position."""
         with rejecting():
             data = block.take(position)
         if keys.IMAGE_ENCODED not in self.header.schema:
@@ -173,7 +173,7 @@ class ImageFiles:
 
 
 def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]:
-    """Yields consecutive images together, as many as the memory for them allows."""
+    """Yields lists of consecutive images, of at most `_BLOCK_BYTES` and `_MAX_BLOCK_IMAGES` each."""
     block: list[PlannedImage] = []
     num_bytes = 0
     for image in planned:
@@ -191,12 +191,12 @@ class _Block:
     """Some images and masks in Parquet files, which are read together when the first of them is taken."""
 
     header: PlanHeader
-    cells: list[parquet_images.Cell]  # each mask in a row behind its image
-    copies: dict[str, parquet_images.CopiedRows]  # by their locations
+    cells: list[parquet_images.Cell]  # of images, each followed by that of its mask if it has one
+    copies: dict[str, parquet_images.CopiedRows]  # by the location of the Parquet file
     data: dict[int, bytes | UnreadableError] = field(default_factory=dict)  # read and not taken yet, by position
 
     def take(self, position: int) -> bytes:
-        """Returns the bytes of a cell, which are then forgotten."""
+        """Returns the bytes of a cell, which the block then drops."""
         copied = self._read_copy(self.cells[position])
         if copied is not None:
             return copied
@@ -221,7 +221,7 @@ class _Block:
             raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
 
     def _read(self, positions: range) -> None:
-        # Of a file with a copy only what the copy lacks is read here, when it is needed.
+        # From a file with a copy, only a cell that the copy lacks is read, and only once it is taken.
         wanted = [k for k in positions if k == positions.start or self.cells[k].file not in self.header.unpacked]
         num_bytes = 0
         for k, data in parquet_images.read_cells(
@@ -234,7 +234,7 @@ class _Block:
 
 
 def _name_images(schema: Schema, planned: PlannedImage, count: int) -> list[str]:
-    """Returns the names of several images."""
+    """Returns the names of a record's several images, after a check of their number."""
     if count > keys.MAX_IMAGES:
         raise RejectedImage("bad", f"it has {count:,} images, and a record has at most {keys.MAX_IMAGES:,}")
     shape = schema[keys.IMAGE_ENCODED].shape
@@ -281,7 +281,7 @@ def _make_extra_features(header: PlanHeader, planned: PlannedImage) -> dict[str,
 
 
 def _convert_extra(spec: FeatureSpec, value: Value) -> Any:
-    """Returns the value of a further column in the form that the encoder takes."""
+    """Converts a value of `PlannedImage.extra` to the form that the encoder takes."""
     if spec.dtype == "bytes":
         return _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(text)) for text in value]  # type: ignore[union-attr]
     return np.array(value, np.int64 if spec.dtype == "int64" else np.float32) if spec.shape != () else value

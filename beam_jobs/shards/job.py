@@ -1,4 +1,4 @@
-"""A job that writes the shards of a plan: which process may take part, the writing, and the end."""
+"""Writes the shards of a plan: checks that a process may take part, writes, and completes the dataset."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ _SHARE = "All workers must reach images and output by the same names: on a disk 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that writes the shards of a plan. It is pickled for workers without the plan, which each of them reads."""
+    """A job that writes the shards of a plan. It is pickled without the plan's header, which each worker reads."""
 
     work: WorkDir
     fingerprint: str  # of the plan; a disk that is not shared may hold another
@@ -51,7 +51,7 @@ class Job:
 
     @cached_property
     def header(self) -> PlanHeader:
-        """The header of the plan, with which each process begins; it must have the same versions and see this plan."""
+        """The header of the plan. Reading it checks that this process has the job's versions and sees this plan."""
         job_stores.adopt(self.file_options)
         self.check_versions()
         host = socket.gethostname()
@@ -75,7 +75,7 @@ def get_versions() -> dict[str, str]:
 class GatheredShards:
     """The written shards in any order, without their counts of classes and their lines about bad images.
 
-    A hundred thousand shards with the counts of a thousand classes would take 10 GB, so these are added up.
+    A hundred thousand shards with the counts of a thousand classes would take 10 GB, so the counts are added up.
     """
 
     shards: list[WrittenShard] = field(default_factory=list)
@@ -103,7 +103,7 @@ class GatheredShards:
 
 
 def write_one(job: Job, number: int, meter: Meter | None = None) -> WrittenShard:
-    """Writes the shard of a number; errors and `meter` are those of `write_shard`."""
+    """Writes the shard with a number; errors and `meter` are as in `write_shard`."""
     return write_shard(job.work, job.header, number, meter)
 
 
@@ -120,11 +120,11 @@ def write_shards(job: Job, numbers: Sequence[int]) -> Iterator[WrittenShard]:
 
 
 class _Stopped(BaseException):
-    """The end of a thread whose shard nobody waits for."""
+    """An exception that ends a thread once nobody waits for its shard."""
 
 
 def _write_in_threads(job: Job, numbers: Sequence[int], workers: int) -> Iterator[WrittenShard]:
-    """Yields the shards of these numbers. When the caller stops, each thread ends behind the image that it is at."""
+    """Yields the shards of these numbers. When the caller stops, each thread ends after its current image."""
     stopped = threading.Event()
 
     def stop_if_asked(*_: object) -> None:
@@ -141,14 +141,14 @@ def _write_in_threads(job: Job, numbers: Sequence[int], workers: int) -> Iterato
 
 
 def stop_if_bad(job: Job, shard: WrittenShard, bad_shards: list[WrittenShard]) -> None:
-    """Ends the job as soon as some shards together, to which one is added, have more bad images than allowed in all."""
+    """Adds a shard with bad images to `bad_shards`, and raises an error if these have more than the job allows."""
     if shard.num_left_out:
         bad_shards.append(shard.strip())
         check_bad(job.work, job.header, bad_shards)
 
 
 def finish(job: Job, gathered: GatheredShards) -> None:
-    """Makes the dataset complete."""
+    """Makes the dataset complete once all shards are written."""
     shards = gathered.list_shards()
     check_present(job.work, job.header.files, shards)
     kept = [shard.info.file for shard in shards if shard.kept]

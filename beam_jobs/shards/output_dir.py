@@ -60,7 +60,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
-    """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
+    """Returns a hash of all that decides the dataset's bytes. The input's location and the runner do not."""
     facts = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256, "form": header.form.to_json()}
     for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
         del facts[name]
@@ -87,7 +87,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
                 unpack(plan.listing, location, out)
     manifest = work.find_manifest(header.fingerprint)
     if manifest is not None and not all(file_io.exists(work.result(name)) for name in manifest.promised_lists):
-        # Only the images can restore the lists, so the dataset is finished again.
+        # Lists such as the quarantine's can be made from the images only, so the dataset is finished again.
         file_io.remove(work.result(file_names.MANIFEST))
         manifest = None
     # The shards of a complete dataset count as written, so that only missing or damaged ones are written again.
@@ -100,7 +100,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
 
 
 def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> dict[str, str]:
-    """Copies the images of Parquet files that many shards would read again; returns the copies by their locations."""
+    """Copies the images of Parquet files that each of many shards would read; returns the copies by Parquet file."""
     files = plan.listing.row_files
     num_missing = len(header.shards) - len(work.list_written())
     if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or file_io.is_url(work.output):
@@ -159,7 +159,7 @@ def _is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Iterator[WorkDir]:
-    """Yields the dataset directory to write to, locked and with the plan in it. `keep` is for parts of the job."""
+    """Yields the dataset directory, locked and with the plan in it. `keep` leaves the plan there for parts of a job."""
     with WorkDir(file_io.resolve_links(config.output)).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
@@ -211,7 +211,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
 
 
 def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
-    """Returns whether the directory is empty, or belongs to the same plan."""
+    """Returns whether the directory has no dataset, or one of the same plan, finished or not."""
     if file_io.exists(work.result(file_names.MANIFEST)):
         with contextlib.suppress(FormatError):
             return work.find_manifest(header.fingerprint) is not None

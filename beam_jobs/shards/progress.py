@@ -1,7 +1,7 @@
 """The progress of a job: the sum of the lines that workers write for each shard in a folder of this machine.
 
-This works for every local way of running the graph: threads, process pools, Beam's own worker processes. Beam's metrics
-come only at the end there. Without a common folder the finished shards are counted.
+This works for every way to run a job on this machine: threads, process pools, Beam's own worker processes. Beam's
+metrics come only at the end there. If workers and this process share no disk, finished shards are counted.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ class ProgressFile:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> "ProgressFile":
-        # Progress is a courtesy: a disk too full for this line ends the job at the shard itself, with its name.
+        # Without this line the job goes on: if the disk is full, writing the shard itself fails, with its name.
         with contextlib.suppress(OSError):
             self._file = None if self._path is None else open(self._path, "wb", buffering=0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
-            self._images = self._num_images  # a kept shard is done without a step
+            self._images = self._num_images  # `step` is not called for a kept shard
             self._write()
         if self._file is not None:
             self._file.close()
@@ -63,7 +63,7 @@ class ProgressFile:
 
 
 def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
-    """Returns the sum of the workers' lines."""
+    """Returns the progress of the whole job: the sum of the workers' lines."""
     folder = work.progress or ""
     images = num_bytes = bad = shards = 0
     planned_images = {shard.file: shard.images for shard in header.shards}
@@ -77,7 +77,7 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
 
 
 def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
-    """Returns the sum of the finished shards, without bytes and bad images; None if the store does not answer."""
+    """Returns the progress by finished shards, without bytes and bad images; None if the store does not answer."""
     planned_images = {shard.file: shard.images for shard in header.shards}
     try:
         images = [planned_images[file] for file in work.list_written() if file in planned_images]

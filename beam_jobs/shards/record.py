@@ -18,9 +18,9 @@ class NewRecord(NamedTuple):
     """A record that is ready to be written."""
 
     payload: bytes
-    features: Mapping[str, Any]  # as they were before they were encoded, or decoded
+    features: Mapping[str, Any]  # of the payload, decoded or not yet encoded
     images: tuple[PreparedImage, ...]  # as they are stored
-    sha256: bytes  # of the original file; of several, that of theirs; without an image, of the payload
+    sha256: bytes  # of the original file; of several, of their SHA-256; without an image, of the source's bytes
     name: str  # of the original file
 
 
@@ -34,7 +34,7 @@ class RejectedImage(Exception):
 
 @contextlib.contextmanager
 def rejecting(what: str = "") -> Iterator[None]:
-    """Turns what is wrong with a file into the reason why no record is made; `what` is put before it."""
+    """Turns an `UnreadableError` or a `BadImage` into a `RejectedImage`, with `what` before the reason."""
     try:
         yield
     except UnreadableError as error:

@@ -6,17 +6,17 @@ OUTPUT/.tfpipe/
   plan.jsonl           one line per image, shard after shard
   rows/NAME.json       a `WrittenShard`, one per finished shard, written after the shard itself
   digests/NAME         32 bytes per record, the SHA-256 of its original, to find duplicates between shards; then
-                       their names as a JSON list
+                       the records' names as a JSON list
   kept.json            the names of the shards that the workers found finished
-  begun/NAME           the part of the job that writes a shard, if it has parts; `begun/manifest.json` of the end
+  begun/NAME           of a job in parts: which part writes the shard; `begun/manifest.json`: which part finishes
   tmp/                 files being written
   unpacked/            compressed tar files and foreign shards, unpacked so that workers can read at an offset, and
                        the images of Parquet files
   lock                 held by the process that writes (local only)
 ```
 
-The folder is removed once `manifest.json` is written. Its path is all that a process needs to take part, so the Beam
-graph carries shard numbers and nothing else.
+The folder is removed once `manifest.json` is written. A worker process needs nothing but its path, so the Beam graph
+carries shard numbers and nothing else.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class PlanHeader:
 
     name: str
     root: str  # where relative locations start
-    fingerprint: str  # of the facts that shape the dataset, and of nothing else
+    fingerprint: str  # a hash of all that decides the dataset's bytes, and of nothing else
     seed: Annotated[int, whole(-(2**63))]
     form: ImageForm
     schema: Schema
@@ -69,7 +69,7 @@ class PlanHeader:
     skipped: dict[str, int]  # files, by reason
     dropped: int  # copies of other images
     keep_quarantined: bool
-    unpacked: dict[str, str]  # the path by the location of a compressed file, or of a Parquet file with copied rows
+    unpacked: dict[str, str]  # the copy's path, by the location of a compressed file or of a Parquet file
     shards: tuple[PlannedShard, ...]
     records: InputDatasets | None = None  # None: of image files
     box_names: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class PlanHeader:
 class WorkDir(ShardFolder):
     """A dataset directory under construction: its paths, and the small files of its working folder."""
 
-    progress: str | None = None  # the folder of notes of workers on this machine, if anybody reads it
+    progress: str | None = None  # the folder for the progress of workers on this machine, if anybody reads it
     ending = f"/{file_names.WORK_DIR}"
 
     def result(self, *parts: str) -> str:
@@ -114,7 +114,7 @@ class WorkDir(ShardFolder):
         return file_io.join(self.output, *parts)
 
     def place(self, name: str) -> str:
-        """Returns the path of a shard, or of what lies beside it."""
+        """Returns the path of a shard, or of its index or facts."""
         return self.result(name)
 
     def temporary(self, name: str) -> str:
@@ -156,14 +156,14 @@ class WorkDir(ShardFolder):
         return {name.removesuffix(".json") for name in file_io.list_names(self.path("rows")) if name.endswith(".json")}
 
     def begin(self, name: str, part: str) -> bool:
-        """Saves that a part of the job makes a shard or the manifest; returns whether no other part does."""
+        """Saves that a part of the job makes a shard or the manifest; returns False if another part has begun it."""
         path = self.path("begun", name)
         with contextlib.suppress(FileNotFoundError):  # another part has just completed the dataset
             return file_io.write_new(path, part.encode()) or file_io.read_whole(path) == part.encode()
         return False
 
     def list_begun(self) -> set[str]:
-        """Returns the file names of what parts of the job have begun."""
+        """Returns the names of the shards that parts of the job have begun, and of the manifest if one has begun it."""
         return set(file_io.list_names(self.path("begun")))
 
     def find_manifest(self, fingerprint: str) -> Manifest | None:

@@ -1,6 +1,6 @@
-"""Writes the records of one shard, its index, and a description of both. Needs neither Beam nor TensorFlow.
+"""Writes the records of one shard, its index, and the row that describes them. Needs neither Beam nor TensorFlow.
 
-`write_shard` is a pure function of the plan. Memory holds one image and one write buffer.
+The bytes of a shard depend on the plan alone. Memory holds one image and one write buffer.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from tfpipe.writer.shard_folder import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
 Meter = Callable[[int, float, str | None], None]
-"""A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
+"""A function that gets, for every finished image, its source's bytes, its seconds, and its kind of fault or None."""
 
 
 def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | None = None) -> WrittenShard:
@@ -44,21 +44,21 @@ def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> 
     if written is None or any(line["kind"] == "unreadable" for line in written.left_out):
         return None  # an image may be readable now
     if header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values()):
-        return None  # an earlier run took NaN; to write the shard again names the record
+        return None  # an earlier run took NaN; writing the shard again raises the error that names the record
     return written
 
 
 def _find_seekable(header: PlanHeader) -> Callable[[bytes], bool] | None:
     """Returns the function that looks for restart markers in a JPEG; None if no JPEG can have some."""
     if header.records is None:
-        return (lambda data: True) if header.form.seekable else None  # all were made so
+        return (lambda data: True) if header.form.seekable else None  # every JPEG gets restart markers
     return is_seekable if header.form.seekable or header.records.seekable else None
 
 
 def _write(
     work: WorkDir, header: PlanHeader, planned: PlannedShard, progress: ProgressFile, meter: Meter | None
 ) -> WrittenShard:
-    """Writes the records of all good images and a line about each bad one, and then the note that it is finished."""
+    """Writes the records of all good images, and the row that says that the shard is finished and lists bad images."""
     source = ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
     digests, names = bytearray(), list[str]()
     count = partial(
@@ -92,7 +92,7 @@ def _quarantine(
 ) -> dict[str, Any]:
     """Returns the line about an image that was not written; keeps its bytes if the plan says so.
 
-    Of a file that is no image it keeps nothing: a link or a table from elsewhere may have led to a private file.
+    The bytes of a file that is no image are never kept: a link or a table from elsewhere may lead to a private file.
     """
     error = rejected.__cause__ or rejected
     cause = error.__cause__ or error  # the words of Pillow or of the file system, if they raised it
