@@ -1,6 +1,6 @@
-"""Changes a dataset, by one process at a time: each change writes what is new, and then the catalog that names it.
+"""Changes a dataset, by one process at a time: a change writes new files, and then the catalog that names them.
 
-On a disk a lock keeps other processes off. In a bucket the catalog is written if it is still the one that was read.
+On a disk a lock keeps others out. In a bucket the catalog is replaced only if it is still the one that was read.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _OURS = re.compile(r"(?:([0-9]+)|.+)-[0-9a-f]{12}(?:\.view)?")
 
 
 class _DatasetFolder(WorkingFolder):
-    """The working folder in a dataset, whose lock keeps two changes of its parts apart."""
+    """The working folder in a dataset, whose lock lets one process at a time change the dataset."""
 
-    ending = f"/{file_names.WORK_DIR}"  # as of `tfpipe shard`, which may replace the dataset
+    ending = f"/{file_names.WORK_DIR}"  # the folder that `tfpipe shard` locks, which may replace the dataset
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a dataset."""
+    """A change of a dataset by this process."""
 
-    history: History  # of the dataset before it
-    version: Any  # of the catalog as a bucket names it, else None
+    history: History  # of the dataset before the change
+    version: Any  # the bucket's version of the catalog that was read; None on a disk
 
     @property
     def directory(self) -> str:
@@ -46,23 +46,23 @@ class Change:
         return self.history.base.directory
 
     def make_layer(self, kind: Kind, job: str, **facts: Any) -> Entry:
-        """Returns the entry of a new layer; arguments are those of `Entry`."""
+        """Returns the catalog's entry for a new layer; arguments are those of `Entry`."""
         below = list_fingerprints(self.history.join_shards(self.history.newest))
         return Entry(kind, job, self.history.newest + 1, below=below, **facts)
 
     def make_view(self, view: View, data: bytes) -> Entry:
-        """Returns the entry of a view whose file has some bytes."""
+        """Returns the catalog's entry for a view; `data` are the bytes of the view's file."""
         below = {name: split.fingerprint for name, split in view.splits.items()}
         return Entry("view", hashlib.sha256(data).hexdigest(), name=view.name, below=below)
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a file of the dataset, which appears as a whole."""
+        """Writes a file of the dataset, which appears whole or not at all."""
         path, temporary = file_io.join(self.directory, path), file_io.join(self.directory, file_names.WORK_DIR, "new")
         with file_io.explain_os_errors(f"write {path}"):
             file_io.write_file(path, data, temporary, makes_folders=True)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Writes the catalog with new entries: from then on all they name belongs to the dataset."""
+        """Writes the catalog with new entries: from then on the files that they name belong to the dataset."""
         catalog = self.history.catalog.change(entries)
         path = file_io.join(self.directory, file_names.CATALOG)
         if not file_io.is_url(path):
@@ -96,19 +96,19 @@ class Change:
 
 @contextlib.contextmanager
 def open_change(directory: str) -> Iterator[Change]:
-    """Yields a dataset to be changed, which on a disk no other process changes in the block."""
-    load_history(directory)  # which says what is wrong with the path, before a folder is made in it
+    """Yields a change of a dataset. On a disk a lock keeps other processes from changing the dataset in the block."""
+    load_history(directory)  # raises an error for a wrong path, before a folder is made in it
     check_links(directory)
     directory = file_io.resolve_links(directory)
     with _DatasetFolder(directory).lock(f"changes {directory}"):
         path = file_io.join(directory, file_names.CATALOG)
-        version = file_io.get_replaceable(path) if file_io.is_url(path) else None  # of before it is read
+        version = file_io.get_replaceable(path) if file_io.is_url(path) else None  # asked for before the read
         yield Change(load_history(directory), version)
 
 
 @contextlib.contextmanager
 def open_layers(dataset: str | os.PathLike[str]) -> Iterator[Change]:
-    """Yields a dataset that gets a layer."""
+    """Yields a change that adds a layer to a dataset, after a check that the dataset can have layers."""
     directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")

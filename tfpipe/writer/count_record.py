@@ -1,4 +1,4 @@
-"""Counts a record for the manifest, whoever writes it: of images, of Python's values, or of a damaged dataset.
+"""Adds a record to a shard's statistics for the manifest, for all writers: jobs of images, `tfpipe.write`, repairs.
 
 count_record(stats, features, schema=schema)    # the features before they are encoded, or as they are decoded
 """
@@ -27,7 +27,7 @@ def count_record(
     is_seekable: Callable[[bytes], bool] | None = None,
     refuse_nan: bool = False,
 ) -> None:
-    """Counts a record that was checked or decoded. A value that the record lacks is not counted."""
+    """Adds a checked or decoded record to the statistics. A value that the record lacks is not counted."""
     if schema.masks:
         from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
 

@@ -1,7 +1,7 @@
-"""The facts about each record of a shard that conditions ask for, as a Parquet file beside the shard's index.
+"""The facts about each record of a shard, such as name and label, as a Parquet file beside the shard's index.
 
-Whoever writes a shard writes them too, where PyArrow is installed; otherwise the first view makes them. The checksum of
-its shard tells a file that is left over, which is made again.
+The conditions of views read them. They are written with a shard if PyArrow is installed, else by the first view. The
+file holds its shard's checksum, so that a file of an earlier shard is noticed and made again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ARROW_TYPES = {"int64": "int64", "float": "float32", "bytes": "string"}
 
 
 class RecordFacts:
-    """The facts about the records of one shard, gathered record by record."""
+    """The table of facts about the records of one shard, filled record by record."""
 
     def __init__(self, manifest: Manifest) -> None:
         import pyarrow as pa
@@ -49,7 +49,7 @@ class RecordFacts:
 
     @classmethod
     def of_new_shard(cls, schema: Schema, label_names: Sequence[str]) -> RecordFacts | None:
-        """Returns the facts of a shard that is about to be written; None without PyArrow."""
+        """Returns an empty table of facts for a shard that is about to be written; None without PyArrow."""
         if importlib.util.find_spec("pyarrow") is None:
             return None
         return cls(
@@ -63,7 +63,7 @@ class RecordFacts:
             self._pack()
 
     def encode(self, sha256: str) -> bytes:
-        """Returns the content of the file, for a shard with this checksum."""
+        """Returns the bytes of the Parquet file, for a shard with this checksum."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -76,7 +76,7 @@ class RecordFacts:
         return data
 
     def find_fault(self, data: bytes, sha256: str, records: int) -> str:
-        """Returns what is wrong with the facts about a shard of this checksum and number of records; empty: nothing."""
+        """Returns the fault of a facts file for a shard of this checksum and number of records; empty: none."""
         import pyarrow as pa
 
         try:
@@ -95,12 +95,12 @@ class RecordFacts:
 
 
 def list_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Lists the columns of the facts. A feature such as `image/height` has a column `height`."""
+    """Lists the columns of a dataset's facts. A feature such as `image/height` has a column `height`."""
     return tuple(_list_columns(manifest))
 
 
 def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
-    """Reads the digests of the records that a dataset shows, each once, and none of its shards: uint8 [n, 32]."""
+    """Reads the distinct digests of a dataset's visible records from its facts, without its shards: uint8 [n, 32]."""
     with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
         import pyarrow  # noqa: F401
     found = [np.empty((0, DIGEST_BYTES), np.uint8)]
@@ -112,7 +112,7 @@ def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
 
 
 def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
-    """Yields for each shard of a split the digests of the records that the split shows."""
+    """Yields for each shard of a split the digests of its visible records, as hexadecimal texts or None."""
     import pyarrow as pa
 
     info, first = manifest.splits[split], 0
@@ -135,9 +135,9 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
 
 
 def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
-    """Reads the content of a file of facts. No thread of Arrow takes part.
+    """Reads a file of facts without threads of Arrow.
 
-    One that frees a buffer of Python while the interpreter ends aborts the process.
+    A thread of Arrow that frees a buffer of Python while the interpreter ends would abort the process.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -159,15 +159,15 @@ def is_of_shard(path: str, sha256: str, records: int) -> bool:
 
 
 def _fits(found: Any, metadata: Mapping[bytes, bytes] | None, sha256: str, records: int) -> bool:
-    """Returns whether a table or file with some metadata holds the facts of a shard. Without columns it has no rows."""
+    """Returns whether a table or file has a shard's checksum and number of rows. Without columns it has no rows."""
     rows = found.num_rows if found.num_columns else records
     return rows == records and (metadata or {}).get(_SHARD_KEY) == sha256.encode()
 
 
 class _Column(NamedTuple):
-    """A column of the facts."""
+    """A column of the facts: its type, and the function that reads its value from a record."""
 
-    kind: str  # PyArrow's name
+    kind: str  # PyArrow's name of the type
     read: Callable[[Mapping[str, Any]], Any]  # from the features of a record; None where it has none
 
 

@@ -1,4 +1,4 @@
-"""The form of records: from the kinds of values that the user names to the schema and values that are stored."""
+"""Turns the fields that a user names into the stored schema, and the user's records into stored features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_CLASS = 65_535
 
 
 class RecordForm:
-    """The form of the records: the schema that is stored, and how a user's record becomes one of it."""
+    """The stored schema for a user's fields, and the conversion of a user's records to this schema."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         if not isinstance(fields, Mapping):
@@ -57,7 +57,7 @@ class RecordForm:
         self.image_form = ImageForm() if self._image is not None or self._images is not None else None
 
     def check(self, record: Any) -> dict[str, FeatureLike]:
-        """Returns a record in the form that `encode_example` takes."""
+        """Checks a user's record, and returns its features as `encode_example` takes them."""
         if not isinstance(record, Mapping):
             raise ConfigError(f"A record must be a mapping from names to values, got a {type(record).__name__}.")
         if self._label is None and self.image_form is None:
@@ -136,7 +136,7 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
 
 
 def _check_names(name: str, field: Label | Labels) -> tuple[str, ...]:
-    """Returns the names of the classes of a value, after a check that they are texts."""
+    """Returns the class names of a Label or Labels, after a check that they are texts."""
     names: Any = field.names
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     if not is_list or not names or not all(isinstance(each, str) and each for each in names):
@@ -157,7 +157,7 @@ def make_image_features(image: PreparedImage) -> dict[str, Any]:
 
 
 def _make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form: ImageForm) -> dict[str, Any]:
-    """Makes the features of an image."""
+    """Makes the features of an image, which may be a file's bytes or pixels, and of its mask."""
     from tfpipe.images.normalize import BadImage, prepare_image  # Pillow loads only for records with images
 
     data = _encode_image(name, image)

@@ -1,4 +1,4 @@
-"""The folder in which the shards of a job are gathered, and how a later run finds those that are finished.
+"""The folder in which a job gathers its shards, and where a later run finds those that are finished.
 
 A shard appears under its name when it is complete, then its index, and the row about it last.
 """
@@ -27,7 +27,7 @@ CountRecord = Callable[[ShardStats, Mapping[str, Any]], None]
 
 
 class ShardWriter(RecordWriter):
-    """A writer of one shard."""
+    """A writer of one shard, which also counts the records for the manifest and collects their facts."""
 
     def __init__(self, file: IO[bytes], count: CountRecord, facts: RecordFacts | None) -> None:
         super().__init__(file)
@@ -36,7 +36,7 @@ class ShardWriter(RecordWriter):
         self._count, self._facts = count, facts
 
     def count(self, features: Mapping[str, Any]) -> None:
-        """Counts a record, which is written by itself; errors are those of the function that counts."""
+        """Counts a record that `write_all` writes later; errors are those of the function that counts."""
         self._count(self.stats, features)
         if self._facts is not None:
             self._facts.add(features)
@@ -47,7 +47,7 @@ class ShardWriter(RecordWriter):
         self.write(payload)
 
     def write_all(self, payloads: Iterable[bytes]) -> None:
-        """Writes records that were counted."""
+        """Writes the payloads of records that `count` has counted."""
         for payload in payloads:
             self.write(payload)
 
@@ -82,7 +82,7 @@ class ShardFolder(WorkingFolder):
         return self.path("digests", file)
 
     def temporary(self, file: str) -> str | None:
-        """Returns the path of a file while it is written; None for one beside the file."""
+        """Returns the temporary path at which a file is written; None: a default one beside the file."""
         return None
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class ShardFolder(WorkingFolder):
             return file_io.hash_stream(file) == shard.sha256
 
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
-        """Moves shards, each behind its name until now, and their indexes to the result under their final names."""
+        """Moves shards and their indexes and facts to the result; each comes with its present name."""
         for name, shard in shards:
             final = shard.info.file
             file_io.rename(self.place(index_name(name)), self.result(index_name(final)))

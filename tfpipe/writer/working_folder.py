@@ -1,4 +1,4 @@
-"""The working folder of a job that writes, and the folder where its result appears.
+"""The working folder of a job that writes, and the output folder where its result appears.
 
 The final name holds the whole result or nothing, and the same call completes a run that was killed.
 """
@@ -21,17 +21,17 @@ _LOCK, _PLAN = "lock", "plan.json"
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """A working folder; each kind of job says where it lies and what it keeps there."""
+    """A working folder; each kind of job has a subclass that says where it lies and what an interrupted run keeps."""
 
     output: str  # without links
-    # What follows the output in the path of the working folder; in a bucket, that folder's name in the output.
+    # The text after the output's path in the path of the working folder; in a bucket, its name inside the output.
     ending: ClassVar[str]
-    # The folders in it that a run goes on with, if the run before had the same identity.
+    # The folders inside that a run keeps from an earlier run of the same identity.
     parts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def base(self) -> str:
-        """The path of the working folder: beside the output, in a bucket in it."""
+        """The path of the working folder: beside the output; in a bucket, inside the output."""
         if file_io.is_url(self.output):
             return f"{self.output}/{self.ending.removeprefix('/')}"
         return self.output + self.ending
@@ -41,14 +41,14 @@ class WorkingFolder:
         return file_io.join(self.base, *parts)
 
     def result(self, *parts: str) -> str:
-        """Returns a path in the result until it is published, in a bucket its final one: no folder is renamed there."""
+        """Returns the path of a file of the result before `publish`; in a bucket, the path is final already."""
         return file_io.join(self.output, *parts) if file_io.is_url(self.output) else self.path("data", *parts)
 
     @contextlib.contextmanager
     def lock(self, busy: str) -> Iterator[None]:
-        """Keeps a second process off the folder in the block, as in "repairs into /data/out". It goes if it is empty.
+        """Keeps other processes out of the folder; their error says what this one does: `busy`, as in "repairs into X".
 
-        An object store has no locks.
+        An empty folder is removed at the end of the block. An object store has no locks.
         """
         if file_io.is_url(self.output):
             yield
@@ -77,7 +77,7 @@ class WorkingFolder:
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
             if not file_io.is_url(self.output):
                 self._prepare_local(identity)
-            elif self.read_identity() != identity.encode():  # that of a finished job is refused
+            elif self.read_identity() != identity.encode():  # the output of a finished job is refused
                 check_output(self.output, is_ours=self.ending.__eq__, alone=True)
                 file_io.remove_tree(self.base)
                 self.save_identity(identity.encode())
@@ -85,7 +85,7 @@ class WorkingFolder:
             file_io.remove_tree(self.base)
 
     def find_report(self, name: str, identity: str) -> dict[str, Any] | None:
-        """Returns the report in a result that is there; None without one. That of another job is refused."""
+        """Returns the report of a finished result, or None if there is none; refuses the report of another job."""
         try:
             document = json.loads(file_io.read_whole(file_io.join(self.output, name)))
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class WorkingFolder:
 
 
 def hash_facts(*facts: object) -> str:
-    """Returns the identity of a job, or of a dataset, by all that decides it."""
+    """Returns the SHA-256 of values as JSON: the identity of a job, or of a dataset, from all that decides it."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -149,7 +149,7 @@ def check_output(
 ) -> str:
     """Checks that a result can appear as the folder `output`, and returns its path without links.
 
-    It must not lie in `sources`, and be missing, empty, or have a name that `is_ours` knows; `alone`: no other name.
+    It must not lie in `sources`, and must be missing, empty, or hold a name that `is_ours` knows; `alone`: no other.
     """
     target = file_io.resolve_links(output)
     for path in sources:

@@ -38,7 +38,7 @@ from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_m
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
 
-_ROUND_BYTES, _OBJECT_BYTES = 16 << 20, 100  # what threads write at once; Python's part of a record
+_ROUND_BYTES, _OBJECT_BYTES = 16 << 20, 100  # of records that threads write at once; Python's overhead for a record
 _KEY_BYTES = 16
 
 
@@ -54,12 +54,12 @@ class WriteJob:
 
     folder: WriteFolder
     form: RecordForm
-    key: str | None  # None: a record's place identifies it
+    key: str | None  # the feature that identifies a record; None: not checked
     refuse_nan: bool
     workers: int  # processes or threads; 0: this one alone
 
     def check(self, record: Any, digests: set[bytes]) -> dict[str, FeatureLike]:
-        """Returns a record in the form that is encoded; the `digests` are of the keys of the records before it."""
+        """Checks a record and returns its features; `digests` has the hashes of earlier keys, and gets the new one."""
         checked = self.form.check(record)
         if self.key is not None:
             value = checked[self.key]
@@ -71,13 +71,13 @@ class WriteJob:
         return checked
 
     def new_shard(self, name: str) -> AbstractContextManager[ShardWriter]:
-        """Returns the context of the writer of a shard."""
+        """Returns a context manager that yields the writer of a shard."""
         count = partial(count_record, schema=self.form.schema, refuse_nan=self.refuse_nan)
         return self.folder.new_shard(name, count, self.form.schema, self.form.label_names)
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
-    """Returns the number of shards of each split."""
+    """Returns the number of shards of each split, after a check."""
     splits = list(splits)
     if isinstance(num_shards, Mapping) and set(num_shards) != set(splits):
         raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
@@ -89,7 +89,7 @@ def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> 
 
 
 def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
-    """Checks that a value can identify records."""
+    """Checks that the value named `key` can identify records: a text or a whole number."""
     if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
         raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
     if form.schema[key].kind == "tensor":
@@ -106,7 +106,7 @@ def hash_key(value: Any) -> bytes:
 
 @contextlib.contextmanager
 def naming(place: str) -> Iterator[None]:
-    """Adds the place of a record to the message of an error about its values."""
+    """Puts a record's name, such as "Record 3 of shard 0", before the message of an error about its values."""
     try:
         yield
     except ConfigError as error:
@@ -114,7 +114,7 @@ def naming(place: str) -> Iterator[None]:
 
 
 def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yields the place of each record for messages, and the record."""
+    """Yields each record's name, for messages, and the record; an error of the user's code becomes a `DataError`."""
     count = 0
     try:
         for record in make():
@@ -212,7 +212,7 @@ def put_together(
     written: Mapping[str, list[WrittenShard]],
     stands_on: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Puts a dataset together, or a column that `stands_on` others' fingerprints; the manifest comes last."""
+    """Moves shards to the result and writes its other files; a column `stands_on` a dataset's split fingerprints."""
     for shards in written.values():
         job.folder.move_shards((shard.info.file, shard) for shard in shards)
     manifest = replace(make_manifest(name, job.form, written), stands_on=dict(stands_on))
@@ -223,7 +223,7 @@ def put_together(
 def _write_from_function(
     job: WriteJob, split: str, num_shards: int, records: Callable[[int], Iterable[Any]]
 ) -> list[WrittenShard]:
-    """Writes all shards of a split, and keeps those that an earlier run finished."""
+    """Writes the shards of a split by calling a function for each, and keeps those that an earlier run finished."""
     workers = min(job.workers, num_shards)
     if not workers:
         return [_write_shard(job, split, num_shards, records, number)[1] for number in range(num_shards)]
@@ -260,9 +260,9 @@ def _write_shard(
 
 
 def _write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Iterable[Any]) -> list[WrittenShard]:
-    """Writes all records of a split, the i-th to shard i modulo their number, anew after a run that was killed.
+    """Writes record i of a split to shard i modulo `num_shards`, all anew after a run that was killed.
 
-    Threads write some megabytes of all shards while the next ones are made.
+    Threads write some megabytes of all shards while the next records are made.
     """
     names = [shard_name(split, number, num_shards) for number in range(num_shards)]
     digests = set[bytes]()

@@ -1,4 +1,4 @@
-"""A finished shard, and the row about it in a working folder, from which a later run knows that it is finished."""
+"""A finished shard, and the JSON row about it in a working folder, by which a later run knows that it is finished."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class WrittenShard:
 
     info: ShardInfo
     stats: ShardStats = field(default_factory=ShardStats)  # empty for a shard of a complete dataset
-    left_out: list[dict[str, Any]] = field(default_factory=list)  # a line about each record, until `strip`
+    left_out: list[dict[str, Any]] = field(default_factory=list)  # a line about each record left out, until `strip`
     num_left_out: int = 0
     kept: bool = False  # whether an earlier run wrote it
 
     def strip(self) -> WrittenShard:
-        """Returns the shard without what grows with its classes and with the records that were left out."""
+        """Returns the shard without its counts by class and its lines about left-out records, which can be large."""
         return replace(self, stats=replace(self.stats, labels=Counter()), left_out=[])
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class WrittenShard:
 
 
 def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, WrittenShard]]:
-    """Returns the shards of a split that have records, under names without gaps, each behind its name until now."""
+    """Returns the shards of a split that have records, renumbered without gaps, each after its previous name."""
     full = [shard for shard in shards if shard.info.records]
     names = [shard_name(split, number, len(full)) for number in range(len(full))]
     return [
