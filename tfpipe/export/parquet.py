@@ -1,4 +1,4 @@
-"""Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`, as its metadata says.
+"""Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`, which the file's metadata describes.
 
 `image` is a struct of `bytes` and `path`, several images are a list of these in `images`, and `label` counts from 0.
 """
@@ -23,7 +23,7 @@ _TEXTS = frozenset((keys.IMAGE_FORMAT, keys.IMAGE_COLORSPACE, keys.IMAGE_FILENAM
 
 
 def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest) -> None:
-    """Writes a Parquet file with a group for each hundred rows."""
+    """Writes a Parquet file with a row group for each hundred rows or 32 MiB of images."""
     import pyarrow.parquet
 
     columns = _name_columns(manifest)
@@ -42,7 +42,7 @@ def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest
 
 
 def _name_columns(manifest: Manifest) -> dict[str, FeatureSpec]:
-    """Returns the features by their columns: their own names, with a `_` behind one that the format uses itself."""
+    """Returns the features by the names of their columns; a name that the layout uses itself gets a `_` at its end."""
     named: dict[str, FeatureSpec] = {}
     reserved = {"image", "label", *(["images"] if manifest.has_several_images else [])}
     for spec in list_columns(manifest):
@@ -81,7 +81,7 @@ def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:
 
 
 def _get_type(spec: FeatureSpec) -> Any:
-    """Returns the type of a column; a tensor is lists in lists, because its sizes may differ."""
+    """Returns the type of a column; a tensor becomes nested lists, because its sizes may differ between records."""
     import pyarrow
 
     if spec.tensor is not None:
@@ -97,7 +97,7 @@ def _get_type(spec: FeatureSpec) -> Any:
 
 
 def _list_numbers(array: NDArray[Any]) -> Any:
-    """Returns an array as lists in lists. Arrow before release 21 takes half precision as numbers of NumPy only."""
+    """Returns an array as nested lists. Arrow before release 21 takes float16 as NumPy's numbers only."""
     if array.dtype != np.float16:
         return array.tolist()
     return [_list_numbers(row) for row in array] if array.ndim > 1 else list(array) if array.ndim else array[()]

@@ -29,7 +29,7 @@ from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_facts
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
 _PACKAGES: Mapping[Format, str] = {"parquet": "pyarrow", "arrayrecord": "array_record"}
-REPORT = "export.json"  # what every export holds
+REPORT = "export.json"  # the file that every export has
 LABELS = "labels.txt"  # the names of the classes, one a line, in the order of their numbers
 
 _WORKERS = WorkerPool(
@@ -130,7 +130,7 @@ def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
 
 
 def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -> str:
-    """Returns a hash of everything that shapes the result. After a change of the dataset an export begins anew."""
+    """Returns a hash of everything that decides the result, so that an export of a changed dataset begins anew."""
     return hash_facts(
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
         *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
@@ -144,7 +144,7 @@ def _finish(
 ) -> ExportReport:
     """Writes the files beside the shards, the report last."""
     files: dict[str, bytes] = {}
-    if config.to == "arrayrecord" and manifest.foreign is None:  # TFDS cannot nest the names of others
+    if config.to == "arrayrecord" and manifest.foreign is None:  # TFDS cannot nest other programs' feature names
         part = replace(manifest, schema=manifest.full_schema, splits={name: manifest.splits[name] for name in splits})
         texts = tfds_metadata.make_files(part, _ENDINGS[config.to])
         files |= {name: text.encode() for name, text in texts.items()}

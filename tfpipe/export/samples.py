@@ -27,13 +27,13 @@ _ENDINGS = {"jpeg": "jpg", "tiff": "tif"}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One record as another format takes it."""
+    """One record in the form that the writers of other formats take."""
 
     number: int  # in its split, from 0
-    name: str  # of the image file; empty if unknown; not UTF-8 as surrogates
+    name: str  # of the image file; empty if unknown; bytes that are not UTF-8 as surrogates
     files: Sequence[tuple[bytes, str]]  # images, or PNGs of raw pixels, each with the ending of its name
     label: int | None  # from 0
-    features: dict[str, Any]  # but the image, the class and sizes of tensors; a mask is the bytes of its PNG
+    features: dict[str, Any]  # all but the image, the class and sizes of tensors; a mask is the bytes of its PNG
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class ShardJob:
     file: FileJob
     shard: ShardInfo
     first: int  # the number of its first record in the split
-    name: str  # of what it becomes, without an ending: `train-00003-of-00008`
-    rows: NDArray[np.int64] | None = None  # that a view reads, in the shard, ascending: [n]; None: all
+    name: str  # of the exported file, without its ending: `train-00003-of-00008`
+    rows: NDArray[np.int64] | None = None  # indices in the shard of the visible records, ascending: [n]; None: all
 
     @property
     def num_records(self) -> int:
@@ -53,14 +53,14 @@ class ShardJob:
 
 
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
-    """Returns the features but the image, the class and sizes of tensors, in the schema's order."""
+    """Returns all features but the image, the class and sizes of tensors, in the schema's order."""
     schema = manifest.full_schema
     taken = {*manifest.image_keys, manifest.label_key, *schema.sizes_keys}
     return tuple(spec for spec in schema.features if spec.name not in taken)
 
 
 def read_payloads(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of each `tf.train.Example` of a shard to export; features of columns follow."""
+    """Yields the number and the bytes of each record to export, a `tf.train.Example` with features of added columns."""
     columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
     for number, payload in _scan_payloads(job, progress):
         yield number, payload + b"".join([column.read_payload(number) for column in columns])
@@ -104,7 +104,7 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator
 
 
 def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
-    """Returns a feature as a value that NumPy and other formats know: bfloat16, which they do not, as float32."""
+    """Returns a feature's value; a bfloat16 tensor becomes float32, because NumPy and other formats lack bfloat16."""
     if spec.tensor is not None and spec.tensor.dtype == "bfloat16":
         return (spec.check_stored(features).astype(np.uint32) << 16).view(np.float32)
     return spec.decode(features)

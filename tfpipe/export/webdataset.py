@@ -58,7 +58,7 @@ def find_caption(columns: Iterable[FeatureSpec]) -> str | None:
 
 
 def describe_captions(columns: Sequence[FeatureSpec]) -> str | None:
-    """Returns a sentence on the texts that are not in the `.txt` files; None if there are no such."""
+    """Returns a sentence on the texts that the `.txt` files do not have; None if they have all texts."""
     caption = find_caption(columns)
     first = ["all"] if any(spec.name == caption and spec.shape != () for spec in columns) else []
     texts = [spec.name for spec in columns if spec.kind == "text" or (spec.name == _TEXT and _holds_text(spec))]
@@ -75,7 +75,7 @@ def _holds_text(spec: FeatureSpec) -> bool:
 
 
 def _take_caption(row: dict[str, Any], name: str) -> str | None:
-    """Returns the content of the `.txt` file, and drops from the row what `tfpipe shard` reads in this file."""
+    """Returns the content of the `.txt` file, and removes from the JSON what `tfpipe shard` restores from that file."""
     value = row[name]
     text = value[0] if isinstance(value, list) and value else value
     if not isinstance(text, str):  # none, or bytes that are not UTF-8
@@ -88,7 +88,7 @@ def _take_caption(row: dict[str, Any], name: str) -> str | None:
 
 
 def name_tensors(columns: Iterable[FeatureSpec]) -> dict[str, str]:
-    """Returns the ending of the file that holds each tensor: `latents.npy`, with `_` for what a path or a key takes."""
+    """Returns the ending of each tensor's file, such as `latents.npy`, with `_` for characters that it cannot have."""
     endings: dict[str, str] = {}
     for spec in columns:
         if spec.kind == "tensor":
