@@ -46,7 +46,7 @@ def add_column(
             Or the kind of each feature by its name, and the function returns mappings from these names.
         batch_size: The number of records that the function gets at once; a shard's last ones may be fewer. None: it
             gets one record.
-        missing: The way with records without a value: "error"; "default" gives them a value; "view" makes a view
+        missing: The treatment of records without a value: "error"; "default" gives them a value; "view" makes a view
             of the others, with the column's name.
         default: The value of each feature in records without one. None: 0, an empty text, an empty list or zeros.
         workers: The number of worker processes; the function must then stand at the top of a module. 0: this process.
@@ -86,7 +86,7 @@ def _make(
     split: str,
     number: int,
 ) -> Iterator[Value]:
-    """Yields the values of the records of a shard by a user's function."""
+    """Yields the values that a user's function returns for the records of a shard."""
     counts = manifest.splits[split].records_per_shard
     first = sum(counts[:number])
     with data_source(manifest, split) as records:

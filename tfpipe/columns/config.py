@@ -11,9 +11,9 @@ from tfpipe.format.file_names import check_column_name
 from tfpipe.system.options import Choice, Flag, Unchecked, check_options, option
 
 On = Literal["name", "number", "digest"]
-"""The fact that a row of a table has in common with its record."""
+"""The fact about a record that a table's row repeats, so that the two can be joined."""
 Missing = Literal["error", "default", "view"]
-"""The way with records that have no value."""
+"""The treatment of records that have no value."""
 
 
 @dataclass(frozen=True)

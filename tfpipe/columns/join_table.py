@@ -1,4 +1,4 @@
-"""Adds a column that comes out of a Parquet table, whose rows DuckDB joins with the records, on disk if need be."""
+"""Adds a column from a Parquet table, whose rows DuckDB joins with the records, on disk if memory is too small."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
 
 
 def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int, int]:
-    """Does the work of `join_table`, and returns the counts; what the same command has joined is not written again."""
+    """Joins the table and writes values that no earlier run wrote; returns the counts of `Joined`, in its order."""
     import duckdb
 
     table, directory = opened.path, change.directory
@@ -82,7 +82,7 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
 
 
 def _follow(fields: Mapping[str, Field], schema: Schema | None) -> dict[str, Field]:
-    """Returns the kinds of features, with lists of any length where the column has such for other layers."""
+    """Returns the fields; one becomes a list of any length if the column's feature is such a list in other layers."""
     followed: dict[str, Field] = {}
     for name, kind in fields.items():
         spec = schema[name] if schema is not None and name in schema else None
@@ -137,7 +137,7 @@ class _Table:
         return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
 
     def describe(self) -> dict[str, Field]:
-        """Returns the kind of each feature."""
+        """Returns the field for each column that becomes a feature, by the column's type."""
         return {name: self._describe(name) for name in self.names}
 
     def _describe(self, name: str) -> Field:
@@ -170,7 +170,7 @@ class _Table:
         return (longest,) if longest and shortest == longest else None
 
     def join(self, known: FactsTable, manifest: Manifest) -> tuple[int, int, int]:
-        """Joins the rows with the records in DuckDB; counts records with one, records without, and spare rows."""
+        """Joins rows and records; returns the numbers of records with a row, of those without, and of unused rows."""
         on, by_split = self.config.on, _SPLIT in self.types and self.key != _SPLIT
         own = {"name": facts.NAME, "number": "row_number_", "digest": facts.DIGEST}[on]
         if on != "number" and own not in known.columns:
@@ -221,7 +221,7 @@ class _Table:
             )
 
     def read(self, known: FactsTable, fields: Mapping[str, Field], shard: int) -> Iterator[Value]:
-        """Yields the values of the records of a shard, which is counted through all splits."""
+        """Yields the joined values of a shard's records; `shard` is its number, counted through all splits."""
         taken = ", ".join(f"value{place}_" for place in range(len(fields)))
         query = f"SELECT label_, at_ IS NOT NULL, {taken} FROM joined WHERE shard_ = ? ORDER BY row_number_"
         tensors = [isinstance(kind, Tensor) for kind in fields.values()]
@@ -236,7 +236,7 @@ class _Table:
 
 
 def _list_values(column: Any, is_tensor: bool) -> list[Any]:
-    """Returns the values of a column of Arrow; vectors as arrays, without an object for each number."""
+    """Returns the values of an Arrow column; vectors become arrays, without a Python object for each number."""
     if not is_tensor:
         values: list[Any] = column.to_pylist()
         return values

@@ -36,7 +36,7 @@ from tfpipe.writer.working_folder import check_output, hash_facts
 from tfpipe.writer.write import WriteFolder, WriteJob, put_together, write_split
 from tfpipe.writer.written_shard import WrittenShard
 
-_NO_CLASS, _MISSING = -1, -2  # in the notes of a shard, which else hold the class of each record with a value
+_NO_CLASS, _MISSING = -1, -2  # notes on a record without a class, or without a value; others are the record's class
 _NOTES = np.dtype("<i8")
 
 
@@ -56,23 +56,23 @@ class ShardRows(NamedTuple):
 
     split: str
     file: str  # in its layer
-    number: int  # through all layers
+    number: int  # the shard's in its split, through all layers
     records: int  # hidden ones too
     chosen: NDArray[np.int64]  # rows that are not hidden, ascending: [n]
 
 
 @dataclass(frozen=True)
 class LayerRows:
-    """The records of one layer."""
+    """The records of one layer, and their values in a column."""
 
     layer: int
     manifest: Manifest  # of the first layer, or of an appended one
-    column: Manifest | None  # the values that its records have already
-    shards: Mapping[str, int]  # of each split, before its own
-    records: Mapping[str, int]  # of each split, before its own
+    column: Manifest | None  # of the column's values for this layer; None if there are none yet
+    shards: Mapping[str, int]  # the number of shards of each split in earlier layers
+    records: Mapping[str, int]  # the number of records of each split in earlier layers
 
     def list_rows(self, whole: Manifest, split: str) -> list[ShardRows]:
-        """Lists the rows of the shards of a split; the manifest of all layers knows the hidden records."""
+        """Lists the visible rows of each shard of a split; the manifest of all layers knows the hidden records."""
         chosen, first, rows = whole.splits[split].chosen, self.records.get(split, 0), []
         for number, shard in enumerate(self.manifest.splits[split].shards, start=self.shards.get(split, 0)):
             visible = np.arange(shard.records) if chosen is None else chosen.list_rows(first, shard.records)
@@ -82,7 +82,7 @@ class LayerRows:
 
 
 def list_parts(history: History, name: str) -> list[LayerRows]:
-    """Lists the layers whose records a dataset has, with the values that they have in a column."""
+    """Lists the layers of a dataset that have records, each with the values of a column that it has already."""
     shards, records, parts = Counter[str](), Counter[str](), []
     for layer, column in history.load_column_parts(name, history.newest).items():
         manifest = history.base if layer == 1 else history.load_part(layer)
@@ -93,7 +93,7 @@ def list_parts(history: History, name: str) -> list[LayerRows]:
 
 
 class NewColumn:
-    """A column that is to be written; `identity` tells its values from others, beside options and schema."""
+    """A column to be written. `identity` has all that decides its values besides the options and the schema."""
 
     def __init__(
         self,
@@ -123,12 +123,12 @@ class NewColumn:
         return [part for part in self._parts if self._config.replace or part.column is None]
 
     def _has_entry(self, part: LayerRows) -> bool:
-        """Returns whether the catalog names the values of a layer, by this very job."""
+        """Returns whether the catalog has the values of a layer as this very job writes them."""
         entry = self._change.history.catalog.find("column", self._config.name, part.layer)
         return entry is not None and entry.job == self._identify(part)
 
     def choose_records(self, parts: Sequence[LayerRows]) -> Manifest:
-        """Returns the manifest of the dataset with only the records of some layers."""
+        """Returns the manifest of the dataset in which only the records of some layers are visible."""
         manifest, others = self.manifest, [part for part in self._parts if part not in parts]
         for split in manifest.splits if others else ():
             numbers = [
@@ -143,7 +143,7 @@ class NewColumn:
         return manifest
 
     def check(self) -> None:
-        """Refuses a column that cannot be added."""
+        """Refuses a column that cannot be added, before anything is written."""
         config, directory = self._config, self.manifest.directory
         self._check_features()
         if not self.list_lacking():
@@ -198,7 +198,7 @@ class NewColumn:
         return written
 
     def _make_entry(self, part: LayerRows, job: WriteJob) -> Entry:
-        """Returns the entry of the values of a layer, which are written."""
+        """Returns the catalog's entry for the values of a layer, which must be written already."""
         manifests = part.manifest, load_own_manifest(job.folder.output)
         below, made = map(list_fingerprints, manifests)
         return Entry("column", self._identify(part), part.layer, self._config.name, below, made)
@@ -210,7 +210,7 @@ class NewColumn:
         return hash_facts(*facts, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
-        """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""
+        """Refuses features whose names the dataset has, or that differ from the column's features in other layers."""
         columns = [one for one in self.manifest.columns if one.name != self._config.name or not self._config.replace]
         schema, old = self._form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
         for part in self._parts if len(self._parts) > 1 and not self._config.replace else ():
@@ -276,7 +276,7 @@ def make_default(form: RecordForm, given: Mapping[str, Any]) -> dict[str, Any]:
 def _make_records(
     config: ColumnConfig, form: RecordForm, folder: WriteFolder, make: Make, shards: Sequence[ShardRows], number: int
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields the values of the records of a shard, and then notes which records have one. Hidden ones get defaults."""
+    """Yields the values of a shard's records, defaults for hidden ones, and saves notes on which records have one."""
     default, shard = make_default(form, config.default), shards[number]
     notes = np.full(shard.records, _MISSING)
     entries = zip(shard.chosen.tolist(), make(shard.split, shard.number), strict=True)
