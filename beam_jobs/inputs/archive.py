@@ -1,6 +1,6 @@
-"""Lists tar and zip archives, with the offset of each member, at which a worker reads it.
+"""Lists the members of tar and zip archives, with the offsets at which workers read them.
 
-No name in an archive becomes a path here. Names that point outside are still refused: they were made to do harm.
+No member is unpacked under its name. Names that point outside of the archive are still refused: they are an attack.
 """
 
 import bz2
@@ -43,25 +43,25 @@ class ListedFile(NamedTuple):
     size: int  # in bytes once unpacked; 0: unknown
     location: ImageLocation = WHOLE_FILE
     skip: str = ""  # the reason to skip it
-    content: bytes | None = None  # of a wanted member
+    content: bytes | None = None  # the bytes, if they were wanted
 
 
 Wants = Callable[[str, int], bool]
-"""A function that says by the name and the size of a member whether its bytes are wanted."""
+"""A function that tells by the name and the size of a member whether its bytes are read when it is listed."""
 
 
 def is_archive(path: str) -> bool:
-    """Checks whether the name is that of an archive that can be read."""
+    """Tests whether a name has the ending of an archive that can be read."""
     return path.lower().endswith(_SUFFIXES)
 
 
 def is_tar(path: str) -> bool:
-    """Checks whether the name is that of a tar file, compressed or not."""
+    """Tests whether a name has the ending of a tar file, compressed or not."""
     return is_archive(path) and not path.lower().endswith(".zip")
 
 
 def is_compressed_tar(path: str) -> bool:
-    """Checks whether a member can be reached only by unpacking everything before it."""
+    """Tests whether a name has the ending of a compressed tar, of which all before a member must be unpacked."""
     return path.lower().endswith(_COMPRESSED_TAR_SUFFIXES)
 
 
@@ -72,7 +72,7 @@ def strip_archive_suffix(path: str) -> str:
 
 
 def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterator[ListedFile]:
-    """Yields the members of an archive, in its order. They name `location` as their file."""
+    """Yields the members of an archive, in its order; `location` becomes the file in their locations."""
     with _naming_damage(path), file_io.open_read(path) as file:
         members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
         for member in members:
@@ -83,7 +83,7 @@ def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterat
 
 @contextlib.contextmanager
 def _naming_damage(path: str) -> Iterator[None]:
-    """Turns what the libraries raise for a damaged archive into an error that names it."""
+    """Turns the errors that the libraries raise for a damaged archive into a DataError that names the archive."""
     try:
         yield
     except _DAMAGES as error:
@@ -141,7 +141,7 @@ def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> 
 def _list_open_tar(
     tar: tarfile.TarFile, path: str, location: str, wants: Wants | None, folder: str = "", begin: int = 0
 ) -> Iterator[ListedFile]:
-    """Yields the members of an open tar file; `folder` and `begin` are its name and position in an outer one."""
+    """Yields the members of an open tar file; `folder` and `begin` are its name and offset in an outer tar file."""
     members: dict[str, tuple[int, ImageLocation]] = {}  # size and location of each regular file, for links to it
     for info in _iterate_infos(tar, seeks=not is_compressed_tar(path)):
         name = _check_name(info.name, path)
@@ -171,7 +171,7 @@ def _list_open_tar(
 
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, *, seeks: bool) -> bytes:
-    if seeks:  # in a third of the time of a file object
+    if seeks:  # takes a third of the time of `extractfile`
         assert tar.fileobj is not None
         tar.fileobj.seek(info.offset_data)
         data = tar.fileobj.read(info.size)
@@ -184,8 +184,8 @@ def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, *, seeks: bool) ->
 
 
 def _iterate_infos(tar: tarfile.TarFile, *, seeks: bool) -> Iterator[tarfile.TarInfo]:
-    """Yields the members without tarfile's list of all members, which takes a kilobyte for each; none was read yet."""
-    if tar.offset == 0:  # no member, and Python 3.10 would look for the next one at -1
+    """Yields the members of a newly opened tar file; drops tarfile's list of them, which takes a kilobyte for each."""
+    if tar.offset == 0:  # there is no member, and Python 3.10 would look for one at -1
         return
     info, count = tar.next(), 0
     while info is not None:
@@ -197,12 +197,12 @@ def _iterate_infos(tar: tarfile.TarFile, *, seeks: bool) -> Iterator[tarfile.Tar
 
 
 def _read_plain_header(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-    """Reads the header of a regular file with a short name in a third of the time; returns None for others."""
+    """Reads the header of a regular file with a short name, in a third of tarfile's time; returns None for others."""
     assert tar.fileobj is not None
-    tar.fileobj.seek(tar.offset - 1)  # that byte shows whether the member before is there to its end
+    tar.fileobj.seek(tar.offset - 1)  # the byte there shows whether the member before is complete
     block = tar.fileobj.read(1 + tarfile.BLOCKSIZE)
     header = block[1:]
-    if len(header) != tarfile.BLOCKSIZE or tar.pax_headers:  # those of the whole archive may change any member
+    if len(header) != tarfile.BLOCKSIZE or tar.pax_headers:  # global pax headers may change any member
         return None
     if header[156:157] != tarfile.REGTYPE or header[257:265] not in _MAGICS or header[345]:
         return None
@@ -238,7 +238,7 @@ def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
 
 
 def _decode_names(infos: list[zipfile.ZipInfo], path: str) -> list[tuple[zipfile.ZipInfo, str]]:
-    """Decodes the names of a zip's members. Programs for Linux and macOS write UTF-8 without saying so."""
+    """Decodes the names of a zip's members. Programs for Linux and macOS write UTF-8 without setting its flag."""
     silent = [info for info in infos if not info.flag_bits & _UTF8_FLAG and not info.orig_filename.isascii()]
     names = {id(info): name for info in silent if (name := _read_unicode_path(info)) is not None}
     unknown = [info for info in silent if id(info) not in names]
@@ -252,7 +252,7 @@ def _decode_names(infos: list[zipfile.ZipInfo], path: str) -> list[tuple[zipfile
 
 
 def _fits(names: bytes, encoding: str) -> bool:
-    """Returns whether names can be of this encoding. GBK is taken for pairs of high bytes only, as common signs are."""
+    """Tests whether names can be in an encoding. For GBK high bytes must come in pairs, as in its usual characters."""
     try:
         names.decode(encoding)
     except UnicodeDecodeError:
@@ -261,7 +261,7 @@ def _fits(names: bytes, encoding: str) -> bool:
 
 
 def _read_unicode_path(info: zipfile.ZipInfo) -> str | None:
-    """Returns the name that Info-ZIP's extra field 0x7075 has, if it is about the name in the header."""
+    """Returns the name in Info-ZIP's extra field 0x7075, if its checksum is that of the name in the header."""
     extra = info.extra
     while len(extra) >= 4:
         kind, size = struct.unpack_from("<HH", extra)
@@ -274,7 +274,7 @@ def _read_unicode_path(info: zipfile.ZipInfo) -> str | None:
 
 
 def _check_name(name: str, path: str, link: str = "") -> str:
-    """Returns a member's name in plain form, or raises `DataError` if it points outside the archive."""
+    """Returns a member's normalized name, or raises `DataError` if the name points outside the archive."""
     folders = re.split(r"[/\\]", name)
     normal = posixpath.normpath(name.replace("\\", "/"))
     outside = normal.startswith("../") or normal == ".." if link else ".." in folders

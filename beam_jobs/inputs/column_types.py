@@ -1,4 +1,4 @@
-"""Infers the feature of a manifest's further column: int64, float or bytes, and one value or a list."""
+"""Infers the features of a table's extra columns, which tfpipe itself does not use: dtype, and one value or a list."""
 
 import contextlib
 import json
@@ -25,8 +25,8 @@ TARGET = "target"
 LABELS = "labels"
 """The feature with the classes of an image that may have several."""
 
-# The kinds of values. Numbers of `_ODD` would come back in another spelling, so they are stored as texts: whole numbers
-# beyond int64, and texts such as 007, 1_000, 1E5 or nan. `_NESTED` is a struct or a list of lists, stored as JSON.
+# The kinds of values. `_ODD` are numbers that would come back in another spelling, so they are stored as texts: whole
+# ones beyond int64, and texts such as 007, 1_000, 1E5 or nan. `_NESTED` is a struct or a list of lists, stored as JSON.
 _ODD, _TEXT, _NESTED, _BYTES, _UNKNOWN = 2, 3, 4, 5, -1
 _NUMBERS = (0, 1, _ODD)
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes", "bytes", "bytes")
@@ -34,7 +34,7 @@ _INT64 = range(-(2**63), 2**63)
 _MISSING = -1
 _ROWS_AT_ONCE = 10_000
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-# Programs write the exponent with a sign or behind a fraction; 1E5 and 12e3 are names.
+# In numbers that programs write, an exponent has a sign or follows a fraction; 1E5 and 12e3 are taken for names.
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+][0-9]+)")
 _WHOLE_FLOAT = re.compile(r"-?[0-9]+\.0+")
 _MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -43,10 +43,10 @@ _First = tuple[tuple[int, int, int], Any]
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A further column of a manifest."""
+    """An extra column of a table, and the feature that the column becomes."""
 
     spec: FeatureSpec
-    numbers: Mapping[str, int] = field(default_factory=dict)  # of each class by its name in the table
+    numbers: Mapping[str, int] = field(default_factory=dict)  # class numbers by the names in the table
     is_nested: bool = False  # whether a cell that is a struct or a list becomes its JSON
     missing: Any = None  # what stands for a cell without a value
 
@@ -65,7 +65,7 @@ class TableColumn:
 
 @dataclass
 class CellKinds:
-    """The kinds of a column's cells, from which its feature follows."""
+    """The kinds of values in a column's cells, from which the column's feature is inferred."""
 
     from_text: bool  # whether all cells are texts that may spell numbers
     firsts: dict[int, _First] = field(default_factory=dict)  # the first value of each kind
@@ -73,7 +73,7 @@ class CellKinds:
     has_lists: bool = False  # whether a cell holds a list
 
     def add(self, cells: Iterable[Any], rows: Iterable[tuple[int, int]]) -> None:
-        """Adds cells: None, scalars or lists; `rows` has for each the number of its file, and the row in it."""
+        """Adds cells (None, scalars or lists); `rows` has the file number and the row number of each cell."""
         infer = _infer_spelled_kind if self.from_text else _infer_kind
         for row, cell in zip(rows, cells, strict=False):
             values = [cell] if _is_nested(cell) else _to_list(cell)
@@ -85,7 +85,7 @@ class CellKinds:
                     self.firsts[kind] = (*row, position), value
 
     def infer_target(self, column: str, files: Sequence[str]) -> TableColumn:
-        """Returns the column with the target of a regression."""
+        """Returns the column as the target of a regression; refuses cells that are not one number."""
         texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
             (file_number, row, _), value = min(texts, key=itemgetter(0))
@@ -95,9 +95,9 @@ class CellKinds:
         return TableColumn(FeatureSpec(TARGET, "float", (), "target of a regression"))
 
     def infer(self, name: str, files: Sequence[str], *, is_text: bool = False, mixes: bool = False) -> TableColumn:
-        """Infers the feature of the column. With `is_text` texts become a feature of text, else values of bytes.
+        """Infers the feature of the column. With `is_text`, texts become a feature of text, else one of bytes.
 
-        With `mixes` numbers may stand beside texts, and become texts, as they may where all cells are texts.
+        With `mixes`, a column of numbers and texts becomes texts, as it does in a table whose cells are all texts.
         """
         faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
         numbers = [self.firsts[kind] for kind in _NUMBERS if kind in self.firsts]
@@ -130,7 +130,7 @@ class CellKinds:
 
 
 def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], rows: Iterator[tuple[int, int]]) -> None:
-    """Adds the cells of rows to the kinds of their columns; `rows` are as `CellKinds.add` takes them."""
+    """Adds the cells of rows to the kinds of their columns; `rows` are those of `CellKinds.add`."""
     while kinds and (block := list(islice(cells, _ROWS_AT_ONCE))):
         some = list(islice(rows, len(block)))
         for kind, column in zip(kinds, zip(*block, strict=True), strict=True):
@@ -138,7 +138,7 @@ def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], row
 
 
 def convert_extras(images: "ImageTable", columns: Sequence[TableColumn | None]) -> "ImageTable":
-    """Returns the images with the values of their further columns converted; a column that is None is left out."""
+    """Converts the values of the images' extra columns to their features; a column that is None is left out."""
     kept = [(index, column) for index, column in enumerate(columns) if column is not None]
     if not kept or not len(images):
         return images
@@ -166,7 +166,7 @@ def to_text(value: Any) -> str:
 
 
 def _infer_kind(value: Any) -> int:
-    """Returns the position of a value's kind in `_KINDS`, or -1."""
+    """Returns the index of a value's kind in `_KINDS`, or `_UNKNOWN`."""
     if isinstance(value, int):
         return 0 if value in _INT64 else _ODD
     if isinstance(value, (float, np.floating)):  # Arrow before release 21 gives half precision as a number of NumPy
@@ -179,7 +179,7 @@ def _infer_kind(value: Any) -> int:
 
 
 def _infer_spelled_kind(text: str) -> int:
-    """Returns the position in `_KINDS` of the kind that a CSV cell spells."""
+    """Returns the index in `_KINDS` of the kind of value that the text of a CSV cell spells."""
     if _INTEGER.fullmatch(text):
         return 0 if int(text) in _INT64 else _ODD
     try:

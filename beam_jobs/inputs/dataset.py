@@ -54,7 +54,7 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> List
 
 
 def _open(directory: str) -> Manifest:
-    """Returns the manifest of a dataset, with absolute paths. Its schema has the features of its columns too."""
+    """Loads the manifest of a dataset, with absolute paths and with the features of added columns in its schema."""
     with file_io.explain_os_errors(f"read {directory}"):
         manifest = load_manifest(directory)
     if manifest.foreign is None:
@@ -71,18 +71,18 @@ def _open(directory: str) -> Manifest:
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     """Returns the manifests by the names of their datasets. A repeated name gets a number.
 
-    The names leave the directories out, because the location of a dataset must not shape the result.
+    The names leave the directories out, because the location of a dataset must not change the result.
     """
     datasets: dict[str, Manifest] = {}
     for manifest in manifests:
-        first = manifest.name.replace("/", "_")  # in a path of a record / ends its dataset's name
+        first = manifest.name.replace("/", "_")  # in the path of a record, the first / ends the dataset's name
         names = chain([first], (f"{first}-{number}" for number in count(2)))
         datasets[next(name for name in names if name not in datasets)] = manifest
     return datasets
 
 
 def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder) -> None:
-    """Adds the records of a dataset, some shards at once."""
+    """Adds the records of a dataset to `builder`, several shards at once."""
     spans_of_shards = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
         (prefix,) = encode_texts([f"{name}/{split.name}:"]).to_pylist()
@@ -126,7 +126,7 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
 
 
 def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
-    """Yields the offset and the size of each record of a shard in its unpacked form, shard by shard."""
+    """Yields for each compressed shard the offsets and sizes of its records in the unpacked shard."""
     shards = _list_shards(manifest)
     _check_sizes(manifest, shards, [])
     for shard in shards:
@@ -151,7 +151,7 @@ def _advise_mending(manifest: Manifest) -> str:
 
 
 def _check_sizes(manifest: Manifest, shards: Sequence[ShardInfo], indexes: Sequence[str]) -> Sequence[int]:
-    """Checks that all shards and indexes exist, and the sizes of the shards. Returns the sizes of the indexes."""
+    """Checks that all shards and indexes exist, and the sizes of shards; returns the sizes of indexes."""
     root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
     paths = [file_io.join(root, shard.file) for shard in shards]
     sizes = file_io.get_sizes([*paths, *indexes])

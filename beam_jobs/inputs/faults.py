@@ -1,4 +1,4 @@
-"""Gathers what is wrong with an input, so that one run says all of it."""
+"""Collects the faults of an input, so that one run reports all of them."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ _DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of on
 
 
 def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
-    """Returns a list such as "rows 2, 7 and 30 more" for the file's number and the row of the first ones."""
+    """Returns text such as "rows 2, 7 and 30 more" for `count` rows, the first of which are (file number, row)."""
     shown = [f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}" for file_number, row in rows]
     more = count - len(rows)
     *most, last = [*shown, *([f"{more:,} more"] if more else [])]
@@ -24,15 +24,15 @@ def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str])
 
 @dataclass
 class RowFaults:
-    """The faults of rows, by their kind. In its block an error is kept with the row at hand."""
+    """The faults of rows, by kind. A `with` block stores an error of tfpipe with the current row, and goes on."""
 
-    place: tuple[int, int] = (0, 0)  # the file's number, and the row at hand, from 1
-    found: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)  # of each kind the first ones
+    place: tuple[int, int] = (0, 0)  # the file number, and the current row, from 1
+    found: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)  # first error and rows, by kind
     counts: Counter[str] = field(default_factory=Counter)  # of all rows, by kind
-    is_faulty: bool = False  # whether the row at hand is
+    is_faulty: bool = False  # whether the current row is faulty
 
     def begin(self, file_number: int, row: int) -> None:
-        """Begins with another row."""
+        """Sets the current row."""
         self.place, self.is_faulty = (file_number, row), False
 
     def __enter__(self) -> None:
@@ -58,14 +58,14 @@ class RowFaults:
 
 
 class _ManyFaultsError(DataError):
-    """All errors about one input."""
+    """An error that joins all errors about one input."""
 
     found: tuple[DataError, ...] = ()
 
 
 @contextlib.contextmanager
 def keeping(found: list[DataError]) -> Iterator[None]:
-    """Keeps an error about the data in the block among those that were found."""
+    """Adds an error about the data in the block to `found`, in place of raising it."""
     try:
         yield
     except DataError as error:
@@ -73,7 +73,7 @@ def keeping(found: list[DataError]) -> Iterator[None]:
 
 
 def raise_all(source: str, found: Sequence[DataError]) -> None:
-    """Raises the errors about an input if there are some."""
+    """Raises the errors about an input, several as one, if there are any."""
     if len(found) == 1:
         raise found[0]
     if found:

@@ -1,7 +1,7 @@
 """Lists the images of a folder or an archive as one tree of files, with masks such as `a.mask.png` beside `a.jpg`.
 
-An archive inside a folder counts as a folder. The files of a folder are looked at many at once, in Arrow arrays: only a
-name that is not plainly an image's becomes an object. There is no set of paths and no dictionary of files.
+An archive inside a folder counts as a folder. To list millions of files, their names are checked in Arrow arrays, many
+at once; only a name that is not plainly an image's becomes an object, and no set or dictionary of all paths is made.
 """
 
 import os
@@ -34,11 +34,11 @@ from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
 
-# A process takes longer to start than archives of fewer bytes take to be read.
+# Archives with fewer bytes in all are listed faster than processes start.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 _FILES_AT_ONCE = 1 << 14
-_FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of one ending in a folder, to know whether they are images
-_ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
+_FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of each ending in a folder, to tell whether the files are images
+_ENTRIES_LOOKED_AT = 10_000  # of a folder, to tell its layout
 _SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
 
 Archive = tuple[str, str]
@@ -49,31 +49,31 @@ MASK_ENDING = ".mask.png"
 """The ending of a mask; what stands before it is the name of its image without the ending."""
 
 _FolderId = tuple[int, int]  # device and inode
-# Nearly all files of a folder of millions have such a path, so that no more is asked about them.
+# The usual path of an image, which needs no further check. In a folder of millions nearly all files have such a path.
 _PLAIN = rf"(?is)(.*/)?[^./][^/]*\.({'|'.join(sorted(IMAGE_ENDINGS))})"
 _MASK = r"(?is).*\.mask\..*"
 
 
 class _Files(NamedTuple):
-    """Some files of a folder, one folder in it after the other."""
+    """A group of files below a folder, in which those of one inner folder follow those of another."""
 
     paths: Sequence[str]  # relative to the folder; an empty folder ends with a slash
     sizes: NDArray[np.int64]  # in bytes, or `NO_FILE` or `NOT_REGULAR`
-    folders: Sequence[tuple[str, int]]  # that the files lie in, with their numbers
+    folders: Sequence[tuple[str, int]]  # the inner folders in this order, each with its number of files
 
     def get(self, index: int) -> ListedFile:
-        """Returns one of the files."""
+        """Returns the file with an index."""
         path, size = self.paths[index], int(self.sizes[index])
         reason = "" if size != NOT_REGULAR else "empty folder" if path.endswith("/") else "not a regular file"
-        return ListedFile(path, max(size, 0), skip=reason)  # a link to nothing: the worker that reads it says so
+        return ListedFile(path, max(size, 0), skip=reason)  # a broken link is reported by the worker that reads it
 
 
 class Tree(NamedTuple):
     """The images of a folder or an archive."""
 
-    images: ImageTable  # with the folder as `label`; which class that is follows from the layout of all folders
+    images: ImageTable  # with the folder as `label`; the layout of all folders decides which class that is
     skipped: Counter[str]  # files, by reason
-    has_other_names: bool = True  # whether some image may have a name that is none of an image
+    has_other_names: bool = True  # whether some file may have a name without the ending of an image
 
 
 class _TreeBuilder:
@@ -85,7 +85,7 @@ class _TreeBuilder:
         self._has_other_names = False
 
     def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
-        """Adds the files of a folder that may be images; archives are set aside."""
+        """Adds the files of a folder that may be images; passes archives to `set_aside`."""
         paths = encode_texts(files.paths)
         counts = [count for _, count in files.folders]
         is_plain = match_texts(paths, _PLAIN) & ~match_texts(paths, _MASK) & (files.sizes != NOT_REGULAR)
@@ -117,13 +117,13 @@ class _TreeBuilder:
             self._images.append(ImageRef(path, file.size, file.location, label=posixpath.dirname(path)))
 
     def extend(self, tree: Tree) -> None:
-        """Adds another tree, whose images have their masks."""
+        """Adds another tree, whose images have their masks already."""
         self._images.extend(tree.images)
         self._skipped += tree.skipped
         self._has_other_names |= tree.has_other_names
 
     def finish(self) -> Tree:
-        """Returns the tree, in which the images have their masks."""
+        """Returns the tree, after it has given the images their masks."""
         images = self._images.finish()
         if self._masks:
             found = [self._masks.get(os.path.splitext(path)[0]) for path in images.iterate_paths()]
@@ -135,7 +135,7 @@ class _TreeBuilder:
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
-    """Lists the images of a folder, of archives in it, or of an archive: `workers` at once; 0: one per core."""
+    """Lists the images of an archive, or of a folder and its archives, by `workers` processes (0: one per core)."""
     builder = _TreeBuilder(observer)
     if is_archive(source):
         builder.add_archive(list_archive(source, posixpath.basename(source)))
@@ -157,7 +157,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
 
 
 def name_input(source: str) -> tuple[str, str]:
-    """Returns a short name of a folder or an archive, and the folder from which locations start."""
+    """Returns a short name of a folder or an archive, and the folder to which locations are relative."""
     if is_archive(source):
         return strip_archive_suffix(posixpath.basename(source)) or "images", posixpath.dirname(source)
     return posixpath.basename(file_io.make_absolute(source)) or "images", source
@@ -169,7 +169,7 @@ def list_unpacked(images: ImageTable) -> tuple[str, ...]:
 
 
 def is_listed_archive(path: str) -> bool:
-    """Checks whether the name is that of an archive that can be read, and that is not hidden."""
+    """Tests whether a path is that of an archive that can be read and is not hidden."""
     return is_archive(path) and not posixpath.basename(path).startswith(".")
 
 
@@ -180,7 +180,7 @@ def list_folder(root: str) -> Iterator[ListedFile]:
 
 
 def _list_files(root: str) -> Iterator[_Files]:
-    """Yields the files of `list_folder`, many at once."""
+    """Yields the files of `list_folder` in groups."""
     if file_io.is_url(root):
         names = ((name, size) for name, size in file_io.list_tree(root.rstrip("/") + "/") if size >= 0)
         while some := list(islice(names, _FILES_AT_ONCE)):
@@ -205,7 +205,7 @@ def _list_files(root: str) -> Iterator[_Files]:
 
 
 Look = Callable[[str], list[str]]
-"""A function that lists the begin of a folder, as `list_begin` does."""
+"""A function that lists the first entries of a folder, as `list_begin` does."""
 
 
 def list_begin(folder: str) -> list[str]:
@@ -228,7 +228,7 @@ def check_folder(root: str) -> None:
 
 
 def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[tuple[str, list[str]]]:
-    """Yields names of files after the folder that they lie in, which ends with a slash; "" stands in an empty one."""
+    """Yields folders, which end with a slash, with names of files in them; an empty folder has the name ""."""
     folders: list[tuple[str, _FolderId]] = []
     names: list[str] = []
     is_empty = True
@@ -265,7 +265,7 @@ def find_split(name: str) -> str:
 
 
 def find_splits(paths: Sequence[str]) -> list[str]:
-    """Returns the split of each file by its folder or its name, if all name one and these are several."""
+    """Returns each file's split by its folder or its name, if all files name one and not all the same; else ""."""
     folders = [SPLITS.get(path.split("/")[0].lower()) for path in paths]
     splits = [folder or find_split(posixpath.basename(path)) for folder, path in zip(folders, paths, strict=True)]
     return splits if all(splits) and len(set(splits)) > 1 else [""] * len(paths)
@@ -274,7 +274,7 @@ def find_splits(paths: Sequence[str]) -> list[str]:
 def list_side_by_side(
     archives: Sequence[Archive], num_bytes: int, workers: int, list_one: Callable[[Archive], Listed]
 ) -> Iterator[Listed]:
-    """Yields one result for each archive, in their order; `num_bytes` are those of all, 0 workers one per core."""
+    """Yields `list_one` of each archive, in order, by `workers` processes (0: one per core) if `num_bytes` are many."""
     processes = min(workers or usable_cpus(), len(archives)) if num_bytes >= _SIDE_BY_SIDE_FROM_BYTES else 1
     return map_in_order(list_one, archives, processes if processes > 1 else 0)
 
@@ -288,9 +288,9 @@ def _list_one_archive(archive: Archive) -> Tree:
 
 
 def _drop_other_files(tree: Tree, root: str) -> Tree:
-    """Leaves out files whose names are none of an image, if no file of this ending in their folder begins like one.
+    """Drops files without the ending of an image, unless one of their ending and folder begins like an image.
 
-    Some of them are opened, and where all are empty they stay: the worker that reads one says what is wrong.
+    Only the first ones are opened. If all of these are empty, the files stay: the worker that reads one reports it.
     """
     if not tree.has_other_names:
         return tree
@@ -310,7 +310,7 @@ def _drop_other_files(tree: Tree, root: str) -> Tree:
 
 
 def _begins_like_image(root: str, image: ImageRef) -> bool | None:
-    """Returns whether the first bytes of a file are those of an image; None if it has none, or they cannot be read."""
+    """Tests whether the first bytes of a file are those of an image; None if it is empty, or cannot be read."""
     location = image.location
     if is_compressed_tar(location.file):
         return None
@@ -353,8 +353,8 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
     """Lists the images of a folder or an archive, with the splits and the classes that their folders name."""
     source, from_archive = config.input, is_archive(config.input)
     images, skipped, _ = list_tree(source, config.workers, observer)
-    # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
-    # are passed over in archives only: the user of a folder can name the folder inside it.
+    # The folders above an image decide its split and class, so the folders are examined and not the images. Common
+    # parents are skipped in archives only: the user of a folder can name the folder inside it as the input.
     counts = images.count_values("label")
     folders = sorted(map(str, counts))
     names = [folder.split("/") if folder else [] for folder in folders]
@@ -384,7 +384,7 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
 
 
 def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Collection[str], source: str) -> None:
-    """Checks that either all images lie in class folders or none of them; `counts` are those of each folder."""
+    """Checks that all images lie in class folders, or none; `counts` are the images of each folder."""
     num_loose = sum(counts[folder] for folder in loose)
     if num_loose and num_loose < len(images):
         codes, folders = images.get_codes("label")
@@ -397,17 +397,17 @@ def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Co
 
 
 def _count_shared_parents(paths: Sequence[Sequence[str]]) -> int:
-    """Returns how many leading folders hold all of an archive, such as `flower_photos/` above the class folders."""
+    """Counts the leading folders that all paths share, such as `flower_photos/` above the class folders."""
     depth = 0
     while True:
-        folders = {names[depth] if len(names) > depth + 1 else "" for names in paths}  # a class folder must be left
+        folders = {names[depth] if len(names) > depth + 1 else "" for names in paths}  # the last one may be the class
         if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLITS:
             return depth
         depth += 1
 
 
 def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> str:
-    """Returns a sentence about folders above those that may be the classes of a folder; empty without them."""
+    """Returns advice for a folder whose class folders may lie deeper, below common parents; otherwise empty."""
     below = sorted({folder.split("/")[num_parents] for folder in folders}) if num_parents else []
     if len(below) < 2:
         return ""
@@ -421,7 +421,7 @@ def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> s
 
 
 def _have_splits(paths: Sequence[Sequence[str]], source: str) -> bool:
-    """Returns whether the first of the folders above an image names its split, by all folders that hold images."""
+    """Tests whether the top folders are splits, such as `train`; `paths` are all folders that hold images."""
     depths: dict[str, int] = {}  # for each top folder, the most folders above an image in it
     for top, *below in filter(None, paths):
         depths[top.lower()] = max(depths.get(top.lower(), 0), 1 + len(below))
@@ -438,7 +438,7 @@ def _have_splits(paths: Sequence[Sequence[str]], source: str) -> bool:
 
 
 def _parse(names: Sequence[str], has_splits: bool) -> tuple[str, str | None]:
-    """Returns the split (empty if the plan decides) and the class (None without one) of images in these folders."""
+    """Returns the split (empty if the plan decides) and the class (None without one) of images below these folders."""
     split = SPLITS.get(names[0].lower(), "") if has_splits and names else ""
     below = names[1:] if split else names
     return split, below[0] if below else None

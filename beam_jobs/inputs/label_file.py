@@ -1,4 +1,4 @@
-"""Names the classes of labels: in the order of a file with one name per line (`--labels`), or of the labels."""
+"""Finds the classes of labels, in the order of a file with one name per line (`--labels`), or of the labels."""
 
 import re
 import unicodedata
@@ -24,7 +24,7 @@ OF_PANDAS = "pandas writes 1.0 and nan where classes are missing: give every row
 
 
 def check_label(label: str, where: str = "") -> None:
-    """Checks that a label is not a number that no class has, and has no white space around it."""
+    """Checks that a label is no number such as -1, 1.5 or nan, and has no white space around it."""
     if _NO_CLASS.fullmatch(label):
         is_whole = label.lower() in ("nan", "<na>") or label.rstrip("0").endswith(".")
         advice = f" {OF_PANDAS}" if is_whole else ""
@@ -39,7 +39,7 @@ def check_label(label: str, where: str = "") -> None:
 def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = "") -> Numbered:
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
-    Numbers below `_MAX_NUMBER` are class numbers: each number up to the highest is a class. Larger ones are mere names.
+    If all numbers are below `_MAX_NUMBER`, each number up to the highest is a class. Otherwise they are mere names.
     """
     num_images, missing = sum(counts.values()), counts.get(None, 0)
     if missing == num_images:
@@ -68,9 +68,9 @@ def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabel
 
 
 def set_classes(images: ImageTable, labels: Labels, splits: Mapping[str, str] | None = None) -> ImageTable:
-    """Returns the images with their classes; a label that is not among `labels` is its own class.
+    """Replaces the labels of images by their classes; a label that is not in `labels` is its own class.
 
-    `splits` are by the label that is a folder, or None.
+    `splits`, if given, has the split of each label, where labels are folders.
     """
     codes, texts = images.get_codes("label")
     if splits is not None:
@@ -87,10 +87,10 @@ def read_known_names(config: ShardConfig) -> frozenset[str]:
 def order_classes(
     config: ShardConfig, labels: Labels, label_names: Sequence[str], is_numeric: bool, *, by_number: bool = False
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Returns the class of each label, and all class names: in the order of `labels`, behind the known ones.
+    """Returns the class of each label, and all class names: the known ones, then those of the file or of the labels.
 
-    Labels that are numbers are names of classes, or else the numbers of these; with `by_number` they are numbers of
-    lines in the file, even if they are names as well.
+    Labels that are numbers are names of classes, or else class numbers; with `by_number` they are line numbers of the
+    file from 0, even if they are names as well.
     """
     known = config.known_labels
     if config.labels:
@@ -105,7 +105,7 @@ def order_classes(
 
 
 def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str]:
-    """Returns the names of classes in the order of the file of class names, if there is one."""
+    """Returns the names in the file of class names, which must have all of `label_names`; without a file these."""
     if not config.labels:
         return label_names
     path, names = config.labels, _read_names(config.labels)
@@ -119,9 +119,9 @@ def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str
 
 
 def _match_numbers(source: str, labels: Labels, names: Sequence[str], *, may_add: bool = False) -> Labels:
-    """Returns the class of each label that is a number: the class of this name, or the one with this number.
+    """Returns the class of each label that is a number: the class of this name, or else the class of this number.
 
-    With `may_add` other labels may be new classes.
+    With `may_add`, labels that are neither may be new classes.
     """
     texts = sorted(map(str, labels), key=lambda text: (int(text), text))
     numbers = {int(name): name for name in names if name.isdecimal() and name.isascii()}
@@ -142,7 +142,7 @@ def _match_numbers(source: str, labels: Labels, names: Sequence[str], *, may_add
 
 
 def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> Labels:
-    """Returns the class of each label of the input, where labels are the numbers of classes."""
+    """Returns the class of each label of an input whose labels are class numbers."""
     highest = max((int(str(label)) for label in labels), default=0)
     if highest >= len(names):
         raise DataError(f"{path} names {len(names)} classes, but label {highest} occurs.")
@@ -157,7 +157,7 @@ def _read_names(path: str) -> tuple[str, ...]:
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text in UTF-8. Names of files in another encoding keep their bytes."""
+    """Returns the lines of a text in UTF-8; other bytes, as in file names of another encoding, are kept."""
     with file_io.explain_os_errors(f"read {path}"):
         text = file_io.read_whole(path).decode("utf-8-sig", "surrogateescape")
     if "\0" in text:

@@ -47,12 +47,12 @@ _NUMBER = re.compile("[0-9]+")
 
 
 class _BadPairError(Exception):
-    """The reason why a pair is left out, as it is counted."""
+    """An error whose text is the reason why a pair is left out, for the counts of skipped files."""
 
 
 _Pairs = tuple[ImageTable, tuple[str, ...], Counter[str]]
-"""The pairs of a tar file, whose `extra` has the order of the columns and may lack the last ones; these; and what was
-skipped, by reason."""
+"""The pairs of a tar file, whose `extra` is in the order of the columns and may lack the last ones; the columns; and
+the counts of skipped files by reason."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Files:
 
 
 def has_pairs(source: str, look: folder.Look) -> bool:
-    """Checks whether an input is a tar file of pairs, or a folder of such. Looks into the first tar file."""
+    """Tests whether an input is a tar file of pairs, or a folder of such files, by the first tar file."""
     if archive.is_archive(source):
         return archive.is_tar(source) and _looks_paired(source)
     folder.check_folder(source)
@@ -74,9 +74,9 @@ def has_pairs(source: str, look: folder.Look) -> bool:
 
 
 def _find_first_tar(source: str, look: folder.Look) -> str | None:
-    """Returns a tar file in a folder, or else in its folders that are named by splits; None if there is none.
+    """Returns a tar file in a folder, or else in its folders that are named like splits; None if there is none.
 
-    It lists only the begin of each folder: to list all images a second time would take as long as the first time.
+    Only the first entries of each folder are listed: to list all images twice would take twice as long.
     """
     splits = sorted(name[:-1] for name in look(source) if name.endswith("/") and name[:-1].lower() in SPLITS)
     for place in (source, *(file_io.join(source, name) for name in splits)):
@@ -104,17 +104,17 @@ def _split_name(path: str) -> tuple[str, str]:
 
 
 def _is_beside(ending: str) -> bool:
-    """Checks whether an ending is that of a file beside an image, which may have a name before it, as in `00.txt`."""
+    """Tests whether an ending, also one after another name as in `00.txt`, is that of a text beside an image."""
     return ending.rpartition(".")[2] in _BESIDE
 
 
 def _is_image(ending: str) -> bool:
-    """Checks whether an ending is that of an image, which may have a name before it, as in `left.jpg`."""
+    """Tests whether an ending, also one after another name as in `left.jpg`, is that of an image."""
     return ending != _MASK and ending.rpartition(".")[2] in IMAGE_ENDINGS
 
 
 def _pad_numbers(name: str) -> str:
-    """Returns a name in the form in which it is compared: 10 comes after 9."""
+    """Returns the key by which a name is sorted: 10 comes after 9."""
     return _NUMBER.sub(lambda number: number[0].lstrip("0").zfill(255), name)
 
 
@@ -138,7 +138,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
-    # Where some pairs have a single image, those with nothing but named images are something else.
+    # If some pairs have a single image, those that have only named images are left out.
     images = _keep(images, images.get_numbers("num_images") == SINGLE, _WITHOUT_IMAGE, skipped)
     images = folder.drop_equal_paths(images, source)
     codes, texts = images.get_codes("label")
@@ -160,7 +160,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
 
 
 def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
-    """Returns the locations of the tar files, their bytes, and the number of other files by reason."""
+    """Returns the locations of the tar files, their bytes in all, and the counts of other files by reason."""
     skipped = Counter[str]()
     if archive.is_archive(source):
         return [posixpath.basename(source)], 0, skipped
@@ -175,7 +175,7 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
 
 
 def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _Pairs:
-    """Returns the pairs of a tar file, under the tar's name unless it is the whole input."""
+    """Returns the pairs of a tar file; their paths begin with the tar's name unless it is the whole input."""
     path, location = tar
     prefix = "" if is_input else archive.strip_archive_suffix(location) + "/"
     builder, columns, skipped = ImageTableBuilder(), dict[str, None](), Counter[str]()
@@ -238,7 +238,7 @@ def _check_count(columns: Mapping[str, None]) -> None:
 def _type_columns(
     images: ImageTable, names: Sequence[str], columns_of_tars: Sequence[tuple[int, Sequence[str]]], tars: Sequence[str]
 ) -> tuple[ImageTable, list[TableColumn | None]]:
-    """Returns the pairs with the same columns, captions first, and what they become; None for one without a value."""
+    """Returns the pairs, all with the same columns, captions first, and the columns' types; None for an empty one."""
     names = sorted(names, key=lambda name: name != CAPTION)
     images = images.replace_tuples("extra", _order_values(images.iterate_extras(), columns_of_tars, names))
     rows = ((tar, row) for tar, (num_pairs, _) in enumerate(columns_of_tars) for row in range(1, num_pairs + 1))
@@ -259,7 +259,7 @@ def _type_columns(
 def _order_values(
     rows: Iterator[tuple[Any, ...]], columns_of_tars: Sequence[tuple[int, Sequence[str]]], names: Sequence[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields the values of all columns of each pair; each tar file has its own columns."""
+    """Yields the values of each pair in the order of `names`; in `rows` each tar file has its own columns."""
     for num_pairs, of_tar in columns_of_tars:
         indices = [of_tar.index(name) if name in of_tar else len(of_tar) for name in names]
         for row in islice(rows, num_pairs):
@@ -267,7 +267,7 @@ def _order_values(
 
 
 def _keep(images: ImageTable, chosen: NDArray[np.bool_], reason: str, skipped: Counter[str]) -> ImageTable:
-    """Leaves out all other images, and counts them; none is chosen: all stay."""
+    """Keeps the chosen images, and counts the others in `skipped`; if none is chosen, all stay."""
     num_others = int((~chosen).sum())
     if num_others in (0, len(chosen)):
         return images
@@ -276,7 +276,7 @@ def _keep(images: ImageTable, chosen: NDArray[np.bool_], reason: str, skipped: C
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
-    """Returns the image of a pair, or its several images, without its values, and these by their names."""
+    """Returns the image or the several images of a pair, and the pair's values by column."""
     several = [files.several[name] for name in sorted(files.several, key=_pad_numbers)]
     images = [files.image] if files.image is not None else several
     if not images:
@@ -312,9 +312,9 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
 
 
 def _says_same(value: Any, caption: str) -> bool:
-    """Checks whether the caption in a .json has what the .txt beside it says, as in the tars of `tfpipe export`.
+    """Tests whether the caption in a .json equals the text of the .txt beside it, as in the tars of `tfpipe export`.
 
-    Of several captions the .txt has the first. A null says that the .txt is a copy of another text in the .json.
+    The .txt has the first of several captions. A null means that the .txt is a copy of another text in the .json.
     """
     first = value[0] if isinstance(value, list) and value else value
     is_same = isinstance(first, str) and first.removeprefix("\ufeff").rstrip("\r\n") == caption
@@ -334,7 +334,7 @@ def _decode(files: _Files, ending: str) -> str:
 def _parse_object(text: str) -> dict[str, Any]:
     try:
         row = json.loads(text)
-        if "\\u" in text:  # half a surrogate pair is valid JSON, but not a text that can be stored
+        if "\\u" in text:  # half a surrogate pair is valid JSON, but cannot be stored as UTF-8
             json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise _BadPairError("pair whose .json cannot be parsed") from None
@@ -345,7 +345,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=2 * _MAX_COLUMNS)
 def _name_column(name: str) -> str:
-    """Returns the name of the feature for a name in JSON. Features of the user must not begin with `image/`."""
+    """Returns the feature name for a name in a .json. Features of the user must not begin with `image/`."""
     feature = "image_" if name == "image" else name.removeprefix("image/")
     try:
         check_names([FeatureSpec(feature, "bytes", ())])

@@ -1,4 +1,4 @@
-"""Reads images, masks and tensors out of the rows of Parquet files, each row group once for all that is wanted of it.
+"""Reads images, masks and tensors from the rows of Parquet files, each row group once for all its wanted cells.
 
 Before a shuffled job each file is copied to HASH.rows, and beside it HASH.rows.spans, int64: the number of row groups
 and of columns, the first row of each group and the number of rows, and each cell's offset and size or -1.
@@ -31,26 +31,26 @@ _SPANS = ".spans"
 _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
 
 Found = tuple[int, memoryview | UnreadableError]
-"""The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
+"""The index of a cell in the list of wanted cells, and its bytes or the reason why they cannot be read.
 
 A list of images is packed into one piece of bytes, and so is an image with the tensors of its row.
 
-The bytes are those in the memory of many cells. Who keeps them for long should copy them.
+The bytes share the memory of many cells: copy those that are kept for long.
 """
 
 
 class Cell(NamedTuple):
-    """An image or a mask in a Parquet file, or the tensors of a row. An image has the tensors of its row with it."""
+    """A cell of a Parquet file: an image with the tensors of its row, a mask, or the tensors of a row without image."""
 
     file: str
     row_group: int
     row: int
-    size: int  # the mean in the row group
+    size: int  # the mean number of bytes in the row group
     is_mask: bool = False
 
 
 def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bool = False) -> list[Cell]:
-    """Returns the cells of images in Parquet files. With `masks` that of a mask in a row follows its image's."""
+    """Returns the cells of images in Parquet files. With `masks`, the cell of a mask follows that of its image."""
     cells = []
     for image in images:
         file, row, _, _, group = image.location
@@ -89,7 +89,7 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
 
 
 def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, ImageColumns]:
-    """Returns an open Parquet file as Arrow reads it, and its columns."""
+    """Opens a Parquet file with Arrow, and finds its columns of images, masks and tensors."""
     import pyarrow.parquet  # loads long
 
     try:
@@ -105,7 +105,7 @@ def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, Image
 def _read_members(
     table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str, max_bytes: int
 ) -> Iterator[Found]:
-    """Yields the bytes of cells that lie in one row group."""
+    """Yields the bytes of cells that lie in one row group, or why they cannot be read."""
     missing, (file, group, *_) = dict.fromkeys(positions), cells[positions[0]]
     try:
         for position, image, tensors in _read_group(table, columns, group, cells, positions):
@@ -120,7 +120,7 @@ def _read_members(
 def _read_group(
     table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
 ) -> Iterator[tuple[int, Any, dict[str, Any]]]:
-    """Yields the position of each cell in a row group, with Arrow's scalars: of the image, or None, and of tensors."""
+    """Yields the index in `cells` of each cell in a row group, its image or mask (or None) and tensors as scalars."""
     if group >= table.num_row_groups:
         return
     batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
@@ -144,7 +144,7 @@ def _read_group(
 
 
 def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
-    """Returns the bytes of an image, those of a list of images packed, and those of tensors packed behind them."""
+    """Returns the bytes of an image or of a packed list of images, packed with the tensors if there are any."""
     pieces: list[bytes | memoryview] = []
     try:
         if image is not None:
@@ -160,7 +160,7 @@ def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes:
 
 
 def _read_one(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
-    """Returns the bytes of an image, or those of the file that its cell names."""
+    """Returns the bytes of an image in a cell, or of the file that the cell names."""
     path = None
     if isinstance(scalar, pa.StructScalar):
         path = scalar["path"].as_py() if scalar.type.get_field_index("path") >= 0 else None
@@ -202,9 +202,9 @@ def _shorten(error: Exception) -> str:
 
 
 def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
-    """Copies the images and the masks of a Parquet file, so that each can be read alone; none of a damaged file.
+    """Copies the images and the masks of a Parquet file, so that each can be read alone; nothing of a damaged file.
 
-    A footer that names more rows than the file has bytes is not believed.
+    A file counts as damaged if its footer claims more rows than the file has bytes.
     """
     (location, target), path = file, file_io.join(root, file[0])
     if file_io.exists(target + _SPANS):  # an earlier run copied it

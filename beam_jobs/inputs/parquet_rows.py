@@ -1,6 +1,6 @@
 """Lists the rows of Parquet files that hold the images themselves, as Hugging Face's `datasets` writes them.
 
-A row becomes one of a table. The bytes of images and masks are not read here, so it says only where they lie.
+A row is yielded as a row of a table. Images and masks are not read here: a row has only their positions in the file.
 """
 
 import os
@@ -22,19 +22,19 @@ from tfpipe.system.budget import Budget
 
 _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
-_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # valid in JSON, but no text that can be stored
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half a surrogate pair, except for the escapes of bytes
 _ROWS_AT_ONCE = 10_000
 
-_OF_IMAGES = frozenset(("image", "images", *keys.BOX_COLUMNS.values()))  # such a file is a table of images
-_MASK_COLUMNS = ("image/mask", "mask")  # also with the bytes alone
-_LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mask")  # with values like images
+_OF_IMAGES = frozenset(("image", "images", *keys.BOX_COLUMNS.values()))  # a file with such a column is about images
+_MASK_COLUMNS = ("image/mask", "mask")  # structs like those of images, or the bytes alone
+_LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mask")  # structs like those of images
 
 
 class EmbeddedImage(NamedTuple):
     """An image or a mask in a row of a Parquet file."""
 
     name: str  # of the file without a folder, or of the column of a mask
-    size: int  # the mean in the row group
+    size: int  # the mean number of bytes in the row group
     row_group: int
     row: int
     num_images: int = SINGLE  # as `ImageRef.num_images`
@@ -45,25 +45,25 @@ class ImageColumns:
     """The columns of a Parquet file that holds images, tensors, or both."""
 
     image: str  # empty if there are only tensors
-    bytes_leaf: str  # in the column of images
-    path_leaf: str  # in the column of images, or empty
-    mask: str  # or empty, as `label`
+    bytes_leaf: str  # the leaf column of the images' bytes
+    path_leaf: str  # the leaf column of the images' paths; empty if there is none
+    mask: str  # empty if there is none, as for `label`
     label: str
     class_names: tuple[str, ...]
     others: tuple[str, ...]
     is_list: bool = False  # whether a row has a list of images
     tensors: tuple[str, ...] = ()
     tensor_leaves: tuple[str, ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)  # columns that the user names, by their names in it
+    named: Mapping[str, str] = field(default_factory=dict)  # the usual names of columns that options name, by column
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The names of the values that make up most of a record."""
+        """The leaf columns of image bytes and tensors, which are most of a row's bytes."""
         return tuple(filter(None, (self.bytes_leaf, *self.tensor_leaves)))
 
 
 def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
-    """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`."""
+    """Finds the columns of a Parquet file that holds images, or tensors and no images; returns None for others."""
     schema = table.schema_arrow
     kinds: dict[str, Any] = {field.name: field.type for field in schema}
     if len(kinds) < len(schema.names):
@@ -102,7 +102,7 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
 
 
 def _find_image(kinds: Mapping[str, Any], mask: str, given: str | None) -> str:
-    """Returns the column of the images; empty if there is none, or if it could be one of several."""
+    """Returns the column of the images; empty if there is none, or if there are several candidates."""
     structs = [name for name, kind in kinds.items() if _is_struct(kind) and name != mask]
     lists = [name for name, kind in kinds.items() if is_list(kind) and _is_struct(kind.value_type)]
     if given is not None or "image" in kinds:
@@ -115,7 +115,7 @@ def _find_image(kinds: Mapping[str, Any], mask: str, given: str | None) -> str:
 
 
 def _find_leaf(table: Any, column: str, field: str) -> str:
-    """Returns the name by which a column's values, or those of a field of its structs, are read."""
+    """Returns the leaf column that holds a column's values, or those of a field in the column's structs."""
     leaves = [table.schema.column(k).path for k in range(len(table.schema.names))]
     own = [leaf for leaf in leaves if leaf == column or leaf.startswith(f"{column}.")]
     return next((leaf for leaf in own if not field or leaf.endswith(f".{field}")), column)
@@ -141,7 +141,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the classes in each column of type `ClassLabel`. What is not valid counts as missing."""
+    """Returns the names of the classes in each column of type `ClassLabel`. Invalid entries count as missing."""
     classes: dict[str, tuple[str, ...]] = {}
     for name, feature in read_metadata(metadata, b"huggingface", "info", "features").items():
         names: Any = (
@@ -177,7 +177,7 @@ def read_embedded_rows(
                 for values in _read_batch(batch, columns):
                     file_path, num_images = values["image"]
                     name = (file_path or "").replace("\\", "/").rpartition("/")[2]
-                    name = name if len(name) <= _MAX_NAME and name.isprintable() else ""  # it stands in a path
+                    name = name if len(name) <= _MAX_NAME and name.isprintable() else ""  # it becomes part of a path
                     values["image"] = EmbeddedImage(name, size, group, row, num_images)
                     if columns.mask:
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
@@ -190,7 +190,7 @@ def read_embedded_rows(
 
 
 def get_mean_size(group: Any, names: Sequence[str]) -> int:
-    """Returns the mean number of bytes in a row group of some columns, or of their fields `bytes`; at least 1."""
+    """Returns the mean bytes per row of some columns, or of their fields `bytes`, in a row group; at least 1."""
     chunks = [group.column(k) for k in range(group.num_columns)]
     paths = {*names, *(f"{name}.bytes" for name in names)}
     num_bytes = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in paths)
@@ -220,10 +220,10 @@ def _is_flat(kind: Any) -> bool:
 
 
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch by the names of a table's columns. `image` is its path and the number of images."""
+    """Yields the rows of a batch with the columns of a table; `image` is the path and the number of images."""
     cells: dict[str, list[Any]] = {"image": [(None, SINGLE if columns.image else NO_IMAGE)] * batch.num_rows}
     if columns.mask:
-        cells["mask"] = [None] * batch.num_rows  # its row comes later
+        cells["mask"] = [None] * batch.num_rows  # the caller sets its position
     if columns.is_list and columns.path_leaf:
         lengths = pc.list_value_length(batch.column(columns.image)).to_pylist()
         cells["image"] = [(None, length or 0) for length in lengths]
@@ -235,8 +235,8 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     if columns.label:
         labels = batch.column(columns.label).to_pylist()
         cells["label"] = [None if label == -1 else label for label in labels]  # -1: a class that is not known
-    for name in sorted(columns.others, key=lambda name: name not in columns.named):  # these take their names first
-        if name in keys.DERIVED:  # `tfpipe export` writes these, and they are found out anew
+    for name in sorted(columns.others, key=lambda name: name not in columns.named):  # those that options name first
+        if name in keys.DERIVED:  # `tfpipe export` writes these, and they are computed anew
             continue
         usual = columns.named.get(name, name)
         usual = keys.BOX_COLUMNS.get(usual) or usual.removeprefix("image/") or usual  # `image/` is tfpipe's own
@@ -253,16 +253,16 @@ def list_cells(column: Any) -> list[Any]:
     return values if _is_flat(column.type) else [None if value is None else to_text(value) for value in values]
 
 
-_MEAN_BYTES = 16 << 20  # of a batch, as far as the footer tells
-_MOST_BYTES = 64 << 20  # of a batch in which each row has the longest text of the file
-_IMAGES_BYTES = 256 << 20  # of a batch in which each row is as large as the whole column
-_VALUE_BYTES = 24  # of a number in a list, which becomes an object
+_MEAN_BYTES = 16 << 20  # of a batch, by the mean sizes in the footer
+_MOST_BYTES = 64 << 20  # of a batch if each row had the longest text of the file
+_IMAGES_BYTES = 256 << 20  # of a batch if each row were as large as the whole column
+_VALUE_BYTES = 24  # of a number in a list, which becomes a Python object
 
 
 def read_batches(
     table: Any, file: Any, groups: Sequence[int], columns: Sequence[str] | None, most_rows: int, budget: Budget
 ) -> Iterator[Any]:
-    """Yields batches of rows. `file` is None for columns of images, whose longest value takes long to find."""
+    """Yields batches of bounded size. `file` is None for columns of images, whose longest value takes long to find."""
     for group in groups:
         rows = _choose_rows(table, file, group, columns, most_rows)
         for batch in table.iter_batches(rows, [group], columns, use_threads=False):
@@ -277,7 +277,7 @@ def _choose_rows(table: Any, file: Any, group: int, columns: Sequence[str] | Non
         leaf, num_bytes = chunk.path_in_schema, chunk.total_uncompressed_size
         if columns is not None and not any(leaf == name or leaf.startswith(f"{name}.") for name in columns):
             continue
-        num_values = max(1, -(-chunk.num_values // max(1, metadata.num_rows)))  # of a row
+        num_values = max(1, -(-chunk.num_values // max(1, metadata.num_rows)))  # per row
         mean += max(num_bytes // max(1, metadata.num_rows), num_values * _VALUE_BYTES)
         if chunk.physical_type != "BYTE_ARRAY" or not any("DICTIONARY" in kind for kind in chunk.encodings):
             continue
@@ -289,7 +289,7 @@ def _choose_rows(table: Any, file: Any, group: int, columns: Sequence[str] | Non
 
 
 def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
-    """Returns the bytes of the longest value in the dictionary of a column, which one row brings along."""
+    """Returns the bytes of the longest value in the dictionary of a column, which is read with the first row."""
     import pyarrow.parquet as pq  # loads long
 
     reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=[leaf])
@@ -300,14 +300,14 @@ def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
 
 
 def _find_values(array: Any) -> Any:
-    """Returns the dictionary in lists and structs that have one leaf."""
+    """Returns the dictionary of the only leaf in nested lists and structs."""
     while not isinstance(array, pa.DictionaryArray):
         array = array.field(0) if isinstance(array, pa.StructArray) else array.values
     return array.dictionary
 
 
 def _measure(array: Any) -> int:
-    """Returns the bytes of an array, with each text of a dictionary as often as rows have it."""
+    """Counts the bytes of an array, in which a text of a dictionary counts for each row that has it."""
     if isinstance(array, pa.StructArray):
         return sum(map(_measure, array.flatten()))
     if is_list(array.type):

@@ -1,6 +1,6 @@
 """Tensors in columns of Parquet files, such as latents: their types, and the tensors of a row.
 
-Most files do not say how long lists are. So an axis has a size if it is the same in the first rows.
+Most files do not declare how long lists are, so an axis has a fixed size if its size is the same in the first rows.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtyp
 from tfpipe.storage import file_io
 
 METADATA = b"tfpipe"
-"""The key of the metadata in which `tfpipe export` leaves the types of tensors."""
+"""The key of the metadata in which `tfpipe export` stores the types of tensors."""
 
 _MAX_METADATA_BYTES = 16 << 20
 _LOOK_AT_ROWS = 1000
@@ -38,7 +38,7 @@ Tensors = tuple[tuple[FeatureSpec, ...], dict[str, str]]
 def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
     """Returns the columns of an Arrow schema that hold tensors: lists of numbers, and binaries.
 
-    Of a file that `tfpipe export` wrote only those that were tensors count. Its other lists are plain values.
+    In a file of `tfpipe export`, only the columns that were tensors count; other lists are plain values.
     """
     metadata = schema.metadata or {}
     if METADATA in metadata:
@@ -52,12 +52,12 @@ def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
 
 
 def name_feature(column: str) -> str:
-    """Returns the feature of a column. The names in `image/` are tfpipe's own."""
+    """Returns the feature name of a column, without `image/`: names that begin so are tfpipe's own."""
     return column.removeprefix("image/") or column
 
 
 def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> Tensors:
-    """Infers the features that the columns of a table become, from its first file."""
+    """Infers the features that the tensor columns of a table become, from the first file."""
     import pyarrow.parquet  # loads long
 
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
@@ -84,7 +84,7 @@ def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorT
             tensor = known[column]
         else:
             tensor = _infer_type(column, kind, samples.get(column, []), path)
-        get_numpy_dtype(tensor.dtype)  # which says what bfloat16 needs
+        get_numpy_dtype(tensor.dtype)  # raises an error if what bfloat16 needs is missing
         specs += make_tensor_specs(name, tensor)
     return tuple(specs), dtypes
 
@@ -106,13 +106,13 @@ def _infer_type(column: str, kind: Any, shapes: Sequence[tuple[int, ...]], path:
 
 
 def _open_first_axes(sizes: Sequence[int | None]) -> tuple[int | None, ...]:
-    """Returns a shape whose axes of unknown size come first, as in a record."""
+    """Returns a shape in which all axes up to the last unknown one are unknown, as records need it."""
     num_unknown = max((axis + 1 for axis, size in enumerate(sizes) if size is None), default=0)
     return (*[None] * num_unknown, *sizes[num_unknown:])
 
 
 def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]]:
-    """Returns the shapes in the first rows that can be read. Tensors without a value say nothing."""
+    """Returns the shapes of the tensors in the first readable rows, by column, without those of empty tensors."""
     shapes: dict[str, list[tuple[int, ...]]] = {column: [] for column in columns}
     for number in range(table.num_row_groups if columns else 0):
         group = table.metadata.row_group(number)
@@ -133,7 +133,7 @@ def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]
 
 
 def read_value(scalar: Any) -> Value:
-    """Returns Arrow's scalar of a tensor as an array or bytes, or words for what it is instead."""
+    """Converts an Arrow scalar to an array or bytes, or to words that say what it is if it is no tensor."""
     if isinstance(scalar, pa.ExtensionScalar):
         value = read_value(scalar.value)
         if isinstance(value, np.ndarray) and isinstance(scalar.type, pa.FixedShapeTensorType):
@@ -162,7 +162,7 @@ def read_value(scalar: Any) -> Value:
 
 
 def pack(pieces: Sequence[bytes | memoryview]) -> bytes:
-    """Returns some pieces of bytes as one: their number, the size of each, and their bytes."""
+    """Joins pieces of bytes into one: the number of pieces, the size of each, and their bytes."""
     return b"".join((np.array([len(pieces), *map(len, pieces)], "<i8").tobytes(), *pieces))
 
 
@@ -189,7 +189,7 @@ def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
 
 
 def unpack_tensors(cell: bytes) -> dict[str, Value]:
-    """Returns the tensors of a row by their features."""
+    """Returns the tensors that `pack_tensors` has packed, by feature name."""
     header, *pieces = unpack(cell)
     values: dict[str, Value] = {}
     for (name, kind), data in zip(json.loads(header).items(), pieces, strict=True):
@@ -204,7 +204,7 @@ def unpack_tensors(cell: bytes) -> dict[str, Value]:
 def fit_tensors(
     specs: Sequence[FeatureSpec], dtypes: Mapping[str, str], values: Mapping[str, Value]
 ) -> dict[str, NDArray[Any]]:
-    """Returns the tensors of a row with the types of their features."""
+    """Converts the tensors of a row to the types of their features."""
     types = {spec.name: spec.tensor for spec in specs if spec.tensor is not None}
     unknown = [name for name in values if name not in types]
     if unknown:
@@ -213,7 +213,7 @@ def fit_tensors(
 
 
 def _fit(name: str, tensor: TensorType, value: Value, dtype: str | None) -> NDArray[Any]:
-    """Returns a tensor with its type. Only a column with the `dtype` of one whose type was given is converted."""
+    """Converts a value to its type of tensor. Its dtype is converted only if the column's type was given."""
     try:
         if isinstance(value, bytes):
             if dtype != _BYTES:
@@ -246,12 +246,12 @@ def _convert(tensor: TensorType, array: NDArray[Any]) -> NDArray[Any]:
         try:
             return array.reshape(tensor.find_shape(array.nbytes))
         except FormatError:
-            pass  # the shape as it came says more
+            pass  # the error about the original shape says more
     return array
 
 
 def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
-    """Returns the types that `tfpipe export` left. What is not valid counts as missing."""
+    """Returns the types that `tfpipe export` stored in the metadata. Invalid ones count as missing."""
     types: dict[str, TensorType] = {}
     for name, text in read_metadata(metadata, METADATA, "tensors").items():
         with contextlib.suppress(ConfigError):
@@ -260,7 +260,7 @@ def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
 
 
 def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
-    """Returns the types of the arrays that Hugging Face's `datasets` declares. What is not valid counts as missing."""
+    """Returns the types of the arrays that Hugging Face's `datasets` declares. Invalid ones count as missing."""
     types: dict[str, TensorType] = {}
     for name, feature in read_metadata(metadata, b"huggingface", "info", "features").items():
         if isinstance(feature, dict) and str(feature.get("_type")) in {f"Array{k}D" for k in range(2, 6)}:
@@ -270,7 +270,7 @@ def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
 
 
 def read_metadata(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[str, Any]:
-    """Returns a JSON object in the metadata of a file. What is not valid counts as empty."""
+    """Returns a JSON object in the metadata of a file. Invalid JSON counts as an empty object."""
     data = metadata.get(key, b"")
     try:
         value = json.loads(data) if len(data) <= _MAX_METADATA_BYTES else {}
@@ -282,22 +282,22 @@ def read_metadata(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> di
 
 
 def is_number(kind: Any) -> bool:
-    """Checks whether a type is that of numbers or truth values."""
+    """Tests whether an Arrow type is that of numbers or truth values."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def is_list(kind: Any) -> bool:
-    """Checks whether a type is that of lists, of any length or of a fixed one."""
+    """Tests whether an Arrow type is that of lists, of any length or of a fixed one."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_binary(kind: Any) -> bool:
-    """Checks whether a type is that of bytes, of any length or of a fixed one."""
+    """Tests whether an Arrow type is that of bytes, of any length or of a fixed one."""
     return str(kind).startswith(("binary", "large_binary", "fixed_size_binary"))
 
 
 def _split_type(kind: Any) -> tuple[list[int | None], Any]:
-    """Returns the size of each axis of lists in lists, None for one that the type does not give, and their values."""
+    """Returns the axis sizes of a type of nested lists (None if the type gives none), and the type of the values."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return list(kind.shape), kind.value_type
     axes: list[int | None] = []

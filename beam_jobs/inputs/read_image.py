@@ -52,7 +52,7 @@ def _read_zip_member(path: str, location: ImageLocation, size: int) -> bytes:
         data = file_io.read_range(path, location.offset + begin, stored_bytes)
     if location.packed:
         try:
-            data = zlib.decompressobj(-15).decompress(data, size + 1)  # at most one byte more than was promised
+            data = zlib.decompressobj(-15).decompress(data, size + 1)  # one byte too many shows that the size is wrong
         except zlib.error as error:
             raise OSError(f"the archive is damaged here ({error})") from error
         if len(data) > size:

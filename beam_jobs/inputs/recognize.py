@@ -1,4 +1,4 @@
-"""Recognizes what an input is. It is looked at once; what it is decides how it is listed and read."""
+"""Recognizes the kind of an input, which decides how the input is listed and read."""
 
 import functools
 import os
@@ -29,7 +29,7 @@ _LISTERS = {
 
 
 def list_input(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Returns the images with the splits, classes and values that folders, columns and annotations give them."""
+    """Lists the images of an input, with the splits, classes and values from folders, columns and annotations."""
     kind = find_kind(config)
     _check_options(config, kind)
     with file_io.explain_os_errors(f"read {config.input}"):
@@ -37,7 +37,7 @@ def list_input(config: ShardConfig, observer: Observer | None = None) -> Listing
 
 
 def find_kind(config: ShardConfig) -> str:
-    """Returns what the input is: a value of `input_format` but "auto", "table" or "datasets"."""
+    """Returns the kind of the input: "table", "datasets", or a value of `input_format` other than "auto"."""
     source, kind = config.input, config.input_format
     if config.datasets:
         return "datasets"
@@ -94,9 +94,9 @@ def explain_no_classes(config: ShardConfig) -> str | None:
 
 
 def _explain_no_folders(config: ShardConfig) -> str:
-    """Returns how to read a table that lies beside the images, such as Hugging Face's, or why they have no class."""
+    """Returns why images in folders have no classes, and how to read a table beside them, such as Hugging Face's."""
     why, folder, is_remote = "the images lie in no class folders", config.input, file_io.is_url(config.input)
-    # A store is asked as little as possible, and its folder may have millions of names.
+    # A store gets as few requests as possible, and its folder may have millions of names.
     folders = [folder] if is_remote else [folder, *(file_io.join(folder, split) for split in SPLITS)]
     paths = (file_io.join(each, f"metadata.{kind}") for each in folders for kind in ("jsonl", "csv", "parquet"))
     if (table := next(filter(file_io.exists, paths), None)) is not None:

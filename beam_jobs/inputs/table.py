@@ -1,6 +1,6 @@
-"""Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
+"""Lists the images of a CSV, TSV, JSONL or Parquet table with one row for each image.
 
-Every column that tfpipe has no use for becomes a feature of the same name. A CSV cell holds a list as JSON.
+Every extra column, which tfpipe itself does not use, becomes a feature of its name. A CSV cell holds a list as JSON.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from tfpipe.system.progress import Observer
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _OF_BOXES = (*_BOX_COLUMNS, "box_label")
 _KNOWN = ("image", "label", "split", *_OF_BOXES, "mask")
-_SHORT_PATH = re.compile("([^/.][^/:]*/)*[^/.][^/:]*")  # as nearly all are
+_SHORT_PATH = re.compile("([^/.][^/:]*/)*[^/.][^/:]*")  # a path that is normalized already, as nearly all are
 _SHOWN = 200  # characters of a cell in a message
 LABEL = "label"
 
@@ -48,9 +48,9 @@ _LIKELY_LABELS = frozenset(
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images of a table, with their classes and the values of further columns.
+    """Lists the images of a table, with their classes and the values of extra columns.
 
-    What is wrong with rows and columns is in the listing's `faults`.
+    The listing's `faults` are the faults of rows and columns.
     """
     table = _Table(config)
     images = table.read_images(observer)
@@ -76,7 +76,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
 
 
 class _Table:
-    """The rows of a table, and what files and rows say about its columns."""
+    """A reader of a table, with what the files and the rows tell about the columns."""
 
     def __init__(self, config: ShardConfig) -> None:
         self.config, self.path = config, config.input
@@ -86,12 +86,12 @@ class _Table:
         self.files = [source.path for source in self.sources]
         self.columns, self.has_boxes = self._read_header()
         self._names, self._known = {*_KNOWN, *self.columns}, label_file.read_known_names(config)
-        self._labels = set[str]()  # those that were checked
-        self._rows = array("q")  # of each image the number of its file, and the row in it
+        self._labels = set[str]()  # labels that were checked
+        self._rows = array("q")  # two numbers per image: its file number, and its row in the file
         self._embedded = list[tuple[str, ImageColumns]]()  # the files that hold images or tensors, and their columns
 
     def _read_header(self) -> tuple[tuple[str, ...], bool]:
-        """Returns the further columns in the order of the first row, and whether there are columns of boxes.
+        """Returns the extra columns in the order of the first row, and whether there are columns of boxes.
 
         The column `label` is one of them if it holds lists of classes.
         """
@@ -127,19 +127,19 @@ class _Table:
         return builder.finish()
 
     def find_empty(self, images: ImageTable, column: str) -> str:
-        """Returns the rows without a text in a column, in words; empty if all have one."""
+        """Returns the rows without a value in a text column, as in "rows 2, 7 and 30 more"; empty if all have one."""
         indices = images.find_empty(column).tolist()
         first = [(self._rows[2 * index], self._rows[2 * index + 1]) for index in indices[:ROWS_SHOWN]]
         return show_rows(first, len(indices), self.files) if indices else ""
 
     def read_kinds(self, images: ImageTable) -> list[CellKinds]:
-        """Returns the kinds of the cells of each further column."""
+        """Returns the kinds of the cells of each extra column."""
         kinds, numbers = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
         read_kinds(kinds, images.iterate_extras(), zip(numbers, numbers, strict=True))
         return kinds
 
     def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
-        """Returns the listing with classes and with the values of further columns."""
+        """Returns the listing with classes, and with the values of extra columns converted to features."""
         images, config, path = listing.images, self.config, self.path
         faults = list(self.faults.explain(self.files))
         labels: label_file.Labels = {}
@@ -201,7 +201,7 @@ class _Table:
     def _infer_columns(
         self, images: ImageTable, kinds: Sequence[CellKinds], classes: TableColumn | None, faults: list[DataError]
     ) -> Iterator[TableColumn]:
-        """Yields the features that the further columns become; `classes` is that of lists of classes."""
+        """Yields the features that the extra columns become; `classes` is the feature of lists of classes."""
         is_embedded = bool(images.in_row_groups.any())
         for name, column in zip(self.columns, kinds, strict=True):
             with keeping(faults):
@@ -223,7 +223,7 @@ class _Table:
         return infer_tensors(path, columns.tensors, self.config.tensor_types)
 
     def _parse_row(self, row: table_files.Row | DataError, number: int, source: table_files.TableFile) -> ImageRef:
-        """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still."""
+        """Returns the image of a row. Faults are stored in `faults`, and the rest of the row is still parsed."""
         if not isinstance(row, dict):
             raise row
         config, faults = self.config, self.faults
@@ -266,7 +266,7 @@ class _Table:
 
 
 def infer_images_shape(images: ImageTable, source: str) -> tuple[int, ...] | None:
-    """Returns the images of a record as `image_schema` takes them. Records without an image are not counted."""
+    """Returns the shape of a record's images: () for one image, (n,) for a list of n, None for lists of any length."""
     nums_images = set(np.unique(images.get_numbers("num_images")).tolist())
     if nums_images <= {SINGLE, NO_IMAGE}:
         return ()
@@ -302,7 +302,7 @@ def _show(names: Sequence[str]) -> str:
 
 
 def _check_header(row: table_files.Row, path: str, config: ShardConfig) -> tuple[str, ...]:
-    """Checks the names of the columns, and returns those of the further columns in the table's order."""
+    """Checks the names of the columns, and returns those of the extra columns in the table's order."""
     if len(row) > COLUMNS.items:
         raise DataError(f"{path} must have at most {COLUMNS.items:,} columns, got {len(row):,}.")
     if "image" not in row:
@@ -324,13 +324,13 @@ def _check_header(row: table_files.Row, path: str, config: ShardConfig) -> tuple
 
 
 def _find_group(config: ShardConfig) -> str:
-    """Returns the column `group_by` by its usual name, if another option names it too."""
+    """Returns the column that `group_by` names, by its usual name if another option names the column too."""
     names = (name for name, column in config.columns.named.items() if column == config.group_by)
     return next(names, config.group_by or "")
 
 
 def _locate(row: table_files.Row, number: int, source: table_files.TableFile, root: str) -> ImageRef:
-    """Returns a row's image, with nothing but where it lies."""
+    """Returns a row's image with only its path or position, split, and number of images."""
     image = row.get("image")
     if isinstance(image, EmbeddedImage):
         file = table_files.get_location(root, source.path)
@@ -348,7 +348,7 @@ def _locate(row: table_files.Row, number: int, source: table_files.TableFile, ro
 
 
 def _show_cell(value: Any) -> str:
-    """Returns a cell as Python writes it, without most of a long text or of an image."""
+    """Returns the `repr` of a cell, shortened if it is a long text or an image."""
     is_long = isinstance(value, str | bytes) and len(value) > _SHOWN
     return f"{value[:_SHOWN]!r}..." if is_long else f"{value!r}"
 
@@ -358,8 +358,8 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 
 def _shorten_path(path: str, root: str) -> str:
-    """Returns the path of a file in its shortest form. A table may come from elsewhere, so it may not name any file."""
-    if _SHORT_PATH.fullmatch(path) or path.startswith(("http://", "https://")):  # opening an address says what to do
+    """Returns the normalized path of a file; refuses one that is not below `root`, since a table may be untrusted."""
+    if _SHORT_PATH.fullmatch(path) or path.startswith(("http://", "https://")):  # the error on opening it gives advice
         return path
     if file_io.is_url(path):
         if hide_secrets(path) != path:
@@ -397,7 +397,7 @@ def _parse_labels(value: Any, separator: str | None, known: Set[str]) -> list[st
 
 
 def _parse_label(value: Any, known: Set[str]) -> str:
-    """Returns the class in a cell. `known` are names that the user has given, which may look like anything."""
+    """Returns the class in a cell; one of `known`, the names that the user has given, is not checked."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
         advice = f" {label_file.OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
@@ -447,7 +447,7 @@ def _parse_boxes(row: table_files.Row, image: ImageRef) -> tuple[tuple[Box, ...]
 
 
 def _parse_size(row: table_files.Row) -> tuple[float, float]:
-    """Returns the width and the height of an image as the row says them, else 1 and 1, as for fractions."""
+    """Returns the width and the height of an image from its row; if they are missing 1 and 1, as for fractions."""
     try:
         width, height = (float(row[name]) for name in SIZE_COLUMNS)
     except (KeyError, TypeError, ValueError):

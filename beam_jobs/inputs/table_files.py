@@ -1,6 +1,6 @@
 """Reads the rows of a table: one CSV, TSV, JSONL or Parquet file, or many of them in the order of their names.
 
-A CSV may have semicolons or tabs in place of commas: its header says so.
+A CSV may have semicolons or tabs in place of commas: its header decides which.
 """
 
 import contextlib
@@ -33,40 +33,40 @@ _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet fi
 
 Row = dict[str, Any]
 ReadRow = Row | DataError | None
-"""A row, or what is wrong with it; None for a damaged one of many images."""
+"""A row, or the error about it; None for a damaged row of a Parquet file that holds images or tensors."""
 
 
 class TableFile(NamedTuple):
     """A file of a table."""
 
     path: str
-    number: int = 0  # in the table
-    split: str = ""  # the one that the files' names give, for images in the table itself
+    number: int = 0  # the index of the file in the table
+    split: str = ""  # the split that the file's name gives to the images that the file itself holds
     columns: TableColumns = USUAL_COLUMNS
 
 
 def is_table(path: str) -> bool:
-    """Checks whether the name is that of a manifest."""
+    """Tests whether a name has the ending of a table."""
     return path.lower().endswith(tuple(_READERS))
 
 
 def get_suffix(path: str) -> str:
-    """Returns the ending of a table's name, which says how to read it. Without one it is a folder of Parquet files."""
+    """Returns the ending of a table's name, which tells its format; `.parquet` for a folder of Parquet files."""
     return next((suffix for suffix in _READERS if path.lower().endswith(suffix)), ".parquet")
 
 
 def is_text_table(path: str) -> bool:
-    """Checks whether all cells of a table are texts, which may spell numbers."""
+    """Tests whether all cells of a table are texts, which may spell numbers: whether it is a CSV or TSV."""
     return get_suffix(path) in (".csv", ".tsv")
 
 
 def get_root(path: str) -> str:
-    """Returns the folder that the locations of images start from."""
+    """Returns the folder to which the locations of images are relative."""
     return posixpath.dirname(path) if is_table(path) else path
 
 
 def make_name(path: str) -> str:
-    """Returns the name of a table without its ending, or that of its folder if the name is all pattern."""
+    """Returns the name of a table up to its ending or its first wildcard; if that is empty, the name of its folder."""
     if not is_table(path):
         return posixpath.basename(file_io.make_absolute(path)) or "images"
     stem = posixpath.basename(path)[: -len(get_suffix(path))]
@@ -82,7 +82,7 @@ def list_table_files(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[T
 
 
 def get_location(root: str, path: str) -> str:
-    """Returns the path of a file relative to the folder that locations start from."""
+    """Returns the path of a file relative to `root`, if it begins with `root`."""
     return path[len(root) :].lstrip("/") if root and path.startswith(root) else path
 
 
@@ -99,7 +99,7 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
         return False
     try:
         found = find_columns(TableFile(min(files), columns=columns))
-        # Beside images a file of numbers says something about them.
+        # A file of numbers beside images is about these images.
         has_images = found is not None and bool(found.image)
         are_alone = all(name[0] in "._" or name.lower().endswith(_BESIDE_TABLES) for name in names)
         return has_images or (bool(found or columns.image_column) and are_alone)
@@ -108,7 +108,7 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
 
 
 def _list_parquet_folder(path: str, list_names: Look = file_io.list_names) -> list[str]:
-    """Returns the Parquet files in a folder, and in its folders that are named by splits or `data`."""
+    """Returns the Parquet files in a folder, and in its folders that are named `data` or like splits."""
     names = list_names(path)
     inner = [name for name in names if name.rstrip("/").lower() in (*SPLITS, _DATA_FOLDER)]
     files = []
@@ -142,7 +142,7 @@ def _find_files(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _open_parquet(file: Any, source: TableFile) -> Iterator[Any]:
-    """Opens a Parquet file, and explains what goes wrong as it is read."""
+    """Opens a Parquet file, and turns errors of Arrow in the block into a DataError that names the file."""
     import pyarrow.parquet  # loads long, and most manifests are CSV
 
     try:
@@ -183,7 +183,7 @@ def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
 
 
 def _rename_columns(row: Row, usual: Mapping[str, str]) -> Row:
-    """Gives the columns that the user names their usual names. Another column of such a name gets `_` behind it."""
+    """Gives the columns that options name their usual names; to another column of such a name it appends `_`."""
     names = usual.values()
     renamed = {usual.get(name) or (f"{name}_" if name in names else name): value for name, value in row.items()}
     return renamed | {name: None for name in names if name not in renamed}  # a row of JSONL may lack some
@@ -205,7 +205,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             lines = _Lines(text)
-            line = next((line for line in lines if line.strip()), "")  # as pandas reads it
+            line = next((line for line in lines if line.strip()), "")  # empty lines are skipped, as pandas does
             delimiters = "\t" if source.path.lower().endswith(".tsv") else _DELIMITERS
             headers = {sign: next(csv.reader([line], delimiter=sign), []) for sign in delimiters}
             delimiter = max(delimiters, key=lambda sign: len(headers[sign]))
@@ -220,7 +220,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
                 names = names or _name_columns(header, cells, source)
                 number += 1
                 if any(cells[len(names) :]) or len(cells) > len(header):
-                    alone = f", which names {names[0]!r} alone" if len(header) == 1 else ""  # as of a comment
+                    alone = f", which names {names[0]!r} alone" if len(header) == 1 else ""  # it may be a comment
                     yield number, DataError(f"the row has more cells than the header names{alone}.")
                     continue
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
@@ -233,7 +233,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
 def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile) -> list[str]:
     """Returns the names of a CSV's columns. One without a name, such as the index of pandas, is named by its number.
 
-    Columns at the end that have neither a name nor a value in the first row are none: spreadsheets leave them.
+    Columns at the end that have neither a name nor a value in the first row are dropped: spreadsheets leave them.
     """
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
     while names and not header[len(names) - 1].strip() and not any(first[len(names) - 1 :]):
@@ -245,14 +245,14 @@ def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile
 
 
 class _Lines(Iterator[str]):
-    """The lines of a text, as far as those of one row fit its budget."""
+    """The lines of a text, with a budget for the lines of one row."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
         self.begin_row()
 
     def begin_row(self) -> None:
-        """Begins with the lines of another row."""
+        """Begins the budget of the next row."""
         self._left = ROW.bytes
 
     def __next__(self) -> str:
@@ -277,7 +277,7 @@ def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
         number += 1
         try:
             row = ROW.parse_json(line.decode("utf-8-sig"))
-            if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
+            if b"\\u" in line:  # half a surrogate pair is valid JSON, but cannot be stored as UTF-8
                 json.dumps(row, ensure_ascii=False).encode()
         except OverBudget as error:
             yield number, DataError(f"the row cannot be read: {error}.")

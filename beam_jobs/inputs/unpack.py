@@ -1,4 +1,4 @@
-"""Unpacks what an input holds compressed as a whole, tar files and foreign shards, so that workers can seek in it."""
+"""Unpacks the compressed tar files and foreign shards of an input, so that workers can seek in them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -16,9 +16,9 @@ _READ_BYTES = 1 << 20
 
 
 def unpack(listing: Listing, location: str, out: IO[bytes], spans: Collection[tuple[int, int]] | None = None) -> None:
-    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have.
+    """Writes a compressed file in its unpacked form, in which the offsets of the listing's locations are valid.
 
-    With `spans` only these offsets and sizes are written, as a sparse file.
+    With `spans`, pairs of offset and size, only these bytes are written, as a sparse file.
     """
     for offset, data in _read(listing, location, None if spans is None else dict(spans)):
         if spans is not None:
@@ -29,7 +29,7 @@ def unpack(listing: Listing, location: str, out: IO[bytes], spans: Collection[tu
 
 
 def _read(listing: Listing, location: str, spans: Mapping[int, int] | None) -> Iterator[tuple[int, bytes]]:
-    """Yields the unpacked form of a compressed file in pieces: all, or some sizes by their offsets."""
+    """Yields the unpacked form of a compressed file in pieces: all in order, or `spans` (sizes by offset)."""
     if listing.datasets is not None:
         source, shard = listing.datasets.locate(location)
         assert source.foreign is not None
@@ -45,7 +45,7 @@ def _read(listing: Listing, location: str, spans: Mapping[int, int] | None) -> I
 
 
 def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, bytes]]:
-    """Yields every record of a compressed file as it stands in the unpacked one: its offset, and all its bytes."""
+    """Yields every record of a compressed TFRecord file: its offset in the unpacked file, and its framed bytes."""
     offset = 0
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:

@@ -1,4 +1,4 @@
-"""Boxes in pixels as fractions of an image: those of annotations, and those of a table with a row for each box."""
+"""Scales boxes from pixels to fractions of their image, for annotations and for tables with one row per box."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ SIZE_COLUMNS = ("width", "height")
 def scale_boxes(
     sides: NDArray[np.float64], size: tuple[float, float], skipped: Counter[str]
 ) -> tuple[tuple[Box, ...], NDArray[np.bool_]]:
-    """Returns boxes [n, 4] in pixels as fractions, cut at the image's borders, and which have an area there and stay.
+    """Returns the boxes [n, 4] that have an area, as fractions clipped to the image, and which of them have one.
 
-    Without a known size, (0, 0), they stay in pixels. Those without an area are counted.
+    With an unknown size, (0, 0), boxes stay in pixels. `skipped` counts the boxes without an area.
     """
     fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
     has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
@@ -39,7 +39,7 @@ def scale_boxes(
 def make_listing(
     config: ShardConfig, images: ImageTable, names: Iterable[str], extra: Sequence[FeatureSpec], skipped: Counter[str]
 ) -> Listing:
-    """Returns the listing of images whose boxes have classes."""
+    """Returns the listing of annotated images; `names` are the classes of their boxes."""
     root = config.input
     images, missing = read_sizes(images, root)
     return Listing(
@@ -56,9 +56,9 @@ def make_listing(
 def join_box_rows(
     images: ImageTable, kinds: list[CellKinds], columns: Sequence[str], config: ShardConfig
 ) -> tuple[ImageTable, tuple[str, ...]]:
-    """Returns a table's images with all their boxes, as fractions and with class numbers, and the classes' names.
+    """Joins the rows of each image: returns images with all boxes, in fractions with class numbers, and class names.
 
-    A further column with different values in the rows of an image becomes a list, with a value for each row.
+    An extra column with different values in the rows of an image becomes a list, with a value for each row.
     """
     if "boxes" not in images.details:
         return images, ()
@@ -90,7 +90,7 @@ def join_box_rows(
 def _join(
     rows: Sequence[ImageRef], sizes: Sequence[int], listed: Sequence[int], numbers: Mapping[str, int], source: str
 ) -> ImageRef:
-    """Returns the image of some rows."""
+    """Joins the rows of one image: their boxes with classes, and their values in the columns `listed` as lists."""
     first, boxes, labels = rows[0], list[Box](), list[int]()
     frames = [_read_size(ref, sizes, source) for ref in rows if sizes and ref.boxes]
     if len(set(frames)) > 1:
@@ -137,7 +137,7 @@ def _read_size(ref: ImageRef, sizes: Sequence[int], source: str) -> tuple[float,
 
 
 def _scale(box: Box, ref: ImageRef, frame: tuple[float, float], source: str) -> Box:
-    """Returns a box in pixels as fractions."""
+    """Scales a box from pixels to fractions; refuses one that is in fractions already."""
     if max(box) <= 1 and any(side % 1 for side in box):
         raise DataError(f"{source}: boxes must be all in pixels or all fractions, got {list(box)} of {ref.path}.")
     return box[0] / frame[0], box[1] / frame[1], box[2] / frame[0], box[3] / frame[1]

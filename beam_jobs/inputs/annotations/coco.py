@@ -40,7 +40,7 @@ _READ_CHARS = 1 << 20
 _MAX_CHARS = 16 << 20
 _SPACE = re.compile(r"[ \t\r\n]+")
 _AFTER_VALUE = frozenset(" \t\r\n,:]}")
-_HALF_PAIR = re.compile("[\ud800-\udfff]")  # valid in JSON, but no text that can be stored
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair is valid JSON, but cannot be stored as UTF-8
 _NO_PATH = re.compile("[\0\ud800-\udfff]")
 
 
@@ -49,7 +49,7 @@ Element = tuple[str, int, dict[str, Any]]
 
 
 def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
-    """Yields the objects in some arrays, in the order of the file. An object has at most 16 MiB."""
+    """Yields the objects in the arrays `names` of a JSON file, in its order. An object has at most 16 MiB."""
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             with io.TextIOWrapper(file, "utf-8-sig") as text:
@@ -63,7 +63,7 @@ def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
 
 
 class _JsonReader:
-    """A reader of JSON that holds some of the text."""
+    """A streaming reader of JSON, which keeps only a part of the text in memory."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text, self._buffer, self._position, self._is_at_end = text, "", 0, False
@@ -71,7 +71,7 @@ class _JsonReader:
         self._decode = json.JSONDecoder().raw_decode
 
     def iterate_members(self) -> Iterator[tuple[Any, int, Any]]:
-        """Yields the members of the arrays in the outermost object: the array's name, their number, and the value."""
+        """Yields each member of the arrays in the outermost object: the array's name, its number from 1, its value."""
         for _ in self._take_all("{", "}"):
             name = self._read_value()
             self._take(":")
@@ -82,7 +82,7 @@ class _JsonReader:
                 yield name, number, self._read_value()
 
     def _peek(self) -> str:
-        """Returns the next character that is not space; empty at the end."""
+        """Returns the next character that is not white space, without moving past it; empty at the end."""
         while True:
             rest = _SPACE.match(self._buffer, self._position)
             self._position = rest.end() if rest else self._position
@@ -91,14 +91,14 @@ class _JsonReader:
             self._fill()
 
     def _take(self, sign: str) -> None:
-        """Passes over a sign, which must be the next one."""
+        """Moves past the next character, which must be `sign`."""
         found = self._peek()
         if found != sign:
             raise ValueError(f"{sign!r} must stand where {repr(found) if found else 'the end'} does")
         self._position += 1
 
     def _take_all(self, begin: str, end: str) -> Iterator[None]:
-        """Yields in front of each member of an object or an array, which the caller then reads."""
+        """Yields once before each member of an object or an array; the caller then reads the member."""
         self._take(begin)
         if self._peek() != end:
             yield
@@ -108,7 +108,7 @@ class _JsonReader:
         self._take(end)
 
     def _read_value(self) -> Any:
-        """Returns the next value."""
+        """Parses the next JSON value."""
         self._peek()
         while True:
             try:
@@ -117,7 +117,7 @@ class _JsonReader:
                 if self._is_at_end:
                     raise ValueError(f"{error.msg} at character {self._num_before + error.pos + 1:,}") from error
             else:
-                # A number could go on: in "1." or "1e" only the 1 is a value yet.
+                # A number may continue beyond the buffer: of "1." or "1e" only the 1 can be parsed so far.
                 if self._is_at_end or self._buffer[end : end + 1] in _AFTER_VALUE:
                     self._position = end
                     return value
@@ -126,7 +126,7 @@ class _JsonReader:
             self._fill()
 
     def _fill(self) -> None:
-        """Reads as much again as there is."""
+        """Reads at least as many more characters as are left in the buffer."""
         rest = self._buffer[self._position :]
         self._num_before += self._position
         more = self._text.read(max(_READ_CHARS, len(rest)))
@@ -138,7 +138,7 @@ _EXPORT = "_annotations.coco.json"
 _PATTERNS = ("instances_*.json", "captions_*.json")
 _ARRAYS = frozenset(("images", "annotations", "categories"))
 _TELL_EVERY = 1000
-_NAMES_TRIED = 8  # of a file, to find the folder of its images
+_NAMES_TRIED = 8  # names in an annotation file that are looked up to find the folder of its images
 _MAX_IMAGES = 10_000_000
 _MAX_ANNOTATIONS = 20_000_000
 _INT64 = range(-(2**63), 2**63)
@@ -151,10 +151,10 @@ class _Image:
 
     name: str = ""  # of its file; empty if no list of images names it
     size: tuple[int, int] = (0, 0)  # width and height in pixels; zeros: unknown
-    # Of each box the id of its category, later the number of the class, and left, top, width and height in pixels.
+    # Five numbers per box: the category id, later the class number; and left, top, width and height in pixels.
     boxes: "array[float]" = field(default_factory=lambda: array("d"))
     captions: list[str] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)  # with the id of a category, later the number of the class
+    shapes: list[Shape] = field(default_factory=list)  # with a category id, later the class number
 
     def add(self, other: "_Image") -> None:
         """Adds what another file says about the image."""
@@ -166,7 +166,7 @@ class _Image:
 
 @dataclass(slots=True)
 class _File:
-    """The content of an annotation file. Its ids are its own."""
+    """The content of an annotation file. In another file its ids may stand for other images or categories."""
 
     path: str
     group: str  # the end of its name, as in `train2017`, or the folder of an export
@@ -175,7 +175,7 @@ class _File:
 
 
 def find_annotations(source: str, begin: Sequence[str]) -> list[str]:
-    """Returns the annotation files in a folder, whose first entries are `begin`; none if it has another layout."""
+    """Finds the annotation files in a folder, whose first entries are `begin`; none in a layout other than COCO's."""
     folder = file_io.join(source, _FOLDER)
     names = file_io.list_names(folder) if f"{_FOLDER}/" in begin else []
     found = [file_io.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)]
@@ -214,7 +214,7 @@ class _Reader:
         self._has_captions = False
 
     def read(self, path: str) -> None:
-        """Reads a file."""
+        """Reads an annotation file, and appends its content to `files`."""
         file = _File(path, _get_group_name(path))
         self.files.append(file)
         for array_name, number, values in iterate_objects(path, _ARRAYS):
@@ -283,7 +283,7 @@ class _Reader:
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""
         categories = sorted({category for file in self.files for category in file.categories.items()})
-        class_names = order_names(config, list(dict.fromkeys(name for _, name in categories)))  # masks need them now
+        class_names = order_names(config, list(dict.fromkeys(name for _, name in categories)))  # masks need numbers
         numbers = {name: k for k, name in enumerate(class_names)}
         groups = list(dict.fromkeys(file.group for file in self.files))
         splits = find_splits([f"{group}.json" for group in groups])
@@ -301,7 +301,7 @@ class _Reader:
         return make_listing(config, builder.finish(), class_names, extra, self._skipped)
 
     def _join(self, source: str, files: Sequence[_File], numbers: dict[str, int]) -> list[_Image]:
-        """Returns the images of some files under their paths, with the numbers of classes."""
+        """Joins the images of several annotation files by path, with class numbers in place of category ids."""
         joined: dict[str, _Image] = {}
         paths: dict[int, set[str]] = defaultdict(set)  # by the id
         for file in files:
@@ -318,7 +318,7 @@ class _Reader:
             for number, image in file.images.items():
                 if image.name:
                     continue
-                if not lists_images and len(paths[number]) == 1:  # another file does
+                if not lists_images and len(paths[number]) == 1:  # another file lists the image
                     self._number_classes(image, file, numbers)
                     joined[min(paths[number])].add(image)
                 else:
@@ -326,7 +326,7 @@ class _Reader:
         return list(joined.values())
 
     def _number_classes(self, image: _Image, file: _File, numbers: dict[str, int]) -> None:
-        """Replaces the ids of categories by the numbers of classes."""
+        """Replaces the category ids of an image's boxes and shapes by class numbers."""
 
         def number(category: float) -> int:
             for other in [file] if file.categories else self.files:
@@ -358,7 +358,7 @@ class _Reader:
 
 
 def _get_group_name(path: str) -> str:
-    """Returns `train2017` for `instances_train2017.json`, and a name that begins with a split as it is."""
+    """Returns the group of an annotation file's images, such as `train2017` for `instances_train2017.json`."""
     if posixpath.basename(path) == _EXPORT:
         return posixpath.basename(posixpath.dirname(file_io.make_absolute(path)))
     stem = posixpath.basename(path).removesuffix(".json")
@@ -367,7 +367,7 @@ def _get_group_name(path: str) -> str:
 
 
 def _find_root(source: str, file: _File) -> Callable[[str], str]:
-    """Returns the function that turns a name in a file into the path of the image, relative to the input."""
+    """Finds the function that turns an image's name in an annotation file into its path, relative to the input."""
     names = [image.name for image in file.images.values() if image.name]
     tried = names[:: -(-len(names) // _NAMES_TRIED) or 1]
     counts: dict[tuple[str, ...], int] = {}
@@ -384,10 +384,10 @@ def _find_root(source: str, file: _File) -> Callable[[str], str]:
 
 
 def _list_roots(source: str, file: _File, depth: int) -> Iterator[Callable[[str], str]]:
-    """Yields the functions that may turn the names of a file into paths, the usual ones first.
+    """Yields candidates for the function that turns names in an annotation file into paths, the usual ones first.
 
     A name is relative to the folder of its group, to the input, to the folder of the file, or to a folder above these;
-    with slashes or the separators of Windows; with letters and accents joined, or apart as macOS writes them.
+    with slashes or with the backslashes of Windows; in the Unicode form NFC, or in NFD as macOS writes it.
     """
     base = file_io.make_absolute(source).rstrip("/") + "/"
     own = file_io.make_absolute(file.path).rpartition("/")[0] + "/"
@@ -410,7 +410,7 @@ def _take_slashes(name: str) -> str:
 
 def _read_size(values: dict[str, Any], where: str) -> tuple[int, int]:
     """Returns the width and the height of an image, zeros if the file does not say them."""
-    sides = [0 if side in (None, -1) else side for side in map(values.get, ("width", "height"))]  # -1 as of VIA
+    sides = [0 if side in (None, -1) else side for side in map(values.get, ("width", "height"))]  # VIA writes -1
     if not all(type(side) in (int, float) and 0 <= side < 2**31 and side == int(side) for side in sides):
         got = " and ".join(f"{side!r:.100}" for side in sides)
         raise DataError(f"{where}: 'width' and 'height' must be whole numbers from 0, got {got}.")
@@ -419,7 +419,7 @@ def _read_size(values: dict[str, Any], where: str) -> tuple[int, int]:
 
 def _read_int(values: dict[str, Any], name: str, where: str) -> int:
     number = values.get(name)
-    if isinstance(number, float) and number.is_integer():  # as pandas writes them
+    if isinstance(number, float) and number.is_integer():  # pandas may write whole numbers as floats
         number = int(number)
     if type(number) is not int or number not in _INT64:
         raise DataError(f"{where}: {name!r} must be a whole number, got {number!r:.100}.")

@@ -1,6 +1,6 @@
-"""The segmentations of COCO's annotations, and the mask that they give together, as `pycocotools` draws it.
+"""Draws the mask of an image from the segmentations of COCO's annotations, as `pycocotools` does.
 
-Each becomes runs: the pixels at which it begins and ends, counted down the columns of the image from left to right.
+A segmentation becomes runs: the pixels at which it begins and ends, numbered down each column, from left to right.
 Shapes may overlap: crowds are drawn first, then the others from the largest to the smallest.
 """
 
@@ -20,9 +20,9 @@ from tfpipe.images.masks import encode_mask
 Runs = NDArray[np.int64]
 """The pixels at which a shape begins and ends, one after the other: int64 [2 * n], in ascending order."""
 
-_SCALE = 5  # a polygon is followed in fifths of a pixel, as pycocotools does
+_SCALE = 5  # polygons are traced in fifths of a pixel, as by pycocotools
 _MAX_BORDER = 1 << 21  # points on the border of a polygon, which take 300 MB
-_MAX_SIGNS = 12  # of a number in a packed text, which has 5 bits a sign
+_MAX_SIGNS = 12  # characters of a number in a packed text, with 5 bits each
 
 
 class Shape(NamedTuple):
@@ -30,18 +30,18 @@ class Shape(NamedTuple):
 
     number: int  # of its annotation in the file, for messages
     mask_class: int
-    is_crowd: bool  # whether it holds many objects
-    text: str  # JSON
+    is_crowd: bool  # whether it covers a group of objects
+    text: str  # the segmentation as JSON
 
 
 def pack_shapes(height: int, width: int, shapes: Sequence[Shape]) -> str:
-    """Returns the size of an image and its shapes as one text of letters, digits and a few signs."""
+    """Encodes the size of an image and its shapes as a compressed text in base64."""
     rows = ",".join(f"[{shape.number},{shape.mask_class},{int(shape.is_crowd)},{shape.text}]" for shape in shapes)
     return base64.b64encode(zlib.compress(f"[{height},{width},[{rows}]]".encode(), 1)).decode()
 
 
 def draw_mask(packed: str, max_pixels: int) -> bytes:
-    """Draws the shapes of an image; returns the PNG of their classes."""
+    """Draws the shapes that `pack_shapes` encoded, and returns the mask of their classes as a PNG."""
     height, width, shapes = json.loads(zlib.decompress(base64.b64decode(packed)))
     if height * width > max_pixels:
         raise BadImage(f"{width} x {height} pixels, more than {max_pixels}")
@@ -62,7 +62,7 @@ def draw_mask(packed: str, max_pixels: int) -> bytes:
 
 
 def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
-    """Returns the runs of each polygon of a segmentation, or its only ones."""
+    """Returns the runs of each polygon of a segmentation, or the only runs of one that is given as run lengths."""
     if isinstance(segmentation, list):
         return [_trace_polygon(_read_polygon(polygon, height, width), height, width) for polygon in segmentation]
     if not isinstance(segmentation, dict):
@@ -87,10 +87,10 @@ def _make_even(runs: Runs, end: int) -> Runs:
 
 
 def _unpack_counts(text: str) -> Runs:
-    """Returns the lengths of runs that COCO packed into a text.
+    """Decodes the lengths of runs that COCO packed into a text.
 
-    Each sign holds 5 bits of a number, the lowest first; its sixth bit says that more follow. From the fourth number on
-    it is the difference to the number before the last one.
+    Each character holds 5 bits of a number, the lowest first; its sixth bit says that more follow. From the fourth on,
+    a number is stored as its difference from the number two before it.
     """
     codes = np.array([ord(sign) - 48 for sign in text], np.int64)
     if not len(codes) or (codes < 0).any() or (codes > 63).any() or codes[-1] & 32:
@@ -109,7 +109,7 @@ def _unpack_counts(text: str) -> Runs:
 
 
 def _read_polygon(polygon: Any, height: int, width: int) -> NDArray[np.float64]:
-    """Returns the x and y of each corner, of shape [n, 2]."""
+    """Checks a polygon, and returns the x and y of its corners: float64 [n, 2]."""
     is_list = isinstance(polygon, list) and all(type(x) in (int, float) and abs(x) < 1e9 for x in polygon)
     if not is_list or len(polygon) < 6 or len(polygon) % 2:
         raise ValueError(f"must have polygons of 3 or more corners, each an x and a y, got {polygon!r:.100}")
@@ -134,7 +134,7 @@ def _trace_polygon(corners: NDArray[np.float64], height: int, width: int) -> Run
     lengths = np.abs(steps).max(axis=1) + 1
     if lengths.sum() > _MAX_BORDER:
         raise ValueError(f"must have polygons with less than {_MAX_BORDER // _SCALE:,} pixels of border")
-    # Along its longer axis each side has a point for every fifth, and it is rounded alike in both directions.
+    # Each side has a point for every fifth of a pixel along its longer axis, rounded the same in both directions.
     is_flat = np.abs(steps[:, 0]) >= np.abs(steps[:, 1])
     long_axis = np.where(is_flat, 0, 1)
     rows = np.arange(len(points))

@@ -84,7 +84,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
 
 
 def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
-    """Returns the file of each image by its name without the ending, and counts other files."""
+    """Returns the file names of images by their names without the ending; counts other files in `skipped`."""
     files: dict[str, str] = {}
     for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images win
         reason = get_skip_reason(name)
@@ -97,7 +97,7 @@ def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
 
 
 def _read_splits(source: str) -> dict[str, str]:
-    """Returns the split of each image by its name, in the order of the lists; none if there are no lists."""
+    """Returns the split of each image by its name, in the order of the lists in ImageSets; empty without lists."""
     folder = file_io.join(source, _SETS)
     stems = [name.removesuffix(".txt") for name in file_io.list_names(folder) if name.endswith(".txt")]
     stems = [stem for stem in stems if stem in SPLITS] or [stem for stem in stems if stem == "trainval"]
@@ -121,7 +121,7 @@ def _read_splits(source: str) -> dict[str, str]:
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[_Annotation]:
-    """Yields the content of each file; several are read at once, since a store answers in tens of milliseconds."""
+    """Yields the parsed content of each file; of a store, which answers in tens of ms, several are read at once."""
     with ThreadPoolExecutor(_READERS if paths and file_io.is_url(paths[0]) else 1) as pool:
         for begin in range(0, len(paths), _FILES_AT_ONCE):
             yield from pool.map(_read_annotation, paths[begin : begin + _FILES_AT_ONCE])
@@ -139,14 +139,14 @@ def _read_annotation(path: str) -> _Annotation:
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """The builder of the elements of a file, which refuses document types."""
+    """A builder of XML elements that refuses document types."""
 
     def doctype(self, *_: object) -> None:
         raise ValueError("it must not declare a document type")
 
 
 def _parse(data: bytes) -> _Annotation:
-    """Returns the content of a file."""
+    """Parses an XML file into the size of its image and its objects."""
     parser = ElementTree.XMLParser(target=_Builder())
     parser.feed(data)
     root = parser.close()
@@ -185,9 +185,9 @@ def _read_number(element: ElementTree.Element, path: str) -> float:
 def _scale_objects(
     objects: Sequence[_Object], size: tuple[float, float], skipped: Counter[str]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], list[int]]:
-    """Returns the boxes of the objects that have an area, as fractions, with their classes and which are difficult."""
+    """Returns the objects' boxes that have an area, as fractions, with their classes and whether they are difficult."""
     sides = np.array([sides for _, sides, _ in objects]).reshape(-1, 4)
-    sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
+    sides[:, :2] -= 1  # VOC counts pixels from 1, and the last pixel belongs to the box
     boxes, has_area = scale_boxes(sides, size, skipped)
     kept = np.flatnonzero(has_area).tolist()
     return boxes, tuple(objects[k][0] for k in kept), [objects[k][2] for k in kept]
