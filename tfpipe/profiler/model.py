@@ -1,4 +1,4 @@
-"""The performance model: an image needs time at stations, and the busiest one bounds the rate. Pure.
+"""The performance model: an image takes time at cores, threads and storage; the busiest of these sets the rate. Pure.
 
 The laws are those of operational analysis: U = X S, and X <= m / D for m servers and a demand of D. See E. D. Lazowska
 et al., "Quantitative System Performance", 1984, chapters 3 and 5.
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-SATURATED = 0.85  # of a resource's time, from which on it is the bottleneck: work queues behind one that is as busy
-NO_IDLE = 0.01  # the idle share up to which an accelerator counts as busy: measurements are right to within a point
+SATURATED = 0.85  # a resource that is busy for this share of the time is the bottleneck, because work queues up for it
+NO_IDLE = 0.01  # an accelerator with at most this idle share counts as busy: measured shares are off by up to 0.01
 
 
 @dataclass(frozen=True)
 class Demand:
     """The time that an image needs at each station: the cores, each stage's threads, the storage."""
 
-    cores: float  # that this process can have; others may take some
-    cpu_s: Mapping[str, float]  # by stage; "other" is the time that no stage accounts for
+    cores: float  # available to this process; other programs use the rest
+    cpu_s: Mapping[str, float]  # processor time by stage; "other" is the time outside all stages
     wait_s: Mapping[str, float] = field(default_factory=dict)
-    threads: Mapping[str, float] = field(default_factory=dict)  # at most; a stage that is left out is not a limit
-    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stages that its threads pass through before
-    lock_bound: frozenset[str] = frozenset()  # in which a lock lets one call run at a time
+    threads: Mapping[str, float] = field(default_factory=dict)  # at most, by stage; a stage without entry is no limit
+    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by stage, earlier ones that share its threads
+    lock_bound: frozenset[str] = frozenset()  # stages whose lock lets one call run at a time
     storage_limit: float | None = None  # images per second; None if it is not a limit
-    take_batch_s: float = 0.0  # of "other": taking batches, the price of a batch and not of its images
-    handover_s: float = 0.0  # of "other": the same for every image, however cheap the stages are
-    pause_s: float = 0.0  # for an image in which nothing else goes on
+    take_batch_s: float = 0.0  # the part of "other" that is spent once per batch, however many images it has
+    handover_s: float = 0.0  # the part of "other" that stays when stages get cheaper; includes `take_batch_s`
+    pause_s: float = 0.0  # per image, in which all stations stand still
 
     @property
     def cpu_limit(self) -> float:
@@ -42,7 +42,7 @@ class Demand:
         return 1 / (1 / limit + self.pause_s) if self.pause_s else limit
 
     def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that the threads of a stage allow, together with the stages that they pass."""
+        """Returns the images per second that a stage's threads allow, which may run earlier stages too."""
         cpu_s, wait_s = self.get_service_s(name)
         if name not in self.threads or cpu_s + wait_s <= 0:
             return float("inf")
@@ -58,20 +58,20 @@ class Demand:
         return min(self.threads, key=self.get_stage_limit, default="")
 
     def get_service_s(self, name: str) -> tuple[float, float]:
-        """Returns the processor time and the wait of an image in the threads of a stage, in seconds."""
+        """Returns the seconds that an image computes and waits in the threads of a stage."""
         stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
         return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
 
     def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> Demand:
-        """Returns the demand with factors for the processor times and the waits of some stages."""
+        """Returns the demand with the processor times and the waits of some stages multiplied by factors."""
         cpu_s = {name: seconds * cpu.get(name, 1.0) for name, seconds in self.cpu_s.items()}
         wait_s = {name: seconds * (wait or {}).get(name, 1.0) for name, seconds in self.wait_s.items()}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s)
 
     def scale_other(self, before: Demand) -> Demand:
-        """Returns the demand with the time that no stage accounts for, after the stages of `before` have changed.
+        """Returns the demand with "other" adapted to stages that changed since `before`.
 
-        Handing over stays the same for every image. The rest, such as allocations, grows with the time of the stages.
+        The hand-over stays the same for every image. The rest, such as allocations, grows with the time of the stages.
         """
         if self.cpu_s["other"] != before.cpu_s["other"]:
             return self  # the fix knows what it saves there
@@ -87,22 +87,22 @@ class Demand:
         return replace(self, threads={**self.threads, name: max(threads, self.threads.get(name, 1))})
 
     def read_less(self, left: float) -> Demand:
-        """Returns the demand with this share of the bytes to read: of the wait for them, and of the storage."""
+        """Returns the demand if only this share of the bytes is read: the wait shrinks, the storage's limit rises."""
         limit = None if self.storage_limit is None else self.storage_limit / left
         return replace(self.scale({}, {"read": left}), storage_limit=limit)
 
     def without_reading(self, cpu_s: Mapping[str, float]) -> Demand:
-        """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
+        """Returns the demand with `cpu_s` and no reading; stages without processor time no longer limit or wait."""
         threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
         wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
 
 
 def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
-    """Returns the images per second of threads of which each waits for an image, then computes, again and again.
+    """Returns the images per second of threads that each wait for an image and then compute, again and again.
 
-    It is the mean value analysis of a closed network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980), with the
-    cores as one core that is as fast as all and a delay (Seidmann et al., Large Scale Systems 12, 1987).
+    This is mean value analysis of a closed queueing network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980). The
+    cores are modeled as one core with the speed of all, plus a delay (Seidmann et al., Large Scale Systems 12, 1987).
     """
     share_s, rate, queue = cpu_s / cores, 0.0, 0.0
     for count in range(1, max(threads, 1) + 1):

@@ -1,4 +1,4 @@
-"""Tries changes one at a time, in turns with the best so far, and keeps those that help, by the median gain."""
+"""Tries fixes one by one, in alternating runs with the best options so far, and keeps those with a median gain."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ROUNDS, MIN_GAIN = 3, 1.03
 
 Changes = Mapping[str, Any]
 Run = Callable[[Changes], float]
-"""Runs with other values of some options, and returns the rate; a DataError says why nothing can run with them."""
+"""A function that runs with changed options and returns the rate, or raises a DataError if it cannot run with them."""
 
 
 def try_fixes(
     report: Report, run: Run, observer: Observer, enough: float = float("inf")
 ) -> tuple[Report, dict[str, Any]]:
-    """Tries the fixes that change options up to a rate that is enough, and returns the changes that were kept.
+    """Tries the fixes that change options until the rate is `enough`; returns the report and the changes that it kept.
 
-    Each is tried on top of those kept before, if these left its options alone.
+    Each fix is tried on top of the changes kept before, unless they have changed its options already.
     """
     rate, kept, fixes = report.profile.images_per_second, dict[str, Any](), list[Fix]()
     for fix in report.fixes:
@@ -44,7 +44,7 @@ def try_fixes(
 
 
 def compare(run: Run, best: Changes, changed: Changes) -> tuple[Spread, float]:
-    """Runs in turns with two sets of changes; returns the second's gains by pairs of turns, and its median rate."""
+    """Runs two sets of changes in turns; returns the gain of the second in each pair of turns, and its median rate."""
     befores, afters = list[float](), list[float]()
     for number in range(ROUNDS):
         turns = [(changed, afters), (best, befores)]

@@ -1,4 +1,4 @@
-"""The file that `tfpipe profile --apply` writes: options, and a table `tuned` with the host and data of their trial."""
+"""The file that `tfpipe profile --apply` writes: options, and a table `tuned` with the host and data they fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY_DIGITS = 8
 
 
 def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]:
-    """Returns the values for the table `tuned`, whose `key` differs if the host or the data do, but not their path."""
+    """Describes the host and the data for the table `tuned`; its `key` identifies both, whatever the data's path."""
     source = get_source(data, split)
     processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
     fingerprint = _digest([source.total_bytes, *(os.path.basename(path) for path in source.files)])
@@ -40,7 +40,7 @@ def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]
 
 
 def check_path(path: str, place: Mapping[str, Any]) -> None:
-    """Refuses a file that was tuned elsewhere, before anything is measured."""
+    """Refuses, before anything is measured, an existing file that was not tuned for this host and these data."""
     toml_json.check_suffix(path)
     if not os.path.lexists(path):
         return
@@ -54,7 +54,7 @@ def check_path(path: str, place: Mapping[str, Any]) -> None:
 def write(
     path: str, given: Mapping[str, Any], changes: Mapping[str, Any], place: Mapping[str, Any], result: Mapping[str, Any]
 ) -> None:
-    """Writes the options and the table `tuned` in one step: those that the user gave, as the fixes changed them."""
+    """Writes the options that the user gave, with the changes of the fixes, and the table `tuned`."""
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
     table = copy.deepcopy(dict(given))
@@ -62,7 +62,7 @@ def write(
         outer, _, inner = name.rpartition(".")
         options = table.setdefault(outer, {}) if outer else table
         options.pop(inner, None)
-        if value is not None:  # which no file can hold
+        if value is not None:  # TOML has no null: a missing option means None
             options[inner] = value
     notes = {"key": place["key"], "at": at, **place, **versions, **result}
     toml_json.write(path, {**table, toml_json.NOTES: notes})

@@ -1,4 +1,4 @@
-"""From a profile to a report: the bottleneck, and the fixes with the rates that they give, the best one first. Pure."""
+"""Turns a profile into a report: the bottleneck, and the fixes with their predicted rates, best first. Pure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tfpipe.system.units import human_bytes
 
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
-_PART = 0.5  # the share of its own limit that a stage must give at least, if it allows clearly less than the cores
-REACHED = 0.7  # of a stage's own limit, measured alone: less than `SATURATED`, since it also hands elements over
-MIN_GAIN = 0.02  # the gain below which a change is not worth its line in a report, nor its place in a config
+_PART = 0.5  # a stage that allows clearly less than the cores is the bottleneck from this share of its limit on
+REACHED = 0.7  # a stage at this share of its own limit is the bottleneck: less than `SATURATED`, for it also hands over
+MIN_GAIN = 0.02  # the gain below which a change is not worth a line in a report or a config
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
-"""The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
-_LITTLE = 1 / 5  # the power of the best factor below which a fix is listed last
-_MUCH = 1.2  # the gain from which on work for nothing is left out first, and a mere option comes before new shards
+"""A fix is left out if it gains less than this share of the rate, and less than this share of the best fix's gain."""
+_LITTLE = 1 / 5  # a fix is listed last if five such fixes, multiplied, gain less than the best one
+_MUCH = 1.2  # from this gain on, fixes that leave out useless work come first, and options are not listed last
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too much memory
-_MUCH_BYTES = 100e6  # the bytes from which on a stage of the user's own that shuffles should shuffle records instead
+_MUCH_BYTES = 100e6  # a user stage that shuffles more bytes should shuffle encoded records instead
 _WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a part of it is worth its line
 
 
@@ -42,7 +42,7 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     """Returns the station that limits the rate, with the numbers that prove it."""
     host, step, rate, limit = profile.host, profile.step, profile.images_per_second, profile.demand.storage_limit
     share = host.peak_memory_bytes / host.memory_limit_bytes
-    if share > _FULL_MEMORY:  # it comes before all else: a run that is killed has no rate
+    if share > _FULL_MEMORY:  # checked first: a run that is killed has no rate
         taken = human_bytes(host.peak_memory_bytes)
         return Bottleneck("memory", f"{share:.0%} of the memory is taken, {taken}: a little more ends the run.", rate)
     if (late := _check_first_batch(profile)) is not None:
@@ -76,7 +76,7 @@ def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
 
 
 def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
-    """Returns a stage of which a lock lets one call run at a time."""
+    """Describes the bottleneck at a stage whose lock lets one call run at a time."""
     stage = next(stage for stage in profile.stages if stage.name == name)
     limit = profile.demand.get_stage_limit(name)
     if stage.waits:
@@ -121,7 +121,7 @@ def _explain_small_batches(profile: PipelineProfile, busy: str) -> Bottleneck:
 
 
 def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottleneck | None:
-    """Checks for a stage that gives most of what it can, by the utilization law."""
+    """Checks whether the slowest stage's threads are close to their limit, by the utilization law."""
     demand = profile.demand
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
     if profile.images_per_second < reached * limit:
@@ -143,7 +143,7 @@ def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottle
 
 
 def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
-    """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
+    """Returns the stage that the others wait for if nothing is at its limit, because a buffer is missing."""
     demand, config = profile.demand, profile.config
     busy = f"The cores are {_describe_busy(profile.host)}"
     reached = profile.images_per_second / demand.get_stage_limit(demand.slowest)
@@ -159,7 +159,7 @@ def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
 
 
 def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first. Fixes of memory and of the start have no demand."""
+    """Returns the changes that help, best first. Fixes for memory or a late first batch have no demand."""
     if bottleneck.stage == "accelerator":
         return ()
     now, required = profile.images_per_second, profile.step.required_rate
@@ -170,7 +170,7 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
     if profile.step.idle <= NO_IDLE:
         return tuple(urgent)
     fixes = [fix.predict(profile, profile.demand) for fix in propose(profile, bottleneck)]
-    # Without a step nothing bounds a fix after which no processor time is left that was measured: it has no prediction.
+    # If no step bounds the rate, a fix that removes all measured processor time predicts infinity, and is left out.
     known = [fix for fix in fixes if now * (1 + MIN_GAIN) <= fix.predicted_images_per_second < float("inf")]
     faster = _rank_all(known, now, required)
     return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
@@ -179,8 +179,8 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
 def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:
     """Returns fixes, best first, without those that change next to nothing while another fix changes much.
 
-    A stage to be made cheaper by the user is left out if another fix gives half of the gain. Last are those that leave
-    half of the gap or more where a fix closes it, else those of which five, multiplied, gain less than the best one.
+    A rewrite by the user is left out if another fix gives half of its gain. If one closes the gap to the required rate,
+    fixes that close less than half of the gap come last; else those of which five, multiplied, gain less than the best.
     """
 
     def get_best(some: list[Fix]) -> float:
@@ -195,13 +195,13 @@ def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:
 
     def rank(fix: Fix) -> tuple[bool, int, int, int]:
         rate, effort = fix.predicted_images_per_second, fix.effort
-        is_option = effort is Effort.OPTION and not closes  # a mere option that gives a fifth is not late
+        is_option = effort is Effort.OPTION and not closes  # an option that gains a fifth is not late
         is_late = rate < (min(enough, _MUCH * now) if is_option else enough)
-        # Gains are compared in steps of a tenth: less than that decides nothing, the effort does.
+        # Gains are compared in steps of a tenth. Within a step the lower effort comes first.
         gain = round(math.log(rate / now, 1.1))
         if effort is Effort.WASTE and rate >= _MUCH * now:
             return is_late, effort, -gain, effort
-        # An option that gives hardly anything does not stand before new shards that give much.
+        # An option with hardly any gain does not come before new shards with a large one.
         worth = Effort.VISIBLE_OPTION if gain >= 1 else Effort.NEW_SHARDS
         return is_late, max(effort, worth), -gain, effort
 
@@ -227,7 +227,7 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
 
 
 def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields the fixes that make the first step come earlier, or a shuffle smaller, and leave the steady state."""
+    """Yields fixes that bring the first batch sooner or make a shuffle smaller, and keep the rate after that."""
     for held in profile.held:
         if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
             size, stored = map(human_bytes, (held.num_bytes, held.number * profile.dataset.record_bytes))
@@ -248,7 +248,7 @@ def _shrink_shuffle(profile: PipelineProfile, share: float) -> Mapping[str, Opti
 
 
 def make_report(profile: Profile, price_per_hour: float | None = None) -> Report:
-    """Returns a profile of a pipeline or of a loader with the conclusions from it."""
+    """Returns the report on a profile of a pipeline or of a loader, with its bottleneck and fixes."""
     price = None if price_per_hour is None else 24 * price_per_hour * profile.step.idle
     if isinstance(profile, LoaderProfile):
         bottleneck = find_loader_bottleneck(profile)

@@ -1,4 +1,4 @@
-"""Proposes changes of options, data, machines and the user's stages, each with the demand that it leaves. Pure."""
+"""Proposes changes of options, data, machines and the user's stages, each with the demand after the change. Pure."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _MUCH_UNREAD = 0.1  # the share of the bytes read from which on features that no
 _MAPPED_STAGES = ("parse", "decode", "augment")
 _FILE_BUFFER_BYTES = 2**21  # the bytes that the textbook pipeline reads at once of a file
 _BATCHES_READ = 2  # the batches that the engine reads at once, at least
-SPARE = 1.25  # the factor for threads that wait: some are always between two waits
+SPARE = 1.25  # the factor for the number of waiting threads, since some are always between two waits
 _BATCH_SHARE = 0.1  # the share of the processor time for work once per batch, above which a larger batch is worth it
 _BATCHES_PER_EPOCH = 4  # the batches that a larger batch leaves in an epoch at least
 _BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
 _CACHE_SHARE = 0.8  # of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`
 _MIN_CACHED_SHARE = 0.1  # the share of the records below which a cache of what fits is not worth its memory
 _FUNCTIONS = ("transform", "batch_transform")  # the names of the functions that the engine calls
-_CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its place hardly matters
-_CHEAPER = 0.1  # of a stage's time, left if the user writes it anew: a guess, which the instruction names
-_GROWS = 2.0  # the bytes that a stage makes of one, from which on it is worth to do its work on the accelerator
-_COSTLY = 0.3  # the share of an image's processor time from which on it is worth to do a stage elsewhere
+_CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its position hardly matters
+_CHEAPER = 0.1  # the assumed share of a stage's time after the user rewrites it; the instruction names this guess
+_GROWS = 2.0  # a stage with more bytes out per byte in should do its work on the accelerator
+_COSTLY = 0.3  # a stage with a larger share of an image's processor time is worth doing elsewhere
 
 
 def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
-    """Yields all changes that could raise the rate. The order decides among those that are alike in all else."""
+    """Yields all changes that could raise the rate; among fixes that rank the same, this order stays."""
     yield from _overlap(profile)
     if not profile.dataset.by_engine:
         yield from _decode_on_all_cores(profile)
@@ -82,7 +82,7 @@ def write_anew(dataset: DatasetFacts, reason: str, demand: Demand, options: str 
 
 def describe_rewrite(dataset: DatasetFacts, options: str = "") -> str:
     """Returns the command that writes the records of a dataset anew; files without a manifest are described first."""
-    # The new folders stand beside the data, without the view or the pattern in their names.
+    # The new folders go next to the data, without the view or the pattern in their names.
     base = re.split(r"@[^/]*$|[*?\[]", dataset.address)[0].rstrip("-_./") or "data"
     index, described = "", dataset.address
     if not dataset.described:
@@ -95,7 +95,7 @@ def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields the change that lets batches be made while the accelerator works."""
     config, step = profile.config, profile.step
     if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
-        # The trainer's wait is the part of making a batch that nothing hides.
+        # The trainer's wait is the part of making a batch that does not overlap with the step.
         wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
         most = step.images_per_step / wait_s if wait_s > 0 else float("inf")
         fix = Fix(
@@ -128,7 +128,7 @@ def _read_more_files(profile: PipelineProfile) -> Iterator[Fix]:
 
 
 def _use_engine(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
-    """Yields the engine in place of the textbook pipeline, unless own stages stand in front of `batch`."""
+    """Yields the change from the textbook pipeline to the engine, unless user stages come before `batch`."""
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
     names = [stage.name for stage in profile.stages]
@@ -177,12 +177,12 @@ def _enlarge_batch(profile: PipelineProfile) -> Iterator[Fix]:
     saved_s = take_s * (1 - size / larger)
     cpu_s = {**demand.cpu_s, "other": demand.cpu_s["other"] - saved_s}
     lighter = replace(demand, cpu_s=cpu_s, take_batch_s=take_s - saved_s, handover_s=demand.handover_s - saved_s)
-    if now_us := profile.option_costs.get("batch"):  # an image costs a + b / N in a batch of N, by those of two sizes
+    if now_us := profile.option_costs.get("batch"):  # an image costs a + b / N in a batch of N: a, b from two sizes
         of_batch_us = max(now_us - profile.option_costs["large_batch"], 0.0) / (1 / size - 1 / LARGE_BATCH)
         left = 1 - of_batch_us * (1 / size - 1 / larger) / now_us
         lighter = replace(demand.scale(dict.fromkeys(demand.cpu_s, left)), take_batch_s=take_s * left)
         lighter = replace(lighter, handover_s=demand.handover_s * left)
-    # Cores that rest wait for threads which hand over one batch after another; large batches leave that out.
+    # Idle cores wait for threads that hand over one batch after another; with large batches they hardly do.
     efficiency = 1.0 if profile.images_per_second < SATURATED * demand.limit else None
     yield Fix(Effort.VISIBLE_OPTION, reason, lighter, {"batch_size": larger}, efficiency=efficiency)
 
@@ -256,7 +256,7 @@ def _explain_cache(what: str, num_bytes: float) -> str:
 
 
 def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterator[Fix]:
-    """Yields a cache before `augment` in place of the one behind it."""
+    """Yields a cache before `augment` in place of the user's cache after it."""
     cost_us, demand = profile.option_costs.get("cached"), profile.demand
     if cost_us is not None:
         why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
@@ -287,7 +287,7 @@ def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
 
 
 def scale_cpu(profile: PipelineProfile, change: TriedChange) -> Demand | None:
-    """Returns the demand with a change from `parse` to `batch`, as measured; None if it was not measured."""
+    """Returns the demand with the measured cost of a change from `parse` to `batch`; None if it was not measured."""
     now_us, demand, cost_us = profile.option_costs.get("now"), profile.demand, profile.option_costs.get(change)
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
         return None
@@ -300,7 +300,7 @@ def compute_cache_room(host: HostUse) -> float:
 
 
 def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
+    """Yields, for each of the user's filters after `decode`, the same filter before it."""
     names, demand = [stage.name for stage in profile.stages], profile.demand
     if "decode" not in names:
         return
@@ -321,16 +321,16 @@ def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
 
 
 def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str]) -> float:
-    """Returns how often elements are handed over for one that a filter passes on; `skipped` stages get only those."""
+    """Counts the hand-overs per image that a filter passes on; `skipped` stages get only such images."""
     records = names[names.index("read") :] if "read" in names else names
     return 1 + sum(1.0 if name in skipped else 1 / share for name in records)
 
 
 def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
-    """Yields the accelerator for the work of a costly stage, a cache behind it, and cheaper code."""
+    """Yields fixes for a costly stage: its work on the accelerator, a cache after it, and cheaper code."""
     name, facts, demand = stage.name, profile.dataset.declared.get(stage.name, {}), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
-    # One that waits or runs on one core has other cures.
+    # A stage that waits or runs on one core has other fixes.
     if name in demand.lock_bound or stage.parallelism == 1 or demand.wait_s.get(name, 0.0) > cost_s:
         return
     if cost_s < _COSTLY * all_s:
@@ -340,7 +340,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
     if facts.get("per_image") is not False:
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand.scale({name: 0.0}), threads=threads)
-        left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # that no accelerator waits for
+        left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # which keep it busy
         cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
         instruction = f"Do the work of {_name(name)} on the accelerator, for the whole batch{cheaper}."
         yield Fix(
@@ -355,7 +355,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
 
 
 def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> Iterator[Fix]:
-    """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
+    """Yields a cache after a stage whose output is the same in each epoch, if the output fits into memory."""
     names = [each.name for each in profile.stages]
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
     records, demand = profile.dataset.records, profile.demand
@@ -401,12 +401,12 @@ def _mend_bottleneck(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterat
 
 
 def _name(name: str) -> str:
-    """Returns the words for a stage of the user's own, or for one of the engine's functions."""
+    """Returns the words for a stage of the user, or for a function of the user that the engine calls."""
     return f"the function `{name}`" if name in _FUNCTIONS else f"the stage {name}"
 
 
 def _leave_lock(profile: PipelineProfile, stage: StageTiming) -> Fix:
-    """Returns what helps a stage of which a lock lets one call run at a time. Threads do not."""
+    """Returns the fix for a stage whose lock lets one call run at a time, where more threads do not help."""
     name, what, demand = stage.name, _name(stage.name), profile.demand
     threads = {**demand.threads, name: max(stage.parallelism, 1)}
     freed = replace(demand, threads=threads, lock_bound=demand.lock_bound - {name})
@@ -426,7 +426,7 @@ def _leave_lock(profile: PipelineProfile, stage: StageTiming) -> Fix:
 
 
 def _narrow(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields, for each stage of the user's own that makes images larger, the same stage on the device."""
+    """Yields, for each user stage that makes images larger, the advice to do that on the accelerator."""
     names = [each.name for each in profile.stages]
     for place, stage in enumerate(profile.stages):
         grows = stage.bytes_out_per_image / stage.bytes_in_per_image if stage.bytes_in_per_image else 0

@@ -9,7 +9,7 @@
     model.fit(monitor.watch(dataset), callbacks=[monitor.callback()])      # Keras
 
 A device may still be busy with earlier steps while the trainer waits for a batch. So the monitor times some steps on a
-device that has nothing else to do (probes): the wall time less the compute time of all steps is idle, at most the wait.
+device that has nothing else to do (probes). Idle time is the wall time less all compute time, at most the wait.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _FIRST_PROBES = 5  # one after another, for a first estimate
 _MAX_REPORTS = 10_000
 _MAX_PROBES = 1000
 _MAX_WAITING = 4096
-_MOST_AHEAD = 16  # elements that a prefetch of a strategy takes ahead of the trainer, and more than it does
+_MOST_AHEAD = 16  # more than the elements that a strategy's prefetch takes ahead of the trainer
 
-_Delivery = tuple[float, float, int]  # when an element of a watched dataset was asked for and came, and its images
+_Delivery = tuple[float, float, int]  # of an element: when it was asked for, when it came, its number of images
 
 
 _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
@@ -49,7 +49,7 @@ _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax", "jaxl
 
 
 def find_framework(result: Any) -> str:
-    """Finds the framework that computed a value, or without a value the only one that is loaded; else an empty text."""
+    """Finds the framework that computed a value, or for None the only one that is loaded; returns "" if unknown."""
     values = list_values(result)
     found = [_FRAMEWORKS.get(type(value).__module__.partition(".")[0], "") for value in values]
     if not values:
@@ -70,7 +70,7 @@ def is_synchronous(framework: str, result: Any) -> bool:
 
 
 def block_until_done(framework: str, result: Any) -> None:
-    """Waits until the devices have computed `result`. Without it nobody can wait for a TPU."""
+    """Waits until the devices have computed `result`; for a TPU, a result is the only thing to wait for."""
     library: Any = sys.modules.get(framework)
     if framework == "jax":
         library.block_until_ready(result)
@@ -95,11 +95,11 @@ def count_images(batch: Any) -> int:
     count = sum(int(part.shape[0] or 0) if len(part.shape) else 1 for part in parts if hasattr(part, "shape"))
     if getattr(first, "is_fully_addressable", True):
         return count
-    return count // int(sys.modules["jax"].process_count())  # the array is that of all processes
+    return count // int(sys.modules["jax"].process_count())  # the array spans all processes
 
 
 def list_values(structure: Any) -> list[Any]:
-    """Returns all values in a structure of dictionaries, lists and tuples but None."""
+    """Returns all values in nested dictionaries, lists and tuples but None."""
     if isinstance(structure, dict):
         structure = list(structure.values())
     if isinstance(structure, list | tuple):
@@ -109,7 +109,7 @@ def list_values(structure: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """The idle time of one period, which is a number of steps in a row.
+    """The input wait and the idle time of one period of consecutive steps.
 
     Attributes:
         step: The step of the whole training at which the period ended.
@@ -117,8 +117,8 @@ class MonitorReport:
         wall_s: The time that the period took.
         input_wait_fraction: The share of the time in which the trainer waited for a batch.
         idle_fraction_estimate: The share of the time in which the device had no batch.
-        idle_from: The source of the estimate. "probes": the time that the compute of timed steps leaves, at most the
-            wait. "wait": the wait itself, which is exact on CPUs and an upper bound elsewhere.
+        idle_from: The source of the estimate. "probes": the wall time less the steps' compute time, at most the wait.
+            "wait": the wait itself, which is exact on CPUs and an upper bound elsewhere.
         images_per_second: The rate at which the trainer took images.
     """
 
@@ -159,12 +159,12 @@ class _Call:
     images: int = 0
     probe: tuple[float, float] | None = None  # between these times the device worked on this call alone
     probe_wait_s: float = 0.0  # the wait within `probe`
-    counts: bool = True  # whether the time of the end is known; else the sums leave the call out
+    counts: bool = True  # whether `end` is exact; else the sums leave the call out
 
     def take(self, deliveries: deque[_Delivery]) -> bool:
-        """Computes the waits if the elements of all its steps have come, and returns whether they have.
+        """Computes the call's wait if the elements of all its steps have come, and returns whether they have.
 
-        A strategy's prefetch thread asks before the trainer does. The wait is counted from the trainer's own request.
+        A strategy's prefetch thread asks before the trainer does, so the wait begins with the trainer's own request.
         """
         if len(deliveries) < self.steps:
             return False
@@ -200,13 +200,13 @@ class IdleMonitor:
         check_count("warm_up", warm_up)
         self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
         self._every_steps, self._warm_up = every_steps, warm_up
-        self._deliveries: deque[_Delivery] = deque(maxlen=_MAX_WAITING)  # of watched datasets, that no call has taken
+        self._deliveries: deque[_Delivery] = deque(maxlen=_MAX_WAITING)  # of watched datasets, for later calls
         self._framework = ""
         self._is_synchronous: bool | None = None  # unknown before the first step
         self._last_result: Any = None
         self._open: _Call | None = None
         self._last_end: float | None = None
-        self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # for their deliveries
+        self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # calls that lack deliveries
         self._compute_s: deque[float] = deque(maxlen=_MAX_PROBES)
         self._ended_steps = self._settled_steps = self._probes = 0
         self._period, self._epoch, self._total = ([0.0] * 4 for _ in range(3))  # steps, images, seconds, waits
@@ -398,12 +398,12 @@ class IdleMonitor:
         return self._probes <= _FIRST_PROBES or self._probes % _PROBE_EVERY == 0
 
     def _begin(self, asks: float, steps: int = 1) -> _Call:
-        """Begins a call of some steps, which asks for its batch now."""
+        """Begins a call of one or several steps; `asks` is the time at which it asks for its batch."""
         self._open = _Call(asks, steps)
         return self._open
 
     def _receive(self, number: int, asked_at: float, got_at: float, images: int) -> bool:
-        """Takes the times of an element of a watched dataset, in the thread that takes the element."""
+        """Stores the times of an element of a watched dataset; runs in the thread that takes the element."""
         if number == 0:  # a new iterator: nobody takes what the last one gave
             self._deliveries.clear()
         self._deliveries.append((float(asked_at), float(got_at), int(images)))
@@ -457,7 +457,7 @@ class IdleMonitor:
     def _make_report(self, sums: list[float]) -> MonitorReport:
         steps, images, wall_s, wait_s = sums
         passed_s = max(wall_s, 1e-9)
-        idle = wait = min(1.0, wait_s / passed_s)  # exactly while the host waits, unless a device works ahead
+        idle = wait = min(1.0, wait_s / passed_s)  # equal, unless a device works ahead
         has_probes = bool(self._compute_s) and not self._is_synchronous
         if has_probes:
             idle = max(0.0, min(wait, 1.0 - steps * statistics.median(self._compute_s) / passed_s))

@@ -1,4 +1,4 @@
-"""From the profile of a loader to its bottleneck, the costs of an image, and the fixes with their gains. Pure."""
+"""Finds a loader's bottleneck, the costs of an image, and the fixes with their gains, from its profile. Pure."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from tfpipe.profiler.model import Demand
 from tfpipe.profiler.types import ACTIVITIES, Activity, Bottleneck, Effort, Fix, LoaderProfile
 from tfpipe.system.units import human_bytes, human_count, human_share
 
-_OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05  # slow: ten times the median and 50 ms, of at most 5 % of the records
+_OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05  # records that take ten times the median and 50 ms, if at most 5 % do
 _SLOWER, _IDLE = 2.5, 0.3
 _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4, 0.2
 _ON_CORES, _DELAYED, _WAITS = 0.75, 0.25, 0.4
 _PLENTY, _NEARLY_FED = 2.0, 0.1
-_FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rather than narrow
-_MANY_THREADS = 0.2  # of the processor time, beside collating
+_FAST_BYTES = 50e6  # per second of waiting: with fewer bytes the latency limits, not the bandwidth
+_MANY_THREADS = 0.2  # the share of processor time in a library's threads, collating left out
 _WORDS = {"storage": "waiting for storage", "functions": "functions of yours", "other": "other code"}
 _MIN_GAIN, _ENOUGH = 1.03, 0.98
 _MAX_WORKERS = 16
 _LARGE_SHARE, _SMALL_SHARE = 0.2, 0.1
 _FLOAT_BYTES = {"float64": 8, "float32": 4}
 _MADE: tuple[Activity, ...] = ("reading", "storage", "decoding", "functions", "collating", "waiting")
-"""The activities of making a batch; the others of a trainer's process are receiving it, and freeing it."""
+"""The activities of making a batch. In the others, the trainer's process receives batches and frees them."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of an image, in seconds."""
+    """The costs of an image in a loader, in seconds."""
 
     num_workers: int  # 0 if this process does all
-    worker_s: float  # without waits for a core that this loader's own processes took
+    worker_s: float  # of a worker, without waits for cores that this loader itself uses
     slowest_s: float  # of the slowest worker, which all wait for if batches come in order
     cpu_s: float  # of all processes
     main_s: float  # of this process while it fetches
     main_cpu_s: float  # the part of `cpu_s` that this process takes beside its workers; 0 without any
     lock_s: float  # in which Python's lock is held, if several threads of one process want it; else 0
     stall_s: float  # that slow records take beyond the others
-    restart_s: float  # to start workers for an epoch
-    step_s: float  # of the trainer's step
+    restart_s: float  # to start workers for an epoch, spread over its images
+    step_s: float  # of the trainer's step, spread over the images of a batch
     cores: float
 
     @property
@@ -63,7 +63,7 @@ class Costs:
         return min(self.demand.limit, 1e9)
 
     def save(self, seconds: float, received: float = 0.0) -> Costs:
-        """Returns the costs if a worker saves time for each image, and the process that fetches a share of its own."""
+        """Returns the costs if workers save these seconds per image, and the fetching process the share `received`."""
         names = ("worker_s", "slowest_s", "cpu_s", *(("lock_s",) if self.lock_s else ()))
         made = replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
         saved_s = received * self.main_cpu_s
@@ -72,20 +72,20 @@ class Costs:
 
 
 def compute_costs(profile: LoaderProfile) -> Costs:
-    """Returns the costs of an image in a profile."""
+    """Computes the costs of an image from a profile."""
     images = profile.free.batches * profile.batch.images
     workers, main, makers = profile.workers, profile.main, profile.makers
     cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
-    # Where others take cores, more workers get more of them, and each waits as before.
+    # Waits for cores that other programs use stay in a worker's time: with more workers each still waits as long.
     own = cpu_s / max(cpu_s + profile.host.other_cpu_fraction * profile.host.cores * profile.free.wall_s, 1e-9)
     busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
-    # Several threads of a worker can wait for a core at once, so it is not less than what it computes.
+    # Several threads of a worker can wait for a core at once, so its time is at least its processor time.
     busy_s = [
         max(time - own * use.sum("no core"), min(use.cpu_s, time)) for time, use in zip(busy_s, makers, strict=True)
     ]
     stall_s = sum(list_excess(profile)) / images
     slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
-    if find_slow_worker(profile):  # in order, each makes as many images
+    if find_slow_worker(profile):  # batches come in order, so each worker makes as many images
         slowest_s = max(busy_s) * len(busy_s) / images
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
@@ -99,7 +99,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         main_cpu_s=main.cpu_s / images if workers else 0.0,
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
-        # The workers make batches while the first one is waited for, so this is a little too much.
+        # Workers make batches while the trainer waits for the first one, so this is a little too much.
         restart_s=profile.restart_s / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
         step_s=profile.step.step_s.median / profile.batch.images,
         cores=profile.host.cores if profile.host.is_crowded else profile.cores,
@@ -117,7 +117,7 @@ def list_excess(profile: LoaderProfile) -> list[float]:
 
 
 def find_slow_worker(profile: LoaderProfile) -> tuple[float, int, float] | None:
-    """Finds a worker that takes 2.5 times as long for a record as the others, which wait for it; returns both times."""
+    """Finds a worker that takes 2.5 times as long for a record as the idle others; returns both times and its pid."""
     times = sorted(
         (statistics.median(use.record_s), use.pid, use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
     )
@@ -128,15 +128,15 @@ def find_slow_worker(profile: LoaderProfile) -> tuple[float, int, float] | None:
 
 
 def keep_workers(profile: LoaderProfile, now: Costs) -> Costs:
-    """Returns the costs where the workers stay from one epoch to the next."""
+    """Returns the costs if the workers stay from one epoch to the next."""
     times = [seconds for use in profile.makers for seconds in use.record_s] or [now.worker_s]
     first_s = statistics.median(times) / (profile.steps_per_epoch or 1)  # a worker makes the first batch alone
     return replace(now, restart_s=min(now.restart_s, first_s))
 
 
 def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
-    """Returns what holds a loader, with its proof."""
-    fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # the loop is late at times
+    """Returns the resource, activity or record that limits a loader, with the numbers that prove it."""
+    fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # a fast one is late too
     if profile.step.idle <= fed:
         return Bottleneck("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
     found = next(chain(_list_stalls(profile), _list_idle_workers(profile), _list_work(profile)), None)
@@ -145,7 +145,7 @@ def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
 
 
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
-    """Returns the user's function with the most time in some activities, at its most expensive line, and its share."""
+    """Finds the user's function with the most time in some activities; returns its costliest line and its share."""
     lines: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for place, activity, seconds in (one for use in profile.makers for one in use.functions):
         if activity in activities:
@@ -158,13 +158,13 @@ def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, f
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """Returns the file and the function of a line of the user."""
+    """Splits a line of user code such as "train.py:12 load" into its file and its function."""
     file, _, function = place.partition(":")
     return file, function.partition(" ")[2]
 
 
 def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:
-    """Returns a sentence about the activity with the most time of the makers, and the user's line with most of it."""
+    """Returns a sentence about the activity that takes most of the makers' time, and the user's line that does most."""
     name = max(ACTIVITIES[:-3], key=profile.share)
     where, _ = find_function(profile, name)
     most = f", most of it in {where}" if where else ""
@@ -174,12 +174,12 @@ def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:
 
 
 def choose_threads(profile: LoaderProfile) -> int:
-    """Returns the threads for which the loader gets cores, at least one."""
+    """Returns the number of threads that the cores this loader gets can run, at least one."""
     return max(round(profile.used_cores), 1)
 
 
 def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
-    """Yields threads of a library that share too few cores, records that take long, and workers that start anew."""
+    """Yields the bottlenecks that stall all workers: too many library threads, slow records, and worker restarts."""
     cpu_s, threads = sum(use.cpu_s for use in profile.makers), profile.torch_threads
     pool_s = sum(max(use.pool_s - use.sum("collating"), 0.0) for use in profile.makers)  # collating alone is short
     is_many = threads == 1 or threads > choose_threads(profile)
@@ -189,7 +189,7 @@ def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
         reason = f"{whose}, and {gets}: it waits for a core in {_show(profile, 'no core')} of the time."
         yield Bottleneck("starving threads", reason, where="" if threads == 1 else "torch.set_num_threads")
     excess = list_excess(profile)
-    # In order, every worker waits for the slow one in the end; what lies in the queues bridges a part.
+    # Batches come in order, so every worker waits for the slow one in the end; queued batches bridge a part of that.
     if excess and sum(excess) >= _STALLED * profile.free.wall_s:
         times = [time for use in profile.makers for time in use.record_s]
         name = max(profile.makers, key=lambda use: max(use.record_s, default=0.0)).slowest
@@ -205,7 +205,7 @@ def _list_stalls(profile: LoaderProfile) -> Iterator[Bottleneck]:
 
 
 def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
-    """Yields Python's lock, a loader without workers, and what workers wait for: the main process, or one of them."""
+    """Yields the bottlenecks of idle workers: Python's lock, no workers at all, a busy main process, a slow worker."""
     share, where = profile.share("lock"), find_function(profile, "functions")[0]
     if share >= _ON_LOCK and profile.share("handing over") <= _MOVED * (1 - share):
         reason = f"Threads of one process wait for Python's lock in {_show(profile, 'lock')} of their time"
@@ -233,7 +233,7 @@ def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
 
 
 def _list_work(profile: LoaderProfile) -> Iterator[Bottleneck]:
-    """Yields what takes the time of the workers: storage, handing over, other waits, the cores."""
+    """Yields the bottlenecks of busy workers: storage, hand-over, other waits, their number, the cores."""
     batch, makers, cores, workers = profile.batch, profile.makers, profile.host.cores, profile.num_workers
     if profile.share("storage") >= _ON_STORAGE:
         waited_s, num_bytes = sum(use.sum("storage") for use in makers), sum(use.bytes for use in makers)
@@ -274,7 +274,7 @@ def _put_in(where: str) -> str:
 
 
 _Idea = tuple[Costs, Any, str, bool]
-"""The costs after a change; options with new values, or an instruction; why it helps; whether the wall asks for it."""
+"""The costs after a change; its new option values or instruction; the reason; whether the bottleneck calls for it."""
 
 
 def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ...]:
@@ -302,7 +302,7 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
 
 
 def _get_decoding_share(profile: LoaderProfile) -> float:
-    """Returns the share of decoding, with reading for it, and with what the lines that decode do with the pixels."""
+    """Returns the time share of decoding, with its reading, and with other work in the lines of code that decode."""
     places = [one for use in profile.makers for one in use.functions]
     lines = {place for place, activity, _ in places if activity == "decoding"}
     functions = {split_place(line) for line in lines}
@@ -316,7 +316,7 @@ def _get_decoding_share(profile: LoaderProfile) -> float:
 
 
 def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:
-    """Returns the fewest workers that give nearly the best rate, with the costs then."""
+    """Returns the fewest workers that give nearly the best rate, and the costs with this many."""
     if not now.num_workers:
         now = replace(now.save(-hop_s), num_workers=1, slowest_s=now.worker_s + hop_s)
     choices = {
@@ -332,7 +332,7 @@ def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
     number, costs = _choose_workers(now, profile.hop_s / profile.batch.images)
     cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
     waits = sum(use.working_s - use.sum("lock") for use in profile.makers) / max(cpu_s, 1e-9)
-    # Others may have some of the cores now; and work that does not wait has no use for more workers than cores.
+    # Use all cores, even those that other programs use now; only work that waits gains from more workers than cores.
     number = min(max(number, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
     costs = replace(costs, num_workers=number)
     reason = f"{number} workers can make batches at once{'' if now.num_workers else ', while the step runs'}."
@@ -382,7 +382,7 @@ def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Itera
 
 def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
     batch, made_s = profile.batch, now.worker_s + now.stall_s
-    received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # of the time of the trainer's process
+    received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # share of the main process' time
     if wall.stage == "main process":
         moved_s = now.main_s * 0.9
         costs = replace(now.save(-moved_s), main_s=now.main_s - moved_s, cpu_s=now.cpu_s)
@@ -392,8 +392,8 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
     elif wall.stage == "hand-over" and batch.objects > batch.images:
         working_s = max(sum(use.working_s for use in profile.makers), 1e-9)
         collecting = sum(use.collecting_s for use in profile.makers) / working_s
-        # Objects that are kept until they are packed are what Python looks through for garbage meanwhile, and what the
-        # loader itself walks over.
+        # While objects are kept to be packed, Python's garbage collector looks through them, and the loader walks over
+        # them.
         kept = profile.share("functions", "collating")
         saved = profile.share("handing over", "lock", "other")
         saved += min(collecting * kept / max(kept + profile.share("other"), 1e-9), kept)
@@ -405,8 +405,8 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
     width = _FLOAT_BYTES.get(batch.dtype)
     if width and batch.image_size is not None:
         saved, collated = 1 - 1 / width, profile.share("collating")
-        # Collating writes the values once more. The user's functions wrote them, which took as long at least; but small
-        # arrays take more than their part of a large one. So half of it counts.
+        # Collating writes all values again, so writing them in the user's functions took at least as long. But small
+        # arrays cost more per value than a large one, so only half of the functions' time counts.
         written = collated + min(collated, profile.share("functions")) / 2
         sizes = f"{human_bytes(batch.bytes)} a batch become {human_bytes(batch.bytes / width)}"
         is_due = batch.dtype == "float64" and wall.stage == "hand-over"

@@ -1,4 +1,4 @@
-"""Runs a loader as fast as batches come, watched, then with a step behind each; diagnoses it, and tries the fixes."""
+"""Runs a loader as fast as it can under probes, then with a step after each batch; diagnoses it, and tries fixes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
-_OBJECT_BYTES = 8  # of a number in an array
+_OBJECT_BYTES = 8  # of a Python number when it is stored in an array
 
 
 _TORCH = ("num_workers", "prefetch_factor", "persistent_workers", "in_order", "batch_size")
@@ -58,7 +58,7 @@ class Loader:
     options: Changes = field(default_factory=dict)  # those that `LoaderSource.make` can change
     dataset: Any = None  # of PyTorch
     collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
-    length: int | None = None  # batches of an epoch, if it says so
+    length: int | None = None  # batches of an epoch, if the loader has a length
     strangers: Collection[threading.Thread] = ()  # threads that were there before the code of the loader
     _epoch: Iterator[Any] = field(default=iter(()), init=False)
 
@@ -75,7 +75,7 @@ class Loader:
             raise DataError(f"The loader raises {type(error).__name__}: {error}") from error
 
     def warm_up(self) -> Any:
-        """Takes the batches that lie in queues, so that those which follow cost what they cost; returns the first."""
+        """Takes the batches that lie in queues, so that later ones take as long as in a long run; returns the first."""
         first, _ = self.fetch()
         options, until = self.options, time.perf_counter() + _MAX_WARM_UP_S
         for _ in range(_WARM_UP_BATCHES + (options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2)):
@@ -98,7 +98,7 @@ class LoaderSource:
         self._make, self._name, self._strangers = make, name, strangers
 
     def make(self, changes: Changes | None = None) -> Loader:
-        """Makes the loader, with other values for options of the DataLoader, PyDataset or Grain loader in it."""
+        """Makes the loader, with `changes` of the options of the DataLoader, PyDataset or Grain loader in it."""
         changes, made = changes or {}, list[Any]()
         with _overriding(changes, made):
             try:
@@ -128,7 +128,7 @@ class LoaderSource:
         name = f"{package} {type(loader).__qualname__}".removeprefix("builtins ")
         inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
         if inner is not None:
-            function = getattr(inner.collate_fn, "func", inner.collate_fn)  # of a partial one
+            function = getattr(inner.collate_fn, "func", inner.collate_fn)  # unwraps a `partial`
             own = not (function.__module__ or "").startswith("torch.")
             collate = getattr(function, "__name__", "__call__") if own else ""
             options = {option: getattr(inner, option) for option in _TORCH if hasattr(inner, option)}
@@ -143,7 +143,7 @@ class LoaderSource:
             raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
         options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
         if "grain" in sys.modules and "absl.flags" in sys.modules:
-            sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as a program of Grain's users does; its workers need it
+            sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as Grain's users do; its workers need it
         return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
 
 
@@ -152,7 +152,7 @@ _Array = tuple[int, str, tuple[int, ...]]
 
 
 def describe_batch(batch: Any) -> BatchFacts:
-    """Returns the facts about a batch: arrays in dictionaries, tuples and lists at any depth."""
+    """Describes the arrays and other objects of a batch, in dictionaries, tuples and lists at any depth."""
     arrays: list[_Array] = []
     objects = _collect(batch, arrays)
     first = next((shape for _, _, shape in arrays if shape), None)
@@ -200,7 +200,7 @@ def _is_a(loader: Any, module: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
-    """Gives options other values in every loader made meanwhile; `made` gets each DataLoader, and workers of Grain."""
+    """Changes options of every loader made in the block; adds DataLoaders and Grain's worker counts to `made`."""
 
     def change_torch(bound: inspect.BoundArguments) -> None:
         made.append(bound.arguments["self"])
@@ -239,7 +239,7 @@ def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], N
 
 
 def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
-    """Measures how long Pillow takes for a JPEG in the smallest size above `size`; None if none is smaller."""
+    """Measures the seconds to decode a JPEG at the smallest scale that covers `size`; None if that is the full size."""
     if size is None:
         return None
     times = list[float]()
@@ -257,9 +257,9 @@ def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float
 
 @dataclass(frozen=True)
 class Trainer:
-    """A consumer of the batches, with one step behind each."""
+    """A consumer of the batches, with one step after each."""
 
-    step_s: float | None = None  # None if it takes `images_per_second`, or trains
+    step_s: float | None = None  # None if another field gives it, or without steps
     images_per_second: float | None = None
     train: Callable[[Any], Any] | None = None  # the user's own step
 
@@ -271,7 +271,7 @@ class Trainer:
         return "none" if self.step_s is None and self.images_per_second is None else "loop"
 
     def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float]:
-        """Returns the step, and its time with one batch that is given again and again, in seconds."""
+        """Returns the step, and the seconds that it takes when it gets the same batch again and again."""
         if self.train is None:
             rate = self.images_per_second
             step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
@@ -300,7 +300,7 @@ class Trainer:
 
 
 def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Path) -> LoaderProfile:
-    """Measures a loader that has given nothing yet. The empty folder gets the files of the probes."""
+    """Measures a loader that has given no batch yet; the probes write their files to `folder`, which must be empty."""
     num_cores, pid, earlier_peak = host_limits.usable_cpus(), os.getpid(), host_limits.peak_memory_bytes()
     cores = measure_cores(num_cores)
     probe = Probe(folder, loader.strangers)
@@ -336,7 +336,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     used_s = sum(use.cpu_s for use in every)
     all_s = used_s if after.machine is None or before.machine is None else after.machine - before.machine
     timing = compute_step_timing(paced.steps, Accelerator(step_s, facts.images, trainer.method))
-    restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # no probe starts with the former
+    restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # `paced` has no probes
     torch: Any = sys.modules.get("torch")
     return LoaderProfile(
         step=timing,
@@ -366,7 +366,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
 
 
 def drive(loader: Loader, step: Callable[[Any], Any], seconds: float) -> Drive:
-    """Takes batches in a plain loop for some time, two at least, with a step behind each."""
+    """Takes batches in a plain loop for some time, at least two, with a step after each."""
     steps: list[Step] = []
     restart_s, epochs = 0.0, 0
     started = free_at = time.perf_counter()
@@ -383,7 +383,7 @@ def drive(loader: Loader, step: Callable[[Any], Any], seconds: float) -> Drive:
 
 
 def measure_cores(cores: int) -> float:
-    """Measures the cores that threads get: fewer than `cores` where two share one, or where others compute."""
+    """Measures the speedup of many threads over one: less than `cores` if two share one, or if other programs run."""
 
     def count(threads: int) -> int:
         until, data = time.perf_counter() + _HASH_S, bytes(_HASH_BYTES)
@@ -391,7 +391,7 @@ def measure_cores(cores: int) -> float:
         def run(_: int) -> int:
             done = 0
             while time.perf_counter() < until:
-                hashlib.sha256(data).digest()  # without Python's lock
+                hashlib.sha256(data).digest()  # releases Python's lock
                 done += 1
             return done
 
@@ -403,7 +403,7 @@ def measure_cores(cores: int) -> float:
 
 
 def _measure_hop_s(num_bytes: int) -> float:
-    """Returns the processor time to hand the bytes of an array to another process, by shared memory."""
+    """Measures the processor time to write an array to shared memory and read it, as between two processes."""
     source = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8)
 
     times = []
@@ -424,7 +424,7 @@ def profile_loader(
     observer: Observer,
     price_per_hour: float | None = None,
 ) -> tuple[Report, dict[str, Any]]:
-    """Profiles a loader, and returns the options that were kept if fixes are tried."""
+    """Profiles a loader, tries the fixes if `applies`, and returns the report and the options that were kept."""
     observer.phase("Measuring the loader")
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
         report = make_report(measure_loader(source.make(), trainer, seconds, Path(folder)), price_per_hour)
@@ -434,7 +434,7 @@ def profile_loader(
 
 
 def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
-    """Returns the images per second of the loader with some options changed, after its queues ran empty."""
+    """Returns the images per second of the loader with some options changed, after a warm-up."""
     loader = source.make(changes)
     try:
         first = loader.warm_up()

@@ -1,7 +1,7 @@
 """Runs inside every process of a loader: samples the stacks of its threads and writes what they do to a file.
 
-Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would be
-taken where a thread gives the lock away by itself, in calls that read or decode.
+Python lets another thread run every 5 ms, but every 0.2 ms in a probed process. Otherwise most samples would fall on
+calls in which a thread releases Python's lock by itself, such as those that read or decode.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _END = "end"  # the name of the file that ends all probes of a folder
 
 
 def end_probes(folder: Path) -> None:
-    """Ends the probes in all processes, after they have looked once more; then the loader runs as it does alone."""
+    """Ends the probes in all processes after a last sample, so that the loader then runs as it does without them."""
     (folder / _END).touch()
     time.sleep(2 * PERIOD_S)
 
 
 class Probe:
-    """A sampler of this process's threads but strangers, which do not work for the loader."""
+    """A sampler of this process's threads, except for `strangers`, which do not work for the loader."""
 
     def __init__(self, folder: Path, strangers: Iterable[threading.Thread] = ()) -> None:
         self._path, self._end = folder / f"{os.getpid()}.jsonl", folder / _END
@@ -68,11 +68,11 @@ class Probe:
 
     @property
     def is_done(self) -> bool:
-        """Whether it does not sample any more."""
+        """Whether the probe has stopped sampling."""
         return self._stopped.is_set()
 
     def _note_collection(self, phase: str, _: dict[str, int]) -> None:
-        """Adds the time of a collection of garbage, which no other thread can interrupt."""
+        """Adds the time of a run of the garbage collector, which no other thread can interrupt."""
         now = time.perf_counter()
         if phase == "start":
             self._collection_began = now
@@ -80,7 +80,7 @@ class Probe:
             self._collecting_s += now - self._collection_began
 
     def note_record(self, started: float, name: str) -> None:
-        """Adds the time that a record took since `started`, by `read_clock`."""
+        """Adds the time of a record that began at `started`, by `read_clock`."""
         self._records.append((round(max(self.read_clock() - started, 0.0), 6), name))
 
     def read_clock(self) -> float:
@@ -146,7 +146,7 @@ class Probe:
         file.flush()
 
     def note_open(self, file: Any) -> None:
-        """Keeps the name of a file that is opened, if it is that of an image."""
+        """Keeps the name of an opened file if its ending is that of an image."""
         if len(self._files) < _MAX_FILES:
             name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else b""
             if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
@@ -188,7 +188,7 @@ class ProbedTarget:
 
 @contextlib.contextmanager
 def replacing(kind: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Wraps a method of a class until the block ends; one of a type that is built in stays as it is."""
+    """Wraps a method of a class until the block ends; a method of a built-in type stays as it is."""
     is_own, method = name in vars(kind), getattr(kind, name)
     try:
         setattr(kind, name, functools.wraps(method)(wrap(method)))
@@ -242,7 +242,7 @@ def timing_records(dataset: Any, probe: Probe) -> AbstractContextManager[None]:
 
 
 def _list_frames() -> dict[int, FrameType]:
-    """Returns the frames by thread. Garbage collected meanwhile could deadlock 3.10 and 3.11 (CPython issue 106883)."""
+    """Returns each thread's frame. Collecting garbage meanwhile may deadlock 3.10 and 3.11 (CPython issue 106883)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -254,14 +254,14 @@ def _list_frames() -> dict[int, FrameType]:
 
 def _walk(frame: FrameType | None) -> Stack:
     stack: list[tuple[CodeType, int]] = []
-    while isinstance(frame, FrameType) and len(stack) < _DEPTH:  # 3.11 may give else for a frame that ends
+    while isinstance(frame, FrameType) and len(stack) < _DEPTH:  # in 3.11 a frame that ends may have another type
         stack.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(stack)
 
 
 def read_now(path: str) -> bytes:
-    """Returns the beginning of a file in /proc; nothing where there is none, as of a thread that has just ended."""
+    """Reads the beginning of a file in /proc; empty if there is no such file, as for a thread that has just ended."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_RDONLY)  # a third of the cost of `open`
         try:
@@ -272,12 +272,12 @@ def read_now(path: str) -> bytes:
 
 
 def read_state(thread: str) -> str:
-    """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
+    """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if unknown."""
     # The state follows the thread's name, which may hold anything.
     return read_now(f"{thread}/stat").rpartition(b") ")[2][:1].decode()
 
 
 def _read_times(thread: int) -> tuple[int, int]:
-    """Returns the nanoseconds in which a thread ran, and in which it waited for a core; zeros if nobody knows."""
+    """Returns the nanoseconds in which a thread ran, and in which it waited for a core; zeros if unknown."""
     words = read_now(f"/proc/self/task/{thread}/schedstat").split()
     return (int(words[0]), int(words[1])) if len(words) > 1 else (0, 0)

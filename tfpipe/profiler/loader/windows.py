@@ -1,4 +1,4 @@
-"""Reads the files of the probes, tells what threads do by their stacks, and sums up each process in a window."""
+"""Reads the files of the probes, tells from stacks what threads do, and sums up each process in a window of time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from tfpipe.profiler.types import Activity, ProcessUse
 
-_LIVELY = 0.1  # a thread with work for a larger share of the time counts as one that can hold Python's lock
+_LIVELY = 0.1  # waits for Python's lock count if threads but the busiest have work for a larger share of the time
 _MAX_FUNCTIONS = 20
 _INTERRUPTED: tuple[Activity, ...] = ("reading", "decoding", "functions", "collating", "handing over", "other")
-"""The activities that a thread is in while it waits for the lock or for a core."""
+"""The activities in whose samples a thread may also wait for Python's lock or for a core."""
 _OWN = os.path.dirname(__file__) + os.sep
 _LIBRARIES = (
     str(Path(__file__).parents[2]) + os.sep,  # tfpipe, also from a checkout
@@ -28,8 +28,8 @@ _LIBRARIES = (
 )
 _OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
 _PROBE, _TAKES = _OWN + "probe.py", _OWN + "measure.py"
-"""The clock of collecting garbage, which counts as what it interrupts; and the loop that takes batches, in which only
-the memory of the last one is freed."""
+"""The files of two kinds of own frames: the probe's clocks, which count as the activity that they interrupt, and the
+loop that takes batches, whose own time is spent on freeing the last batch."""
 _CLOCK = re.compile(r"\b(read_clock|note_record)$")
 _WAITS = re.compile(
     r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
@@ -67,19 +67,19 @@ class Frame(NamedTuple):
 
 
 Doing = tuple[Activity, str]
-"""The activity of a thread, and the user's line that made it do so; empty if there is none."""
+"""The activity of a thread, and the line of user code that caused it; empty if there is none."""
 
 
 def is_clock(stack: Sequence[Frame]) -> bool:
-    """Returns whether a thread reads the clock of a record, where Python often hands its lock on."""
+    """Returns whether a thread is in the probe's own clock of records, where Python often switches threads."""
     return bool(stack) and stack[0].file == _PROBE and _CLOCK.search(stack[0].function) is not None
 
 
 def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
-    """Says what a thread does, by its stack, innermost first, and its state: S and D wait, empty if nobody knows."""
+    """Tells what a thread does, by its stack (innermost first) and its state: S and D wait, empty is unknown."""
     activity, place = _classify(stack, collate)
     pipes = [number for number, frame in enumerate(stack) if _PIPES.search(frame.file)]
-    if state == "S" and pipes and (pipes[0] == 0 or not place):  # the other end has nothing, or takes nothing
+    if state == "S" and pipes and (pipes[0] == 0 or not place):  # it waits for the other end of the pipe
         return "idle", ""
     return "storage" if state == "D" or (state == "S" and activity == "reading") else activity, place
 
@@ -98,7 +98,7 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
         return "idle" if user is None else "waiting", place
     if leaf is user and _BLOCKS.search(leaf.text):
         return "waiting", place
-    if any(_PIPES.search(frame.file) for frame in library):  # also where it reads a socket for it
+    if any(_PIPES.search(frame.file) for frame in library):  # even in a call that reads a socket
         return "handing over", place
     if not _LOADERS.search(leaf.file) and _READS.search(leaf.text) and "Image.open" not in leaf.text:
         return "reading", place
@@ -123,11 +123,11 @@ def is_users(file: str) -> bool:
     package = Path(file).parent
     while (package.parent / "__init__.py").exists():
         package = package.parent
-    return not any(package.parent.glob(f"{package.name}-*.dist-info"))  # `pip install --target` puts it beside
+    return not any(package.parent.glob(f"{package.name}-*.dist-info"))  # next to it after `pip install --target`
 
 
 def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict[int, ProcessUse]:
-    """Returns what each process with a probe did, by its number."""
+    """Returns the work of each probed process between two times, by process id."""
     uses = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = []
@@ -143,7 +143,7 @@ def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict
 def make_use(
     pid: int, lines: Sequence[Mapping[str, Any]], begin: float, end: float, collate: str = ""
 ) -> ProcessUse | None:
-    """Returns what a process did, by the lines of its probe; None if the window has none of them."""
+    """Sums up a process by the lines of its probe; None if fewer than two lines are in the window."""
     inside = [line for line in lines if begin <= line["at"] <= end]
     if len(inside) < 2:
         return None
@@ -186,7 +186,7 @@ def _sum_threads(
     ran_s: Mapping[int, tuple[float, float]],
     unread_s: float,
 ) -> tuple[dict[Activity, float], tuple[tuple[str, Activity, float], ...], float]:
-    """Returns the seconds of all threads in each activity, at each line of the user, and of threads without Python."""
+    """Sums up threads: the seconds by activity, those by line of user code, and those of threads without Python."""
     seconds: dict[Activity, float] = defaultdict(float)
     places: dict[tuple[str, Activity], float] = defaultdict(float)
     owns: defaultdict[int, dict[Activity, float]] = defaultdict(lambda: defaultdict(float))
@@ -214,7 +214,7 @@ def _sum_threads(
     lively_s = sum(working_s.values()) - max(working_s.values(), default=0.0)
     for native, own in owns.items():
         own["lock"] = blocked_s[native] if lively_s > _LIVELY * wall_s else 0.0
-        # A thread that waits for the lock or for a core is seen where it goes on.
+        # A thread that waits for the lock or for a core is sampled at the line where it will go on.
         left_s = max(working_s[native] - own["lock"] - own["no core"], ran_s.get(native, (0.0, 0.0))[0])
         left = left_s / max(working_s[native], 1e-9)
         for name, value in own.items():

@@ -1,4 +1,4 @@
-"""The processor time of this process and its threads, of a function alone, of batches in turns; the storage's rate."""
+"""Measures the processor time of this process, of a single function and of batches, and the rate of the storage."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
 SECONDS, TURNS = 0.1, 3  # the seconds of a turn with a number of threads, and the turns of each
-_HELPS = 1.4  # how much more 2 threads must do than one where a call waits; else a lock keeps the second out
-_LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # between these factors 2 threads do as much as one where a call computes
-_BLOCKED = 2 / 3  # of the time in which 2 threads run or wait for a core; from this share on a lock stops them
+_HELPS = 1.4  # with 2 threads, calls must be this many times as fast as with one; else a lock is in their way
+_LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # calls that compute gain nothing from 2 threads if the factor is between these
+_BLOCKED = 2 / 3  # locked: 2 threads are blocked for more than this share of the time they run or wait for a core
 _WATCH_S = (0.0005, 0.004)
-"""The seconds between which a watching thread sleeps, drawn anew: it must not wake up at one place of each call."""
+"""The shortest and the longest sleep of a watching thread: random, so that it wakes up anywhere in a call."""
 _LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.15, 0.0003, 0.001
-"""The share of a call by which that thread gets Python's lock late if a call holds it, within these seconds: a machine
-wakes a thread up a little late in any case, and a long call lets go of the lock every 5 ms."""
-_WAITS = 0.5  # of a call's time, without waits for a core, below which it waits for something else
+"""A call holds Python's lock if the watching thread wakes up later than this share of the call, clipped to these
+seconds: every machine wakes a thread up a little late, and a long call releases the lock every 5 ms."""
+_WAITS = 0.5  # a call that computes for a smaller share of its time, without waits for a core, waits for something
 _PIECE_BYTES, _MIN_READ_BYTES, _MAX_PIECES, _MAX_READ_S = 2**20, 16 * 2**20, 256, 1.0
 _COST_S, _TURN_S, _MIN_TURNS = 0.12, 0.015, 4
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
-"""The pause in which an idle process uses less than a tenth; the time after which nobody waits any longer, since other
-threads may never rest; and the rest after a turn from then on."""
+"""A process rests if it computes for less than a tenth of the pause `_REST_S`. Other threads may never rest, so `Rest`
+waits for at most `_MAX_REST_S`, and after that only for `_SHORT_REST_S` a turn."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class HostTime:
 
     at: float  # by `time.perf_counter`
     process: float
-    machine: float | None  # of every process and the hypervisor; None in a container
+    machine: float | None  # of all processes and the hypervisor; None in a container
     thread: float = 0.0  # of the calling thread
     queue: float = 0.0  # in which threads of this process waited for a core
 
@@ -74,23 +74,23 @@ def read_own_queue_s() -> float:
 
 
 def has_ready_thread(process: str = "/proc/self") -> bool:
-    """Returns whether another thread of this process runs, or waits for a core or a disk; False if nobody knows."""
+    """Returns whether another thread of this process runs, or waits for a core or a disk; False if unknown."""
     own = f"{process}/task/{threading.get_native_id()}"
     return any(read_state(thread) in ("R", "D") for thread in glob.glob(f"{process}/task/*") if thread != own)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a function, or of a dataset."""
+    """The times of a call in a run of a function, or of an element in a run of a dataset."""
 
     calls: int  # or elements
-    wall_s: float  # for one of them
+    wall_s: float  # per call or element
     cpu_s: float
     queue_s: float  # in which threads waited for a core
 
     @classmethod
     def since(cls, before: HostTime, calls: int, earlier: int = 0) -> Run:
-        """Returns what calls took since a moment, beside some that were made earlier."""
+        """Returns the times per call since `before`; `earlier` calls are only added to the number of calls."""
         now, number = HostTime.now(), max(calls, 1)
         spent = (now.at - before.at, now.process - before.process, now.queue - before.queue)
         return cls(calls + earlier, *(max(seconds, 0.0) / number for seconds in spent))
@@ -102,11 +102,11 @@ class CallTimes(NamedTuple):
     cpu_s: float
     wait_s: float  # in which it neither runs nor waits for a core
     hold_s: float | None  # from one call to the next, if a lock lets one run at a time
-    is_pythons: bool = False  # whether this lock is Python's own
+    is_pythons: bool = False  # whether this lock is Python's GIL
 
 
 def measure_late_s(run: Callable[[], Any]) -> float:
-    """Runs a function while another thread wakes up again and again, and returns how late that gets Python's lock."""
+    """Runs a function while another thread wakes up again and again; returns how late that thread gets the GIL."""
     late, stopped = list[float](), threading.Event()
 
     def watch() -> None:
@@ -126,17 +126,17 @@ def measure_late_s(run: Callable[[], Any]) -> float:
 
 
 def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
-    """Runs a function alone; it gets the number of the call, possibly in several threads, and does `count` at once."""
+    """Measures a function with 1 thread and with 2; it gets the number of the call, and does its work `count` times."""
     call(0)  # which imports and allocates
     turns = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(TURNS)]
     return judge(turns, host_limits.usable_cpus(), measure_late_s(lambda: _run(call, 1, count)))
 
 
 def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
-    """Tells waiting, computing and a lock apart, by runs with one thread and with two in turns. Pure.
+    """Tells whether calls wait, compute or hold a lock, by runs with one thread and with two in turns. Pure.
 
     A second thread makes a function nearly twice as fast, unless a lock stands in its way: then it neither runs nor
-    waits for a core. Where the kernel does not count the waits for a core, no lock is seen beside many programs.
+    waits for a core. If the kernel does not count waits for a core, no lock is recognized while other programs run.
     """
     times = ((one.wall_s, one.cpu_s, one.queue_s) for one, _ in turns)
     one_s, cpu_s, queue_s = map(statistics.median, zip(*times, strict=True))
@@ -146,7 +146,7 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> 
     gains = [one.wall_s / two.wall_s for one, two in turns]
     if waits:
         is_locked = fastest_one_s < _HELPS * fastest_two_s
-    elif not any(run.queue_s for pair in turns for run in pair):  # a wait for a core is not known, and may be a lock
+    elif not any(run.queue_s for pair in turns for run in pair):  # unknown waits for a core look like a lock
         is_locked = cores > 1 and all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
     else:
         worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in turns]
@@ -177,7 +177,7 @@ def _run(call: Callable[[int], Any], threads: int, count: int) -> Run:
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:
-    """Returns the bytes per second that many threads read, the last file first; None of less than 16 MiB."""
+    """Measures the bytes per second that many threads read, the last file first; None if they read less than 16 MiB."""
     started = time.perf_counter()
 
     def read(piece: tuple[str, int]) -> int:
@@ -211,12 +211,12 @@ def _read_machine_s(stat: Path = Path("/proc/stat")) -> float | None:
 def measure_costs_us(
     make_batch: Mapping[str, Callable[[], Any]], images: int, spent_s: Callable[[], float]
 ) -> dict[str, float]:
-    """Measures the processor time of an image in batches that are made in several ways, each for a seventh of a second.
+    """Measures the processor time per image of several ways to make batches, each for a seventh of a second.
 
     The clock `spent_s` is `time.thread_time` for functions that do all work themselves, else `Rest.wait`.
     """
     for make in make_batch.values():
-        _run_turn_us(make, images, spent_s)  # functions are made, caches filled, buffers full
+        _run_turn_us(make, images, spent_s)  # the first turn builds functions, and fills caches and buffers
     turns: list[dict[str, float]] = []
     until = time.perf_counter() + _COST_S * len(make_batch)
     while len(turns) < _MIN_TURNS or time.perf_counter() < until:
@@ -225,7 +225,7 @@ def measure_costs_us(
 
 
 def _run_turn_us(make: Callable[[], Any], images: int, spent_s: Callable[[], float]) -> float:
-    """Makes batches from full buffers to full buffers, and returns the processor time of one image."""
+    """Makes batches for one turn, which begins and ends with full buffers; returns the processor time per image."""
     before_s, started, batches = spent_s(), time.perf_counter(), 0
     while not batches or time.perf_counter() - started < _TURN_S:
         make()

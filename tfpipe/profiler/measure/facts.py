@@ -1,4 +1,4 @@
-"""The facts about the data and its stages that the diagnosis needs, and the memory that stages hold. Nothing runs."""
+"""Describes the data, the stages and their buffers for the diagnosis, without running the pipeline."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch
 """Kinds of operations that make one element of several."""
 _PYTHON_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _CLEARLY_SMALLER = 0.9
-_WORTH_DROPPING = 0.02  # of the bytes read: a smaller feature is not worth its place in a command
-_WAITING_BATCHES = 2  # the finished batches that wait where the number is left to tf.data or to the engine
+_WORTH_DROPPING = 0.02  # the share of the bytes read below which no fix drops a feature
+_WAITING_BATCHES = 2  # the assumed number of prefetched batches if tf.data or the engine chooses it
 
 
 @dataclass(frozen=True)
 class BuiltStage:
-    """A stage with its datasets."""
+    """A stage, with the datasets before and after it."""
 
     name: str
     before: Any  # the dataset that it took; None for the first stage
@@ -47,26 +47,26 @@ class BuiltStage:
 
     @property
     def is_own(self) -> bool:
-        """Whether the user has put it in."""
+        """Whether the user added the stage."""
         return self.name not in STAGE_NAMES
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of its operations, as `get_kind` names them."""
+        """The kinds of the stage's operations, as `get_kind` names them."""
         return {get_kind(dataset) for dataset in self.list_datasets()}
 
     @property
     def calls_python(self) -> bool:
-        """Whether a Python function runs in it."""
-        # Every class of tf.data has `_functions`. Only the graphs of a dataset's functions tell what runs in it.
-        # The calls of the engine do not count: they let go of Python's lock.
+        """Whether a Python function runs in the stage."""
+        # Every class of tf.data has `_functions`. Only the graphs of a dataset's functions show what runs in it.
+        # Calls of the engine do not count, because they release Python's lock.
         graphs = [wrapper.function.graph for dataset in self.list_datasets() for wrapper in dataset._functions()]
         nodes = chain.from_iterable(map(_list_nodes, graphs))
         return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in nodes)
 
     @property
     def can_drop(self) -> bool:
-        """Whether it can drop single images; fewer batches than images are not dropped images."""
+        """Whether the stage can drop single images; grouping images into batches does not count."""
         return bool(self.kinds & _CAN_DROP) and ("Unbatch" in self.kinds or not self.kinds & _COLLECTS)
 
     def list_datasets(self) -> list[Any]:
@@ -74,31 +74,31 @@ class BuiltStage:
         datasets, dataset = [], self.dataset
         while dataset is not None and dataset is not self.before:
             datasets.append(dataset)
-            # Every class of tf.data has `_inputs`; there is no public way back. Of a zip this is the one before.
+            # Every class of tf.data has `_inputs`; there is no public way back. A zip has several inputs.
             inputs = dataset._inputs()
             dataset = next((one for one in inputs if _leads_to(one, self.before)), inputs[0] if inputs else None)
         return datasets
 
     def count_buffered(self) -> int:
-        """Counts the elements that its shuffles hold."""
+        """Counts the elements in the buffers of the stage's shuffles."""
         sizes = [getattr(each, "_buffer_size", None) for each in self.list_datasets() if get_kind(each) == "Shuffle"]
         return sum(int(tf.get_static_value(size) or 0) for size in sizes if size is not None)
 
     def count_grouped(self) -> int:
-        """Counts the elements that it makes one of."""
+        """Counts the elements that the stage groups into one."""
         sizes = [each._batch_size for each in self.list_datasets() if hasattr(each, "_batch_size")]
         return math.prod(int(tf.get_static_value(size) or 1) for size in sizes)
 
     def get_ratio(self) -> float | None:
-        """Returns the elements that it gives for each that it takes; None if only running it can tell."""
+        """Returns the stage's output elements per input element; None if only running the stage can tell."""
         return 1 / self.count_grouped() if self.kinds <= {"Map", "Batch", "Prefetch"} else None
 
     def get_map(self) -> Callable[..., Any] | None:
-        """Returns the function of a stage that is one map; None for any other."""
+        """Returns the function of a stage that is a single map; None for any other stage."""
         datasets = self.list_datasets()
         if len(datasets) != 1 or get_kind(datasets[0]) != "Map":
             return None
-        function = datasets[0]._map_func.function  # neither has a public name
+        function = datasets[0]._map_func.function  # both names are private
         spec = datasets[0].element_spec
 
         def call(*element: Any) -> Any:
@@ -108,7 +108,7 @@ class BuiltStage:
         return plain
 
     def count_threads(self, most: int, autotunes: bool) -> int:
-        """Counts the calls that run at once: `most` where tf.data chooses, but 1 of a map that keeps a state."""
+        """Counts the calls that run at once: `most` if tf.data chooses the number, but 1 for a map with a state."""
         counts = [1]
         for dataset in self.list_datasets():
             asked = getattr(dataset, "_num_parallel_calls", None)
@@ -121,7 +121,7 @@ class BuiltStage:
 
 
 def find_late_caches(stages: Sequence[BuiltStage]) -> tuple[str, ...]:
-    """Returns the user's stages that cache what `augment` has made, the last one first."""
+    """Returns the user's stages that cache augmented images, the last one first."""
     names = [stage.name for stage in stages]
     after = stages[names.index("augment") + 1 :] if "augment" in names else []
     return tuple(stage.name for stage in reversed(after) if stage.is_own and "Cache" in stage.kinds)
@@ -160,7 +160,7 @@ def get_dataset_facts(
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     payloads = sample_records(source, [feature.name for feature in plan.features])
-    kept = set(image_schema(labeled=True, boxes=False, box_labels=False).names)  # a dataset has tfpipe's in any case
+    kept = set(image_schema(labeled=True, boxes=False, box_labels=False).names)  # tfpipe's own features
     if not isinstance(data, Manifest) or data.foreign is not None:
         kept -= {IMAGE_ENCODED, CLASS_LABEL}
     unread = measure_unread(payloads, kept.union(list_stored_features(plan.source, plan.features)))
@@ -205,7 +205,7 @@ def get_dataset_facts(
 def find_held(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
 ) -> tuple[Held, ...]:
-    """Returns what the stages hold, the most bytes first."""
+    """Returns the items that the stages keep in memory, the largest first."""
     held: list[Held] = []
     config, dataset = profile.config, profile.dataset
     records = dataset.records
@@ -214,7 +214,7 @@ def find_held(
         if stage.name == "shuffle":
             held.append(Held(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size))
         elif stage.is_own and number:
-            # A training repeats in front of it, so it is full of several epochs.
+            # In training the records repeat before this stage, so elements of several epochs fill its buffer.
             number = number if config.training else min(number, records or number)
             held.append(Held(stage.name, "elements", number, number * size))
     batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches

@@ -1,4 +1,4 @@
-"""The cost of an image, as it is and with an option or the data changed, by a few records in files of their own."""
+"""Measures an image's processor time with the current config and with changed options or data, on a few records."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from tfpipe.system.options import replace_options
 RECORDS = 32  # the number of records in a sample
 _FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
 _COUNT_S = 1.0
-_SHARDS = 8  # how often a sample's file is listed, so that an epoch has several steps
+_SHARDS = 8  # how many times a dataset lists the sample's file, so that an epoch has several steps
 _SPLIT = "train"
-_FILES = 64  # how often the file is listed: an epoch has a cost of its own, which many records must share
+_FILES = 64  # how many times the textbook pipeline lists the file, since many records must share an epoch's fixed cost
 
 
 def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
-    """Returns a few records of some files, `RECORDS` in all; none if these files are empty, or one is damaged."""
+    """Returns `RECORDS` records from up to four files, repeated if there are fewer; none if a file is damaged."""
     shards = list(range(len(source.files)))[:: max(len(source.files) // 4, 1)][:4]
     by_number = source.is_split and source.shard_records is not None
     payloads = _sample_by_number(source, shards, features) if by_number else _sample_files(source, shards)
@@ -69,12 +69,12 @@ def _sample_by_number(source: Source, shards: list[int], features: Collection[st
         manifest = source.manifest.keep_columns(features)
         with RecordReader(manifest.directory, manifest, source.split) as reader:
             return reader.read_payloads(numbers[numbers < ends][:RECORDS])
-    except (FormatError, DataError):  # the pipeline itself says so, or leaves the record out
+    except (FormatError, DataError):  # the pipeline itself reports a damaged record, or leaves it out
         return []
 
 
 def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
-    """Reads the first records of some files, which TensorFlow can read wherever they lie."""
+    """Reads the first records of some files with TensorFlow, which can read remote files too."""
     records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
         lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
         cycle_length=4,
@@ -82,18 +82,18 @@ def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
     )
     try:
         return [payload.numpy() for payload in records.take(RECORDS)]
-    except tf.errors.OpError:  # the pipeline itself says so, or leaves the record out
+    except tf.errors.OpError:  # the pipeline itself reports a damaged record, or leaves it out
         return []
 
 
 def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:
-    """Returns the share of the bytes of each feature that is not among those `read`, the largest one first."""
+    """Returns the share of all bytes that each feature outside of `read` takes, the largest first."""
     sizes = Counter[str]()
     try:
         for payload in payloads:
             unread = {name: value for name, value in decode_example(payload).items() if name not in read}
             sizes.update({name: len(encode_example({name: value})) for name, value in unread.items()})
-    except FormatError:  # the pipeline itself says so, or leaves the record out
+    except FormatError:  # the pipeline itself reports a damaged record, or leaves it out
         return {}
     total = sum(len(payload) + FRAME_BYTES for payload in payloads)
     return {name: size / total for name, size in sizes.most_common()}
@@ -106,9 +106,9 @@ def leave_out(payloads: Collection[bytes], features: Collection[str]) -> list[by
 
 
 def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] | None:
-    """Counts the records of local files, and their mean bytes unpacked; None if they are damaged, or hold nothing.
+    """Counts the records of local files and their mean unpacked bytes; None for remote, damaged or empty files.
 
-    After `max_s` seconds the rest is taken from the share of the bytes that were counted.
+    After `max_s` seconds the total is extrapolated from the share of the bytes that were read.
     """
     if any(map(file_io.is_url, source.files)):
         return None
@@ -134,7 +134,7 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
 
 
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
-    """Returns a function that decodes a batch of all records, each time with other crops."""
+    """Returns a function that decodes all records as one batch, with other random crops in each call."""
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
     sample = describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
     assert sample.manifest is not None
@@ -152,7 +152,7 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
 
 
 def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Source:
-    """Writes records to a file in a new folder, and returns the source of a dataset that has this file 8 times."""
+    """Writes records to a file in a new folder, and returns the source of a dataset that lists it 8 times."""
     name = file_names.shard_name(_SPLIT, 0, 1)
     index = os.path.join(folder, file_names.index_name(name))
     os.makedirs(os.path.dirname(index))
@@ -166,7 +166,7 @@ def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Sour
 
 
 def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
-    """Returns the first images of a split, whole, as Pillow images: what a transform gets."""
+    """Returns some whole images of a split as Pillow images, as a user's `transform` gets them."""
     source = Source.from_manifest(manifest, split)
     payloads = sample_records(source)[:count]
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
@@ -176,7 +176,7 @@ def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: i
 
 
 def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
-    """Returns the source of a dataset that has only these shards, with records like those of another source."""
+    """Returns the source of a dataset with only the given shards, whose records have the format of `source`."""
     split, foreign = source.split or _SPLIT, Foreign(".", source.image_key, source.label_key, source.label_base, "")
     if source.manifest is None:
         info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
@@ -202,7 +202,7 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
 
 
 def list_sizes(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns the sizes of the records of a sample without end, in batches: all that is done is to read them."""
+    """Returns endless batches of the sizes of a sample's records, which takes no work but reading the records."""
     stages = _build(sample, replace(config, cache="none"))
     records = Stages(stages[: stages.names.index("parse")], stages.options).dataset()
 
@@ -210,20 +210,20 @@ def list_sizes(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
     def measure(*element: Any) -> Any:
         return next(tf.strings.length(part) for part in tf.nest.flatten(element) if part.dtype == tf.string)
 
-    return records.map(measure).repeat().batch(RECORDS)  # of the records themselves a batch would be a copy
+    return records.map(measure).repeat().batch(RECORDS)  # batches of the records themselves would be copies
 
 
 def make_batches(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns batches of the records of a sample without end, read, decoded and augmented."""
+    """Returns endless batches of a sample's records, which are read, decoded and augmented."""
     stages = _build(sample, config).until("batch")
     assert stages.options is not None
-    # A map and a batch are then one operation, as in the pipeline.
+    # tf.data then fuses map and batch into one operation, as in the real pipeline.
     stages.options.experimental_optimization.apply_default_optimizations = True
     return stages.dataset() if config.training else stages.dataset().repeat()
 
 
 def _build(sample: Source, config: PipelineConfig) -> Stages:
-    """Builds the textbook pipeline of a sample's file, which is listed often."""
+    """Builds the textbook pipeline of a sample's file, listed `_FILES` times, or once for a cache."""
     copies = 1 if config.cache != "none" else _FILES
     threads = host_limits.usable_cpus()
     config = replace(
@@ -254,7 +254,7 @@ def _build(sample: Source, config: PipelineConfig) -> Stages:
 
 
 _Trial = tuple[PipelineConfig, list[bytes], Source]
-"""A config, and the records with the data that they are of."""
+"""A config, the records to run it on, and the source that describes them."""
 
 
 def measure_option_costs(
@@ -265,8 +265,8 @@ def measure_option_costs(
 ) -> dict[TriedChange, float]:
     """Measures the processor time of an image with the config as it is, and with each possible change.
 
-    There are no costs without images or with several in a record, if nothing is decoded in each epoch, or if a record
-    is damaged. Features that nobody reads are left out, since reading large ones would outweigh all else.
+    The result is empty for records without exactly one image, with a cache of decoded images, and for damaged records.
+    `unread` features are left out of the records, since reading large ones would outweigh all else.
     """
     one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
@@ -306,7 +306,7 @@ def measure_option_costs(
 
 
 def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> dict[TriedChange, float]:
-    """Measures the engine, in the calling thread, and what `kept` records cost; no cost if a record is damaged."""
+    """Measures the engine in the calling thread, and the copying of `kept` records; empty if a record is damaged."""
     try:
         decoders: dict[TriedChange, Callable[[], Any]] = {
             name: make_decoder(data, config, payloads) for name, (config, payloads, data) in trials.items()
@@ -315,28 +315,28 @@ def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> 
             decoders["kept"] = partial(join_block, kept, np.empty(sum(map(len, kept)), np.uint8))
         costs_us = measure_costs_us(decoders, len(trials["now"][1]), time.thread_time)
         return {name: max(cost, 1.0) for name, cost in costs_us.items()}
-    except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
+    except (FormatError, DataError):  # the pipeline itself reports a damaged record, or leaves it out
         return {}
 
 
 def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
-    """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
+    """Measures the textbook pipeline, less the time of reading; empty if a record is damaged."""
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             samples = {
                 name: write_sample(f"{folder}/{name}", source, payloads) for name, (_, payloads, _) in trials.items()
             }
             datasets = {name: make_batches(samples[name], config) for name, (config, _, _) in trials.items()}
-            for name in (name for name in ("now", "smaller") if name in trials):  # the others read those of "now"
+            for name in (name for name in ("now", "smaller") if name in trials):  # others read the records of "now"
                 datasets[f"reading {name}"] = list_sizes(samples[name], trials[name][0])
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             if take := _open_engine(samples["now"], trials["now"][0]):
                 batches["engine"] = take
             costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
-    except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
+    except (OSError, tf.errors.OpError):  # the pipeline itself reports a damaged record, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
-    reading_us["cached"] = 0.0  # which comes without its records
+    reading_us["cached"] = 0.0  # the cache reads no records
     costs = {name: max(costs_us[name] - reading_us[name], 1.0) for name in trials}
     return costs | ({"engine_share": costs_us["engine"] / costs_us["now"]} if "engine" in costs_us else {})
 
@@ -357,7 +357,7 @@ def _open_engine(sample: Source, config: PipelineConfig) -> Callable[[], Any] | 
 def _change_images(
     source: Source, payloads: list[bytes], change: Callable[[bytes], tuple[bytes | None, dict[str, Any]]]
 ) -> list[bytes]:
-    """Returns the records with the image that `change` makes of theirs, and further features; none if one fails."""
+    """Returns the records with their images and features as `change` makes them; none if one image fails."""
     changed = []
     try:
         for payload in payloads:

@@ -64,7 +64,7 @@ _EXAMPLES = 16  # images with which a function is run
 _SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
-_DROP_S = 1.0  # the seconds in which all threads of a pipeline end but that of AUTOTUNE
+_DROP_S = 1.0  # the seconds to wait for a pipeline's threads to end; only AUTOTUNE's takes longer
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class ProfileConfig:
 def time_phases(
     clocks: Clocked, hosts: tuple[HostTime, HostTime], images_per_second: float, calls: Mapping[Phase, int]
 ) -> tuple[StageTiming, ...]:
-    """Returns the figures of the phases that were passed, by the engine's clocks before and after.
+    """Returns the timings of the engine's phases, from its clocks before and after a run.
 
-    `calls` says how many calls of a phase work at once; a phase that is left out is like `decode`.
+    `calls` has the number of calls of a phase that work at once; a phase without an entry has that of `decode`.
     """
     before, after = hosts
     images, used_s = images_per_second * (after.at - before.at), after.process - before.process
-    # A thread that waits for a core waits for nothing else.
+    # Waits for a core lengthen the time of computing; they are not waits of the phase itself.
     stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
     timings = []
     for phase in _PHASES:
@@ -125,7 +125,7 @@ class NumpyPipeline:
         return itertools.chain.from_iterable(itertools.repeat(self._batches))
 
     def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
-        """Runs each function alone on recorded images or batches, with 1 thread and with 2."""
+        """Measures each of the user's functions alone on sample images or a sample batch, with 1 thread and with 2."""
         judged = []
         for timing in profile.stages:
             call, images = self._get_call(timing.name), self._config.batch_size if timing.name != "transform" else 1
@@ -139,7 +139,7 @@ class NumpyPipeline:
         return replace(profile, stages=tuple(judged)), {}
 
     def _get_call(self, name: str) -> Callable[[int], Any] | None:
-        """Returns a call of one of the functions on recorded examples; None for any other part."""
+        """Returns a call of the user's function `name` on sample images or a sample batch; None for other phases."""
         own, on_batch = self._functions.get("transform"), self._functions.get("batch_transform")
         transform = seed_transform(own)
         if name == "transform" and transform is not None:
@@ -158,9 +158,9 @@ def _copy(batch: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _forgetting_functions() -> Iterator[None]:
-    """Lets go of the functions of pipelines built in the block, and of their caches: TensorFlow keeps them for ever.
+    """Forgets the functions and the caches of pipelines built in the block, which TensorFlow would keep forever.
 
-    An error of a pipeline becomes a sentence.
+    A TensorFlow error of a pipeline is raised as one of tfpipe's errors, with a readable message.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(getattr(graph, _FUNCTIONS, ()))
@@ -239,7 +239,7 @@ def make_turn(
     seconds: float,
     customize: Customize | None = None,
 ) -> Run:
-    """Returns a function that runs the pipeline with other options: a new start, a warm-up, its accelerator."""
+    """Returns a function that starts the pipeline anew with changed options, warms it up, and returns its rate."""
     run_config = ProfileConfig(seconds, max_fill_s=_MAX_FILL_S)
 
     def run(changes: Changes) -> float:
@@ -329,7 +329,7 @@ class _Run:
 
     first: Step  # the first step of all
     steps: list[Step]  # beginning with the last one of the warm-up
-    times: Clocked  # of the engine
+    times: Clocked  # the engine's clocks
     hosts: tuple[HostTime, HostTime]
     timing: StepTiming
     fill_s: float  # until the cache is full
@@ -343,7 +343,7 @@ def _run(
     plan: BatchPlan,
     observer: Observer,
 ) -> _Run:
-    """Drives the accelerator, first for as many steps as fill a cache, and leaves nothing of the pipeline behind."""
+    """Fills a cache if there is one, warms up, measures the steps of the accelerator, and frees the whole pipeline."""
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
@@ -373,7 +373,7 @@ def _run(
         measured.append(step)
         passed_s = step.begins_s - begin.begins_s
         observer.progress(Progress(round(passed_s), round(config.seconds), "s"))
-        # It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
+        # Measuring ends with the epoch that fills a cache: the next one reads from it, which is another pipeline.
         if passed_s >= config.seconds or (is_filling and count >= fill_steps):
             break
     hosts, both = (before, HostTime.now()), (times, clocks.read())

@@ -1,7 +1,7 @@
-"""An accelerator that does not exist: it takes batches, is busy for a step's time, and uses no processor for it.
+"""A simulated accelerator: it takes batches and is busy for a step's time, but uses no processor.
 
 A plain loop takes a batch, and then computes. Keras' `fit` takes the batch of the next step while the device computes,
-and no further one until the device has begun with that: a wait that is shorter than the step costs no idle time.
+and no other batch until the device has begun that step: a wait that is shorter than the step costs no idle time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from tfpipe.profiler.types import IdleMethod, Spread, Step, StepTiming
 
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
-"""AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
+"""The shortest warm-up: AUTOTUNE tunes after 10, 20, 40 ... ms, so seven times within these seconds
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
-SETTLED = 0.1  # the difference up to which two rates count as the same, as a share
-_PARTS = 10  # of a run, for its spread
+SETTLED = 0.1  # two rates that differ by at most this share count as the same
+_PARTS = 10  # the intervals of a run whose spread is computed
 _TIMELINE_STEPS = 200  # as many as a chart can show side by side
 
 
@@ -28,7 +28,7 @@ _TIMELINE_STEPS = 200  # as many as a chart can show side by side
 class Accelerator:
     """The consumer of the batches."""
 
-    step_s: float  # above 0, but for the trainer "none"
+    step_s: float  # above 0, except for the trainer "none"
     images_per_step: int  # of all replicas together
     trainer: IdleMethod = "loop"
 
@@ -68,7 +68,7 @@ def is_settled(begins: Sequence[float]) -> bool:
 
 
 def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
-    """Returns the figures of a run of two steps at least, from the beginning of its first step to that of its last."""
+    """Computes the timing of a run of at least two steps, from the beginning of the first to that of the last."""
     table = np.array([(step.begins_s, step.idle_s, step.wait_s) for step in steps])
     num_parts = min(_PARTS, len(steps) - 1)
     edges = [round(i * (len(steps) - 1) / num_parts) for i in range(num_parts + 1)]
@@ -91,5 +91,5 @@ def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> Step
 
 
 def make_timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Returns the first steps after the one with which measuring begins, in seconds since then."""
+    """Returns the first steps after the one that begins the measurement, with times relative to its beginning."""
     return tuple(replace(step, begins_s=step.begins_s - steps[0].begins_s) for step in steps[1 : _TIMELINE_STEPS + 1])

@@ -1,6 +1,6 @@
-"""Times stages of tf.data by prefixes of their pipeline, on records that are played again and again.
+"""Times stages of tf.data by running longer and longer prefixes of their pipeline on a few repeated records.
 
-A prefix begins anew behind a Python function, a buffer, or a long stage, whose variation would hide what follows.
+A new prefix begins after a Python function, a buffer, or a slow stage, whose variation would hide later stages.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tfpipe.profiler.measure.facts import BuiltStage
 from tfpipe.profiler.types import LARGE_BATCH, PipelineProfile, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
-SECONDS = 0.12  # the seconds for which a stage plays its elements, and a function with each number of threads
+SECONDS = 0.12  # the seconds for which a stage runs on recorded elements
 _ELEMENTS, _GROUPS, _RECORDED_BYTES, _RECORD_S = 32, 2, 2**26, 0.5
 _EPOCH = 512  # elements after which a prefix begins again
 _COUNTED, _COUNTED_S = 16, 0.02  # elements for each call from Python, and the seconds that they take at most
-_MOST_OUT, _MOST_IN = 16, 2**13  # elements that a stage gives for each, before it counts as one that never ends
-_PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")  # stages that hand elements on as they are
+_MOST_OUT, _MOST_IN = 16, 2**13  # a stage with more elements out per element in counts as endless; the most elements in
+_PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")  # stages that do not change elements
 _LONG_S, _LONG_GROUP_S = 0.002, 0.06
-"""The time of an element, and of all that become one element, in seconds, from which on it would hide what the stages
-behind it cost."""
-_SATURATED = 0.85  # the share of the cores from which on a stage that reads computes, and waits for nothing else
+"""The seconds for an element, and for all elements that are grouped into one, above which a stage would hide the cost
+of later stages."""
+_SATURATED = 0.85  # reading counts as computing, without waits for the storage, if it uses this share of the cores
 
 
 def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
-    """Returns the first elements of a dataset, fewer of large or slow ones, and what one took after the first."""
+    """Returns the first elements of a dataset, fewer if large or slow, and the times per element after the first."""
     elements: list[Any] = []
     num_bytes, before = 0, HostTime.now()
     for element in dataset.with_options(_make_options()):
@@ -56,7 +56,7 @@ def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
 
 
 def play(elements: Sequence[Any]) -> Any:
-    """Returns a dataset that gives elements again and again, without a copy."""
+    """Returns a dataset that repeats the given elements without end and without copying them."""
     sources = [tf.data.Dataset.from_tensors(element).repeat() for element in elements]
     if len(sources) == 1:
         return sources[0]
@@ -72,21 +72,21 @@ def count_bytes(element: Any) -> int:
 
 
 class Prefixes:
-    """The first stages of a pipeline, then one more and so on. Each prefix gets the same elements again and again."""
+    """The prefixes of a pipeline, each one stage longer than the last, which all get the same repeated elements."""
 
     def __init__(self, elements: Sequence[Any]) -> None:
         self._datasets, self._counted, self._ratios = list[Any](), list[int](), list[tuple[str, float]]()
         self.begin_with(elements)
 
     def begin_with(self, elements: Sequence[Any]) -> None:
-        """Lets the following prefixes begin with recorded elements, in place of the stages that gave them."""
+        """Lets the following prefixes begin with recorded elements, in place of the stages that made these."""
         self._datasets.append(play(elements).take(_EPOCH))
         self._counted.append(_COUNTED)
         self._ratios.append(("", 1.0))
         self.element_s = 0.0
 
     def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
-        """Adds a prefix that is longer by a stage, and returns some elements of it."""
+        """Adds a prefix that is one stage longer, and returns some of its elements."""
         dataset = build(self._datasets[-1])
         given, taken = record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
         if given:
@@ -97,21 +97,21 @@ class Prefixes:
         return given
 
     def measure(self) -> dict[str, float]:
-        """Returns the processor time that each stage adds to an element of the prefix before, in seconds."""
+        """Returns the seconds of processor time that each stage adds to the prefix before it, per element it gives."""
         costs = _measure_cpu_s(self._datasets, self._counted) if len(self._datasets) > 1 else [0.0]
         added = zip(self._ratios[1:], pairwise(costs), strict=True)
         return {name: max(cpu_s - before_s / ratio, 0.0) for (name, ratio), (before_s, cpu_s) in added if name}
 
 
 def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
-    """Measures datasets in turns, each of which begins and ends with full buffers."""
+    """Measures an element's processor time in each dataset, in turns that begin and end with full buffers."""
     each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
     costs_us = measure_costs_us(each, 1, Rest().wait)
     return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
 
 
 def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:
-    """Runs a stage on recorded elements for a while."""
+    """Runs a stage on recorded elements; returns its elements out per element in, and the times of the run."""
     played = play(elements)
     number = 3 * group if group > 1 else 2 * _COUNTED
     while True:
@@ -139,12 +139,12 @@ def run_map(function: Callable[..., Any], elements: Sequence[Any]) -> CallTimes:
 
 
 def _count(dataset: Any, counted: int) -> Any:
-    """Returns a dataset of nothing in groups of so many elements."""
+    """Replaces each element by a byte, in groups of `counted`, so that taking elements costs next to nothing."""
     return dataset.map(lambda *_: tf.constant(0, tf.uint8)).batch(counted).with_options(_make_options())
 
 
 def run(dataset: Any, counted: int = _COUNTED) -> Run:
-    """Runs a dataset to its end, and returns what an element took after the first ones."""
+    """Runs a dataset to its end, and returns the times per element after the first group."""
     iterator = iter(_count(dataset, counted))
     first, before = len(next(iterator, ())), HostTime.now()
     return Run.since(before, sum(len(batch) for batch in iterator), first)
@@ -161,7 +161,7 @@ def _make_options() -> tf.data.Options:
 def _time_each(
     parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any], config: PipelineConfig
 ) -> dict[str, StageTiming]:
-    """Returns the figures of stages for an element that each gives, up to one that gives nothing."""
+    """Returns the timings of stages per element that they give, up to a stage that gives nothing."""
     tried: dict[str, StageTiming] = {}
     prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
@@ -176,7 +176,7 @@ def _time_each(
                 times, given = run_map(function, elements), record(stage.apply(play(elements)))[0]
                 prefixes.begin_with(given)
             elif ratio:
-                holds_many = of.count_buffered() > 0  # a buffer fills all at once, with what stands in front of it
+                holds_many = of.count_buffered() > 0  # a buffer fills in a burst, in which all stages before it run
                 if holds_many or prefixes.element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
                     prefixes.begin_with(elements)
                 given = prefixes.add(stage.name, stage.apply, ratio)
@@ -241,7 +241,7 @@ class TensorFlowPipeline:
         return batches
 
     def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
-        """Adds the figures of tf.data's stages to those of the engine's; also returns the bytes of their elements."""
+        """Adds the timings of tf.data's stages to those of the engine; also returns the bytes of their elements."""
         first = next((k for k, stage in enumerate(self.built) if stage.is_own), len(self.built))
         first = first if self.clocks else self.stages.names.index("read") + 1
         if first == len(self.built):
@@ -256,7 +256,7 @@ class TensorFlowPipeline:
         pairs = zip(self.stages[first:], self.built[first:], strict=True)
         tried |= _time_each([pair for pair in pairs if pair[0].name not in _PASSED], elements, self._config)
         sizes = {name: each.bytes_out_per_image for name, each in tried.items()}
-        count, counts = 1 / profile.step.images_per_step, 0.0  # of elements for an image
+        count, counts = 1 / profile.step.images_per_step, 0.0  # of elements per image
         for name, each in reversed(list(tried.items())):
             counts, taken = counts + count, count / max(each.elements_out_per_in, 1e-9)
             tried[name] = replace(
@@ -272,18 +272,18 @@ class TensorFlowPipeline:
             profile = replace(profile, records_per_image=count, handover_us=1e6 * handover_s * counts)
         timings = [*profile.stages, *tried.values()]
         caches = [k for k, stage in enumerate(self.built) if "Cache" in stage.kinds]
-        if caches and not profile.fill_s:  # what stands in front of a full cache does not run
+        if caches and not profile.fill_s:  # stages before a full cache do not run
             behind = {stage.name for stage in self.built[caches[-1] :]}
             timings = [timing for timing in timings if timing.name in behind]
         return replace(profile, stages=tuple(timings)), sizes
 
     def _build(self, first: int) -> tf.data.Dataset:
-        """Builds the first stages, without a cache and a second epoch."""
+        """Builds the first stages for a single epoch without a cache."""
         before = [stage for stage in self.stages[:first] if stage.name not in ("repeat", "cache")]
         return Stages(before, self.stages.options).dataset()
 
     def try_larger_batches(self, larger: Stages) -> dict[TriedChange, float]:
-        """Returns what an image costs in these batches and in larger ones, from the last full cache on."""
+        """Measures an image's cost in batches of this size and of `LARGE_BATCH`, without stages before a full cache."""
         first = 1 + max(k for k, stage in enumerate(self.built) if stage.name == "read" or "Cache" in stage.kinds)
         elements, batches = record(self._build(first))[0], {}
         sizes = {"batch": self._config.batch_size, "large_batch": LARGE_BATCH}

@@ -1,6 +1,6 @@
 """A report as one HTML page that needs nothing else: no script, no font, no image, no network. Pure.
 
-Text from outside goes through Jinja2's escaping. The only HTML that is put in as it is: `code` elements made here.
+Jinja2 escapes all text from outside. Only the style sheet and the `code` elements made here are inserted unescaped.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def render(report: Report) -> str:
 
 
 def _list_key_figures(report: Report) -> list[tuple[str, str, str]]:
-    """Returns names, numbers, and their units or what to compare them with."""
+    """Returns the name, the value, and the unit or a remark for each key figure."""
     profile, host = report.profile, report.profile.host
     cpu, storage = profile.cpu_limit, profile.storage_limit
     cores = human_count(host.cores, "core")
@@ -92,8 +92,8 @@ def _mark_code(text: str) -> Markup:
 
 
 def _changes_to_toml(changes: Mapping[str, OptionValue]) -> str:
-    """Returns the changes as a file of options may have them; TOML has no None, which is written by leaving it out."""
-    # One by one, since the dots in a name would be quoted.
+    """Returns the changes as lines of a TOML file; TOML has no None, so a comment says to leave the option out."""
+    # One option at a time: as a key of a table, a name with dots would be quoted.
     given = [name + toml_json.to_toml({"x": value}).strip()[1:] for name, value in changes.items() if value is not None]
     left_out = [f"# {name}: leave it out" for name, value in changes.items() if value is None]
     return "\n".join([*given, *left_out])

@@ -25,9 +25,9 @@ from tfpipe.profiler.types import (
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 5
-_LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # the fields that JSON does not have
+_LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # fields that are left out of the JSON
 _OF_A_LOADER = ("images_per_second", "first_batch_s", "host", "batch", "workers", "main")
-_TOO_LONG = ("record_s", "files")  # the fields of which JSON has only the name
+_TOO_LONG = ("record_s", "files")  # fields that are null in the JSON
 NO_FIXES = "No fix here would help."
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
 RANKING = "Fixes, best first. Among similar gains the easier one comes first."
@@ -48,20 +48,20 @@ EFFORTS = {
     Effort.NEW_SHARDS: "new shards",
     Effort.REWRITE: "your code",
 }  # the kinds of effort, in their order
-_MOST_NAME = 20  # characters of a stage in the first line
+_MOST_NAME = 20  # the most characters of a stage's name in the headline
 _IMAGES = re.compile(r"(?<![\w/.-])( ?µs/image|images/s|for each image)(?![\w/.-])")
 _ACTIVITY_NAMES = {
     **{"functions": "your functions", "waiting": "other waits", "storage": "wait for storage"},
     **{"lock": "wait for the lock", "no core": "wait for a core", "idle": "nothing to do"},
 }
-_MAX_LINES, _MAX_PROCESSES = 5, 8  # of the user's code and of processes in a text
-_SMALLEST = 0.005  # the share of time of an activity below which it is not shown
+_MAX_LINES, _MAX_PROCESSES = 5, 8  # the most lines of user code and processes in the text
+_SMALLEST = 0.005  # activities with a smaller share of the time are not shown
 _MAX_FIXES = 5
 _NOTABLE_SHARE = 0.05
 
 
 def format_headline(report: Report) -> str:
-    """Returns the answer in less than 80 characters, with the bottleneck first."""
+    """Returns the report's headline in less than 80 characters, with the bottleneck first."""
     rate, idle = human_rate(report.profile.images_per_second), report.profile.step.idle
     if report.bottleneck.stage == "accelerator":
         return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
@@ -77,7 +77,7 @@ def format_headline(report: Report) -> str:
 
 
 def explain_neighbors(profile: Profile) -> str:
-    """Returns the sentence about other programs that take the cores."""
+    """Returns the warning about other programs that use the cores."""
     taken = f"{human_share(profile.host.other_cpu_fraction)} of {human_count(profile.host.cores, 'core')}"
     advice = "End them and run this again: the figures hold only beside them."
     return f"Busy neighbors: other programs take {taken}. {advice}"
@@ -97,7 +97,7 @@ def explain_rates(report: Report) -> str:
 
 
 def explain_idle(step: StepTiming) -> str:
-    """Returns for which trainer the idle time holds; an empty text if it was measured in a training."""
+    """Returns the kind of trainer that the idle time holds for; empty if it was measured in a live training."""
     return f"for {_TRAINERS[step.method]}" if step.method in _TRAINERS else ""
 
 
@@ -111,7 +111,7 @@ def explain_memory(profile: Profile) -> str:
 
 
 def explain_filling(profile: PipelineProfile) -> str:
-    """Returns the sentence about a profile of the epoch that fills a cache."""
+    """Returns the note for a profile that measured the epoch in which a cache is filled."""
     left_s = math.ceil(profile.fill_s)
     return f"The cache was still being filled. Epochs that only read it begin after {left_s:,} s more."
 
@@ -128,7 +128,7 @@ def to_text(report: Report) -> str:
 
 
 def use_unit(text: str, report: Report) -> str:
-    """Returns a report's text with `DatasetFacts.unit` in the place of images. Paths such as `images/s` stay."""
+    """Replaces "image" in the units of a report's text by `DatasetFacts.unit`, but not in file paths."""
     unit = report.profile.dataset.unit if isinstance(report.profile, PipelineProfile) else "images"
     return text if unit == "images" else _IMAGES.sub(lambda found: found[0].lstrip().replace("image", "record"), text)
 
@@ -163,7 +163,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Returns a value as JSON has it, without what a report keeps to itself; an infinite limit is None."""
+    """Converts a value to plain JSON types, without the fields in `_LEFT_OUT` and with None for infinite limits."""
     if isinstance(value, Effort):
         return value.name.lower()
     if is_dataclass(value):
@@ -232,7 +232,7 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
     uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
     names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
     yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)
-    for name in ACTIVITIES:  # threads of one process share its column
+    for name in ACTIVITIES:  # a column sums up all threads of its process
         shares = [use.time_share(name) for use in uses]
         if max(shares) >= _SMALLEST:
             cells = (human_share(share) if share >= _SMALLEST else "" for share in shares)
@@ -256,11 +256,11 @@ def _code_lines(profile: LoaderProfile) -> Iterator[str]:
 
 
 def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
-    """Returns the cells of each stage, and of what no stage accounts for; none if no stage was timed."""
+    """Returns the table cells of each stage and of the time outside all stages; empty if no stage was timed."""
     demand, total_s = profile.demand, sum(profile.demand.cpu_s.values()) or 1.0
     stages: dict[str, StageTiming | None] = {stage.name: stage for stage in profile.stages}
     rows = []
-    # What no stage accounts for is handing elements over, memory, and the trainer's thread.
+    # Outside the stages, time goes to handing elements over, allocating memory, and the trainer's thread.
     for name, stage in [*stages.items(), ("other", None)] if stages else []:
         cpu_s = demand.cpu_s[name]
         row = {"name": "hand-over", "us": 1e6 * cpu_s, "share": cpu_s / total_s, "stage": stage}
@@ -289,7 +289,7 @@ def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
 
 
 def format_shortfall(report: Report) -> str:
-    """Returns what it takes if no fix reaches the accelerator's rate, or an empty text if one does."""
+    """Returns the sentence about the missing cores or machines if no fix reaches the required rate; else empty."""
     profile, step = report.profile, report.profile.step
     if not isinstance(profile, PipelineProfile) or not step.has_steps or step.idle <= NO_IDLE:
         return ""
