@@ -1,1 +1,1 @@
-"""Folders, archives, tables and finished datasets as inputs of a job: listed at once, read image by image."""
+"""The inputs of a job, which are folders, archives, tables or datasets: first listed, then read image by image."""

@@ -41,7 +41,7 @@ _WITHOUT_IMAGE = "pair without an image KEY.jpg (KEY ends at the first dot)"
 _MASK = "mask.png"
 _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MEMBERS_LOOKED_AT = 64
-_OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
+_OPEN_PAIRS = 10_000  # the files of a pair may lie so many other pairs apart in the tar
 _MAX_COLUMNS = 1000
 _NUMBER = re.compile("[0-9]+")
 

@@ -28,7 +28,7 @@ from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
 _SPANS = ".spans"
-_BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
+_BUFFER_BYTES = 1 << 20  # per column: columns are read as streams, so a row group is never whole in memory
 
 Found = tuple[int, memoryview | UnreadableError]
 """The index of a cell in the list of wanted cells, and its bytes or the reason why they cannot be read.
@@ -90,7 +90,7 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
 
 def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, ImageColumns]:
     """Opens a Parquet file with Arrow, and finds its columns of images, masks and tensors."""
-    import pyarrow.parquet  # loads long
+    import pyarrow.parquet  # slow to import
 
     try:
         table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)

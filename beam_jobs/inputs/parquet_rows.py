@@ -290,7 +290,7 @@ def _choose_rows(table: Any, file: Any, group: int, columns: Sequence[str] | Non
 
 def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
     """Returns the bytes of the longest value in the dictionary of a column, which is read with the first row."""
-    import pyarrow.parquet as pq  # loads long
+    import pyarrow.parquet as pq  # slow to import
 
     reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=[leaf])
     for batch in reader.iter_batches(1, [group], [leaf], use_threads=False):

@@ -58,7 +58,7 @@ def name_feature(column: str) -> str:
 
 def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> Tensors:
     """Infers the features that the tensor columns of a table become, from the first file."""
-    import pyarrow.parquet  # loads long
+    import pyarrow.parquet  # slow to import
 
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         table = pyarrow.parquet.ParquetFile(file)

@@ -143,7 +143,7 @@ def _find_files(path: str) -> list[str]:
 @contextlib.contextmanager
 def _open_parquet(file: Any, source: TableFile) -> Iterator[Any]:
     """Opens a Parquet file, and turns errors of Arrow in the block into a DataError that names the file."""
-    import pyarrow.parquet  # loads long, and most manifests are CSV
+    import pyarrow.parquet  # slow to import, and most tables are CSV
 
     try:
         yield pyarrow.parquet.ParquetFile(file)

@@ -182,7 +182,7 @@ def _check_memory(facts: _Facts) -> Check:
     held, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * _count_image_bytes(plan)
     advice = "Lower the batch size."
     if config.cache != "none" and config.cache_dir is None:
-        held.append("the cache")  # from the second epoch on nothing is read
+        held.append("the cache")  # from the second epoch on no records are read
         needed += estimate_cache_bytes(plan) or 0
         advice = "Use no cache, or a smaller `decoded_size`."
         if facts.by_engine:

@@ -101,7 +101,7 @@ ROW = Budget(bytes=64 << 20, items=1_000_000, depth=100)
 """A row of a table."""
 
 COLUMNS = Budget(items=4096)
-"""The columns of a table: each further one becomes a feature of every record."""
+"""The columns of a table: each one that tfpipe does not use itself becomes a feature of every record."""
 
 BLOCKS = Budget(items=10_000)
 """The segments of a JPEG, or the blocks of a GIF: a photograph has about ten, with a large profile some hundreds."""
@@ -119,7 +119,7 @@ STRIPS = Budget(items=500_000)
 """The strips or tiles of a TIFF: 64 megapixels in the smallest tiles are 250,000."""
 
 SCANS = Budget(items=2_500_000_000)
-"""The pixels of a progressive or arithmetic JPEG, once a scan: ten scans are usual, 50 of 50 megapixels take 5 s."""
+"""The pixels of a progressive or arithmetic JPEG times its scans: ten are usual, 50 of 50 megapixels take 5 s."""
 
 UNPACKED = Budget(bytes=1 << 30)
 """The bytes that a compressed archive or table may hold, besides `GROWTH` times its size."""

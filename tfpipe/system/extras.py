@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from tfpipe.errors import MissingDependencyError
 
 _PLACE, _WHERE = ".", " in a checkout of tfpipe"
-"""The words for what pip installs, and where: "tfpipe" and "" from the first release on. A test compares the pages."""
+"""The words for what pip installs, and where: "tfpipe" and "" once tfpipe is released. A test compares the docs."""
 
 TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
 """The packages that hold TensorFlow or belong to it."""

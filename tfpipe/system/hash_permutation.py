@@ -14,7 +14,7 @@ IntArray = npt.NDArray[np.int64]
 GAMMA = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 MAX_SORTED = 1024
-"""The largest permutation that `permute` sorts: all of its orders are equally likely."""
+"""The largest size for which `permute` sorts the numbers by hashes, which makes all orders equally likely."""
 FEISTEL_ROUNDS = 6
 _MASK = 2**64 - 1
 

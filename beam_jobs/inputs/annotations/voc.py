@@ -86,7 +86,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
 def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
     """Returns the file names of images by their names without the ending; counts other files in `skipped`."""
     files: dict[str, str] = {}
-    for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images win
+    for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images override others
         reason = get_skip_reason(name)
         if not reason:
             reason = "further file of an image" if posixpath.splitext(name)[0] in files else ""
