@@ -1,1 +1,1 @@
-"""The batch of a step, made in one place for every framework. It loads none of them."""
+"""The engine, which makes the batch of each step for every framework, and imports none of them."""

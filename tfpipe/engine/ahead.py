@@ -1,4 +1,4 @@
-"""Batches that are made before the trainer asks for them, by threads, in order; and a loader's passes over epochs."""
+"""Threads that make batches, in order, before the trainer asks for them; and a loader's passes over epochs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _Step: TypeAlias = tuple[int, int, Any]
 """The epoch, the step in it, and the numbers of its records."""
 
 PAUSE_S = 0.001
-"""The seconds for which a thread waits before it makes a batch, if the trainer has one: it needs Python's lock to go on
-with that."""
+"""The seconds that a thread waits before it makes a batch if a finished one is ready for the trainer, which needs the
+GIL to go on with that batch."""
 
-_STEPS_ANNOUNCED = 4  # beyond those that are made storage is asked for, which takes no memory of this process
-_DECODING = 2  # batches are decoded at once; each uses all threads that decode
+_STEPS_ANNOUNCED = 4  # further steps whose records storage is asked for, which takes no memory of this process
+_DECODING = 2  # batches that are decoded at once, each by all decoding threads
 _working = threading.local()
 _ending = threading.Event()
-# `atexit` comes too late: before it, pools wait for their threads, and these perhaps for the workers of a service.
+# `atexit` comes too late: thread pools are joined before it, and their threads may wait for a service's workers.
 threading._register_atexit(_ending.set)  # type: ignore[attr-defined]
 
 
@@ -37,11 +37,11 @@ def make_ahead(
     finish: Callable[[Batch], Any] = dict,
     waiting: int | None = None,
 ) -> Generator[Any]:
-    """Yields the batches of several positions, in their order, and makes those of the next steps meanwhile.
+    """Yields the batches of some positions in order, while threads make the batches of the next steps.
 
-    One group of threads reads records; another decodes, and calls `finish` with each batch. With 0 `threads` whoever
-    takes a batch does that. `waiting` is the most finished batches that wait, without those that a worker was asked
-    for; None: `steps_ahead` of the maker.
+    One thread pool reads records; another decodes, and calls `finish` with each batch. With 0 `threads` the caller's
+    thread decodes. `waiting` is the largest number of finished batches that wait, besides those that workers of a
+    service were asked for; None: the maker's `steps_ahead`.
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     decoders = ThreadPoolExecutor(count_decoded(threads) or 1, "tfpipe-decode")
@@ -51,7 +51,7 @@ def make_ahead(
         try:
             return finish(maker.decode(stored.result(), threads))
         finally:
-            del stored  # an error that it holds would hold it, and all that is open
+            del stored  # the traceback of its error refers to this frame: a cycle that keeps files open
 
     # The batches that are finished or in the making, beside the one that the trainer waits for.
     count = maker.steps_ahead if waiting is None else maker.steps_asked + waiting
@@ -68,31 +68,31 @@ def make_ahead(
                     return
                 yield batch if threads else finish(maker.decode(batch))
     finally:  # the trainer may have left early
-        # Nobody waits: Python may close a forgotten generator in any thread, also in one that has just been started.
+        # Without waiting: Python may close a forgotten generator in any thread, even in one that was just started.
         for pool in (decoders, readers):
             pool.shutdown(wait=False, cancel_futures=True)
         steps.close()
 
 
 def count_decoded(threads: int) -> int:
-    """Returns the number of batches that are decoded at once, by up to so many threads."""
+    """Returns the number of batches that are decoded at once if there are `threads` decoding threads."""
     return min(_DECODING, threads)
 
 
 def is_left() -> bool:
-    """Returns whether this thread reads for a trainer that has left, so that nobody waits for what it reads."""
+    """Returns whether the trainer for which this thread reads has left its loop, so that nobody needs the records."""
     steps: _Steps | None = getattr(_working, "steps", None)
     return _ending.is_set() or (steps is not None and steps.is_closed)
 
 
 class _NoMoreSteps(Exception):
-    """The sign that all steps were read."""
+    """The exception by which a reading thread says that no step is left."""
 
 
 class _Steps:
-    """The steps of some batches. Threads read their records, and ask storage for those of later steps.
+    """The steps of some batches, which threads list, announce to storage, and read.
 
-    So the trainer's thread has little to do: it would need Python's lock for it, while others hold that.
+    The trainer's thread does none of this, because it would have to wait for the GIL while other threads hold it.
     """
 
     def __init__(self, maker: Maker, positions: Iterable[tuple[int, int]]) -> None:
@@ -103,15 +103,15 @@ class _Steps:
         self.is_closed = False
 
     def read(self, index: int, pauses: bool) -> Any:
-        """Reads the records of the batch with this number, after a moment if the trainer has a batch to go on with."""
+        """Reads the records of the batch with this index; with `pauses` it waits a moment first, to leave the GIL."""
         if pauses:
             time.sleep(PAUSE_S)
         with self._lock:
-            # The steps that are announced grow by one with each, so the first batch waits for its own records only.
+            # Each step announces one step further ahead than the last, so the first batch waits for its own only.
             first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
             self._num_announced = max(first, end)
             asked = []
-            for place in range(first, end):  # with the steps that use up a block of records with it
+            for place in range(first, end):  # each with the further steps that use up the same blocks of records
                 steps = range(place, place + self.maker.block_steps)
                 while self._num_listed < steps.stop and not self.is_closed:
                     position = next(self._positions, None)
@@ -129,14 +129,14 @@ class _Steps:
         return self.maker.read(*step)
 
     def close(self) -> None:
-        """Lists no steps any more."""
+        """Ends the listing of steps, after which reading threads find no step left."""
         with self._lock:
             self.is_closed = True
             self._listed.clear()
 
 
 def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
-    """Lists the positions from one on to the end of its epoch, or without end."""
+    """Lists the positions from `begin` to the end of its epoch, or without end if `goes_on`."""
     for step in itertools.count(begin.epoch * steps_per_epoch + begin.step):
         position = Position(*divmod(step, steps_per_epoch))
         if position.epoch > begin.epoch and not goes_on:
@@ -145,25 +145,25 @@ def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iter
 
 
 class Passes:
-    """The passes of a loader over its epochs: each is the next epoch, whole, but for the first after a position is set.
+    """The passes of a loader: each pass is the next whole epoch, except the first pass after a position was set.
 
-    That one begins there and ends with its epoch. A pass of which only one batch was taken does not count: the next one
-    begins with that batch again, so that a look at a batch changes nothing. In training the batches of the next epoch
-    are made meanwhile. In evaluation each pass is a whole epoch. `start`, which begins to make batches at a position,
-    must not hold this object.
+    That first pass begins at the position and ends with its epoch. A pass of which only one batch was taken does not
+    count: the next pass begins with the same batch, so that a look at one batch changes nothing. In training the
+    batches of the next epoch are made meanwhile. In evaluation each pass is a whole epoch. `start`, which begins to
+    make batches at a position, must not refer to this object.
     """
 
     def __init__(
         self, start: Callable[[Position], Generator[Any]], steps_per_epoch: int, position: Position, goes_on: bool
     ) -> None:
         self._start, self._steps, self._goes_on = start, steps_per_epoch, goes_on
-        self._batches: Generator[Any] | None = None  # they go on with `_next`
+        self._batches: Generator[Any] | None = None  # the running generator, whose next batch is at `_next`
         self._position = self._next = self._begin = position
-        self._taken = 0  # batches of the pass that began at `_begin`; 0 too after an error
+        self._taken = 0  # batches taken of the pass that began at `_begin`; 0 also after an error
 
     @property
     def position(self) -> Position:
-        """The position of the batch that comes next in this pass; one that is set is where the next pass begins."""
+        """The position of the next batch of this pass; assigning it sets where the next pass begins."""
         return self._position
 
     @position.setter
@@ -177,7 +177,7 @@ class Passes:
         if self._taken and self._position.step:  # the last pass was left within its epoch
             self._position = self._begin if self._taken == 1 else Position(self._position.epoch + 1, 0)
         self._begin, self._taken = self._position, 0
-        batches, self._batches = self._batches, None  # after an error they begin anew
+        batches, self._batches = self._batches, None  # after an error a new generator begins
         if batches is None or self._next != self.position:
             if batches is not None:
                 batches.close()
@@ -187,8 +187,8 @@ class Passes:
         for taken in range(1, self._steps - here.step + 1):
             self._batches, self._taken = None, 0
             batch = next(batches)
-            # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer gets
-            # the batch, so that a state that is saved meanwhile includes it.
+            # A position that was set meanwhile is kept for the next pass. Otherwise the position moves on before the
+            # trainer gets the batch, so that a state that is saved during the step includes the batch.
             is_ours, here = self._position == here, Position(*divmod(first + taken, self._steps))
             self._batches, self._next = batches, here
             if is_ours:
@@ -203,7 +203,7 @@ class Passes:
 
 
 def close_at_exit(batches: Generator[_Result]) -> Generator[_Result]:
-    """Closes batches that the program still holds at its end, while the modules of their threads are there."""
+    """Returns the generator, which is closed at the program's end while its threads' modules still exist."""
     reference = weakref.ref(batches)
 
     def close() -> None:

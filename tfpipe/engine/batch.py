@@ -54,18 +54,18 @@ Transform = Callable[[Any, int], Any]
 """A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
 
 STEPS_AHEAD = 2
-"""The steps that this process makes at once, beside the one that the trainer waits for."""
+"""The number of steps that this process makes ahead, besides the one that the trainer waits for."""
 
-_MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # of the records that a store is asked for at once
-_MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
+_MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # the most that an object store is asked for at once
+_MEMORY_FACTOR = 1.5  # of a batch's mean size: pages that are never written take no memory
 
 
 _LOGGER = logging.getLogger(__name__)
-_COUNTING = ForkLock()  # guards the damaged records of all makers
+_COUNTING = ForkLock()  # guards `bad_records` of all makers
 
 
 def leave_out_masked(batch: Batch) -> Batch:
-    """Returns a batch of an evaluation without the rows whose mask is 0; a batch of nothing else stays."""
+    """Removes the rows whose mask is 0 from a batch of an evaluation, unless the mask of every row is 0."""
     mask = np.asarray(batch["mask"], np.bool_)
     count = int(mask.sum())
     if count in (0, len(mask)):
@@ -93,40 +93,40 @@ class StoredBatch:
     """The records of a batch, read, checked and parsed."""
 
     epoch: int
-    asked: IntArray  # the record that each row asks for, in all shards, int64 [n]; its crop is drawn for this number
-    numbers: IntArray  # the record that each row has: another one if that is damaged and left out
+    asked: IntArray  # the record number that the plan gives each row, int64 [n]; the row's crop is drawn from it
+    numbers: IntArray  # the record number that each row holds: another one where a damaged record is left out
     columns: dict[str, Column]
 
     def choose(self, rows: IntArray) -> StoredBatch:
-        """Returns some of the rows."""
+        """Returns a batch of some of the rows."""
         columns = {name: column.choose_records(rows) for name, column in self.columns.items()}
         return StoredBatch(self.epoch, self.asked[rows], self.numbers[rows], columns)
 
 
 class Maker(ABC):
-    """A maker of any batch of a plan: of this process, of one dataset or of several, or of workers elsewhere."""
+    """The base of all makers of a plan's batches: from one dataset, from several, or by workers on other machines."""
 
     plan: AnyPlan
     clocks: Clocks
     steps_ahead = STEPS_AHEAD
-    steps_asked = 0  # of these, for which others are asked, such as the workers of a service
-    is_remote: bool  # whether it holds connections, to an object store or to workers: a forked process cannot use them
-    block_steps = 1  # in which a row uses up a block of records that storage is asked for at once
+    steps_asked = 0  # how many of `steps_ahead` others make, such as the workers of a service
+    is_remote: bool  # whether it has connections to an object store or to workers, which a forked process cannot use
+    block_steps = 1  # the steps in which a row uses up a block of records, which storage is asked for at once
 
     def list_numbers(self, epoch: int, step: int) -> Any:
-        """Lists the records of a step, as the plan does."""
+        """Lists the numbers of a step's records, in the form of the plan's `list_numbers`."""
         return self.plan.list_numbers(epoch, step)
 
     @abstractmethod
     def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
-        """Asks storage for the records of the next batch, and an object store, in the same requests, for `soon` too."""
+        """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
 
     @abstractmethod
     def for_rows(self, first: int, end: int) -> Maker:
-        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+        """Returns a maker of the rows `first` to `end` of this host's batches, which shares this maker's open files."""
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch: `decode` of what `read` returns."""
+        """Makes one batch: reads its records and decodes them."""
         return self.decode(self.read(epoch, step), threads)
 
     @abstractmethod
@@ -138,12 +138,12 @@ class Maker(ABC):
         """Makes the arrays of a batch."""
 
     def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image."""
+        """Returns the first image after the transform, from which the shape and dtype of all images are known."""
         raise NotImplementedError
 
 
 class BatchMaker(Maker):
-    """A maker of any batch of a plan. Threads may share it; a pickled one opens the files anew."""
+    """The maker of the batches of one dataset. Threads may share it; a pickled copy opens the files anew."""
 
     plan: BatchPlan
 
@@ -165,7 +165,7 @@ class BatchMaker(Maker):
             )
         self.plan, self.manifest, self.split = plan, manifest, split
         self.kinds = {name: source.schema[name].dtype for name in list_stored_features(source, plan.features)}
-        manifest = manifest.keep_columns(self.kinds)  # the others are not read
+        manifest = manifest.keep_columns(self.kinds)  # other columns are not read
         self.reader = RecordReader(manifest.directory, manifest, split)
         columns = (column.splits[split] for column in manifest.columns)
         self._record_bytes = source.record_bytes + sum(column.bytes / column.records for column in columns)
@@ -175,7 +175,7 @@ class BatchMaker(Maker):
             self.block_steps = max(min(plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
-        self.bad_records: set[int] = set()  # that were left out, in all epochs
+        self.bad_records: set[int] = set()  # numbers of those left out, in all epochs
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
         raw_size = (self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None
@@ -184,14 +184,14 @@ class BatchMaker(Maker):
         self._open_cache()
 
     def _open_cache(self) -> None:
-        """Opens a cache of records as they are stored, if the config asks for one."""
+        """Opens the cache of stored records, if the config asks for one."""
         if self.plan.config.cache == "bytes" and self.plan.config.cache_dir is not None:
             self._cache = open_cache_file(self.plan, self.manifest, self.split)
         elif self.plan.config.cache == "bytes":
             self._cache = BytesCache(choose_kept(self.plan, self.reader))
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
-        """Asks storage for the records of the next batch, and an object store, in the same requests, for `soon` too."""
+        """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
         numbers = strip_copies(numbers)
         later = strip_copies(np.concatenate(soon)) if len(soon) else None
         if isinstance(self._cache, CacheFile):
@@ -202,17 +202,16 @@ class BatchMaker(Maker):
         self.reader.announce(numbers, later)
 
     def for_rows(self, first: int, end: int) -> BatchMaker:
-        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+        """Returns a maker of the rows `first` to `end` of this host's batches, which shares this maker's open files."""
         maker = copy.copy(self)
         maker.plan = replace(self.plan, rows=self.plan.rows[first:end])
         return maker
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> Any:
-        """Reads the records of one batch: a `StoredBatch`, or what else the maker's own `decode` takes."""
+        """Reads the records of one batch: into a `StoredBatch`, or into what the `decode` of a subclass takes."""
         with self.clocks.measure("read"):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
-            # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its
-            # own.
+            # One buffer for all records, so that they are read at once; if it is too small, a larger one is made.
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
             numbers = strip_copies(asked)
             if self.plan.config.max_bad_records:
@@ -224,7 +223,7 @@ class BatchMaker(Maker):
         return StoredBatch(epoch, asked, numbers, columns)
 
     def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, *, lacks: bool = False) -> RecordBlock:
-        """Reads records out of a cache of records, if there is one, or out of their files."""
+        """Reads records through the cache of stored records if there is one, else from their files."""
         read = partial(self.reader.read_block, lacks=lacks)
         if self.plan.config.cache != "bytes" or self._cache is None:
             return read(numbers, memory)
@@ -232,7 +231,7 @@ class BatchMaker(Maker):
         return self._cache.read_block(numbers, memory, read)
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
-        """Reads records, with others in place of damaged ones: the block, and the numbers that it has."""
+        """Reads records, with others in place of damaged ones; returns the block and the numbers of its records."""
         asked, total = numbers, self.plan.source.num_records or 0
         while True:
             block = self._read(numbers, memory, lacks=True)
@@ -247,10 +246,10 @@ class BatchMaker(Maker):
             if len(self.bad_records) >= total:
                 what = "it and all other records are damaged or cannot be read"
                 raise FormatError(f"Record {asked[0]} of {self.split!r}: {what}.")
-            numbers = (numbers + 1) % total  # the records behind them
+            numbers = (numbers + 1) % total  # try the record after each
 
     def _leave_out(self, numbers: IntArray) -> None:
-        """Counts damaged records, and tells each once; raises DataError for more than may be left out."""
+        """Counts damaged records and logs each once; raises DataError for more than `max_bad_records`."""
         most = self.plan.config.max_bad_records
         for number in numbers.tolist():
             with _COUNTING:
@@ -272,10 +271,10 @@ class BatchMaker(Maker):
         rows: IntArray | None = None,
         filled: int | None = None,
     ) -> Batch:
-        """Makes the arrays of a batch out of its records, as `tfpipe.engine.columns` describes them.
+        """Makes the arrays of a batch from its records, in the forms that `tfpipe.engine.columns` describes.
 
-        Images come in `out` at `rows`, if these are given. `filled` rows of zeros stand behind the records; None: as
-        many as the batch lacks, and none with `rows`.
+        Images are written to `out` at `rows`, if these are given. `filled` rows of zeros follow the records; None: as
+        many as the batch lacks, or none with `rows`.
         """
         if filled is None and rows is not None:
             filled = 0
@@ -303,7 +302,7 @@ class BatchMaker(Maker):
                 column.check_counts(1, source.image_key)
             else:
                 column, places = self._choose_several(stored, column, source.per_record.max)
-            # The sizes of the originals, in whose shape crops are drawn.
+            # The sizes of the original images: crops are drawn in their aspect ratio.
             if source.has_sizes:
                 sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
                 sizes = sizes if places is None else sizes[(every.firsts[:, None] + places).reshape(-1)]
@@ -324,8 +323,8 @@ class BatchMaker(Maker):
     ) -> EncodedImages:
         """Chooses the crops and flips of the images of a column.
 
-        `sizes` are those of the originals, int64 [images, 2]; all stored images have the size `squeezed`, if one is
-        given. `places` are those of images in records with several, int64 [n, images of a record].
+        `sizes` are the sizes of the originals, int64 [images, 2]; `squeezed` is the one size of all stored images, if
+        they have one. `places` are the indices of images in records with several, int64 [n, images of a record].
         """
         config = self.plan.config
         seeds = np.zeros((len(sizes), 2), np.int32)
@@ -346,19 +345,19 @@ class BatchMaker(Maker):
         return EncodedImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
     def leave_to_device(self, images: EncodedImages) -> EncodedImages:
-        """Returns images as they are decoded: without their crops and flips if the device makes these."""
+        """Removes the crops and flips of images if the device applies them."""
         return images.make_whole() if self.plan.config.augment == "device" else images
 
     def make_others(self, stored: StoredBatch, images: EncodedImages | None, filled: int | None = None) -> Batch:
-        """Makes all parts of a batch but the images; masks are cropped as they are. `filled` is as for `decode`."""
+        """Makes all of a batch but its images; masks are cropped like the images. `filled` is that of `decode`."""
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
         batch: Batch = {}
-        if images is not None and config.augment == "device":  # rows behind the records keep their whole images
+        if images is not None and config.augment == "device":  # in rows of padding the crop is the whole image
             count = filled * images.per_record
             whole = np.tile(np.array([0, 0, 1, 1], np.float32), (count, 1))
-            flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras adds up no bool
+            flips = np.concatenate((images.flips.astype(np.uint8), np.zeros(count, np.uint8)))  # Keras cannot sum bool
             shape = (-1,) if plan.num_images is None else (-1, images.per_record)
             corners = np.concatenate((images.list_corners(), whole))
             batch = {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
@@ -385,24 +384,24 @@ class BatchMaker(Maker):
         return batch
 
     def allocate_images(self, records: int) -> NDArray[Any]:
-        """Returns memory for the images of so many records: [images, height, width, 3]."""
+        """Returns an array of unknown content for the images of some records: [images, height, width, 3]."""
         images = records * (self.plan.num_images or 1)
         return allocate((images, *self.decoding.size, 3), DTYPES[self.decoding.dtype])
 
     def make_example_image(self) -> Any:
-        """Returns the result of the transform for the split's first image."""
+        """Returns the split's first image after the transform."""
         return self._make_images(self.choose_images(self.read(0, 0, np.zeros(1, np.int64))), 1, None, None)[0]
 
     @contextmanager
     def naming(self, numbers: IntArray) -> Iterator[None]:
-        """Turns the error of a row into one that names the record."""
+        """Turns a `BadRecord`, which has a row, into a FormatError that names the record."""
         try:
             yield
         except BadRecord as error:
             raise FormatError(f"Record {numbers[error.row]} of {self.split!r}: {error}.") from None
 
     def _choose_several(self, stored: StoredBatch, column: Column, most: int) -> tuple[Column, IntArray]:
-        """Chooses images of records with several: a column, and the places of each in its record, int64 [n, images]."""
+        """Chooses images of records with several: their column, and their indices in each record, int64 [n, images]."""
         chosen = self.plan.num_images or 1
         few = np.flatnonzero(column.counts < chosen)
         if len(few):
@@ -415,7 +414,7 @@ class BatchMaker(Maker):
         return column.choose(images, np.full(len(column.counts), chosen)), places
 
     def _make_images(self, images: EncodedImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
-        """Decodes images: an array of all rows, or the list of what a transform makes of them."""
+        """Decodes images into an array of all rows, or into the list of the transform's results."""
         if self._transform is not None:
             if threads == 1:
                 return [self._transform_image(images, image) for image in range(len(images))]

@@ -1,6 +1,6 @@
-"""Memory for batches, which is used again once nobody holds the arrays in it.
+"""Memory for batches, which is reused once no array in it is referenced any more.
 
-The C library gives blocks of more than 32 MB back at once, and the system clears each page anew: 80 us an image.
+The C library frees blocks of more than 32 MB at once, and the system zeroes each page of a new one: 80 us an image.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-_LEAST_BYTES = 1 << 20  # smaller blocks are used again by the C library
-_MOST_BLOCKS = 3  # that nobody uses: more batches are rarely free at once
-_ALIGNMENT = 64  # TensorFlow and JAX copy what is aligned less
+_LEAST_BYTES = 1 << 20  # the C library itself reuses smaller blocks
+_MOST_BLOCKS = 3  # unused blocks that are kept: more are rarely free at once
+_ALIGNMENT = 64  # bytes: TensorFlow and JAX copy arrays of a smaller alignment
 
 _unused: deque[NDArray[np.uint8]] = deque()  # its methods are safe from any thread, also within a garbage collection
 
 
 def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-    """Returns an array in C order, aligned to 64 bytes, of unknown content; its views keep it from being used again."""
+    """Returns a C-order array of unknown content, aligned to 64 bytes; its memory is reused once no view is left."""
     num_bytes = prod(shape) * np.dtype(dtype).itemsize
     size, is_large = num_bytes + _ALIGNMENT, num_bytes >= _LEAST_BYTES
     memory: NDArray[np.uint8] | None = None
@@ -36,7 +36,7 @@ def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     else:
         memory = np.empty(size, np.uint8)
     assert memory is not None
-    # The array is the base of all of its views, because a memoryview is its own.
+    # From a memoryview, so that NumPy makes this array, and not `memory`, the base of all views.
     begin = -memory.ctypes.data % _ALIGNMENT
     array: NDArray[Any] = np.frombuffer(memory.data[begin : begin + num_bytes], dtype)
     if is_large:

@@ -1,6 +1,6 @@
 """Caches in memory: records as they are stored, or decoded images with all other features.
 
-Records come in when they are first needed. Evaluations do the same to an image each time, so they keep finished ones.
+A record is cached when it is first read. Evaluation crops an image the same way each time, so it caches the crop.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
 
 _BLOCK_RECORDS = 256  # adjacent records that are kept together
-_MASK_BYTES = 2  # of a pixel, at most: the engine keeps masks as PNG
-_OTHER_BYTES = 200  # of an image's other features
+_MASK_BYTES = 2  # a pixel, at most: the cache keeps masks as PNG
+_OTHER_BYTES = 200  # an image, for its other features
 
 
 def choose_kept(plan: BatchPlan, reader: RecordReader) -> IntArray:
-    """Chooses each record's place in a cache, or -1: int64 [records]. In training they are the same on every host."""
+    """Chooses each record's slot in a cache, or -1: int64 [records]. In training all hosts choose the same slots."""
     config, records = plan.config, plan.source.num_records or 0
-    candidates: IntArray = np.arange(records)  # of this host, the first one first
+    candidates: IntArray = np.arange(records)  # this host's records, in the order in which they get slots
     if not config.training:
         candidates = np.array(plan.host.share(records), np.int64)
     elif config.cache_bytes is not None:
@@ -70,7 +70,7 @@ def estimate_cache_bytes(plan: BatchPlan) -> int | None:
 
 
 def check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
-    """Refuses a cache in memory that would not fit; only the engine can keep a part of the records."""
+    """Refuses a cache that does not fit into memory; `by_engine`: the message offers to cache fewer records."""
     free = host_limits.available_memory_bytes()
     if needed > MAX_CACHE_SHARE * free:
         advice = "Use a smaller `decoded_size`, or no cache."
@@ -98,7 +98,7 @@ def _count_image_bytes(plan: BatchPlan) -> int:
 
 
 def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None) -> list[int | None]:
-    """Divides `cache_bytes` among the datasets of a mixture, in proportion to what each would take as a whole."""
+    """Divides `cache_bytes` among the datasets of a mixture, in proportion to the bytes of each one's whole cache."""
     if cache_bytes is None:
         return [None] * len(plans)
     wholes = [
@@ -112,28 +112,28 @@ def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None)
 
 
 class _MemoryCache:
-    """The places of records in memory, by their slots, and which of them are there. Threads may share it."""
+    """The base of caches in memory: each record's slot, and which slots are filled. Threads may share it."""
 
     def __init__(self, slots: IntArray) -> None:
-        self.slots = slots  # of each record, or -1: int64 [records]
+        self.slots = slots  # each record's slot, or -1: int64 [records]
         self.count = int(slots.max(initial=-1)) + 1
-        self.present = np.zeros(self.count + 1, np.bool_)  # the last one stands for records that are not kept
+        self.present = np.zeros(self.count + 1, np.bool_)  # the last entry is that of slot -1
 
     def find(self, numbers: IntArray) -> NDArray[np.bool_]:
-        """Returns whether each record is there, bool [n]."""
+        """Returns whether the cache has each record, bool [n]."""
         found: NDArray[np.bool_] = self.present[self.slots[numbers]]
         return found
 
 
 class BytesCache(_MemoryCache):
-    """The payloads of records."""
+    """A cache of records as they are stored."""
 
     def __init__(self, slots: IntArray) -> None:
         super().__init__(slots)
         self._payloads: list[bytes | None] = [None] * self.count
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
-        """Reads records, those that are not there yet by a method of `RecordReader`."""
+        """Reads records from the cache; those that it lacks come from `read`, and are kept if they have a slot."""
         slots, there = self.slots[numbers], self.find(numbers)
         found = join_block([self._payloads[slot] for slot in slots[there].tolist()], memory)
         if there.all():
@@ -147,21 +147,21 @@ class BytesCache(_MemoryCache):
         return block
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.slots,)  # another process has a cache of its own
+        return type(self), (self.slots,)  # a copy in another process begins empty
 
 
 class DecodedCache(_MemoryCache):
-    """The decoded images and the other features of records."""
+    """A cache of decoded images and the other features of their records."""
 
     def __init__(self, slots: IntArray, plan: BatchPlan) -> None:
         super().__init__(slots)
         size, dtype = get_cached_form(plan)
-        self.images = np.empty((self.count, *size, 3), DTYPES[dtype])  # what is not there yet takes no memory
+        self.images = np.empty((self.count, *size, 3), DTYPES[dtype])  # slots that were never written take no memory
         self.sizes = np.zeros((self.count, 2), np.int64)
-        self.others: list[dict[str, Any]] = [{}] * self.count  # features: lists of bytes or arrays by their names
+        self.others: list[dict[str, Any]] = [{}] * self.count  # by slot: features by name
 
     def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
-        """Keeps all of some records but their images, which are in their places already."""
+        """Stores the other features of records whose images are in their slots already, and marks these as filled."""
         listed = zip(*(column.list_records() for column in columns.values()), strict=True)
         for slot, values in zip(slots.tolist(), listed if columns else [()] * len(slots), strict=True):
             self.others[slot] = dict(zip(columns, values, strict=True))

@@ -7,8 +7,8 @@ the records, in the order in which they were written                   frames as
     its number, and its payload, in which a decoded image is its pixels
 ```
 
-All processes write the same bytes of a record, and it is trusted only if its number and all checksums hold; else the
-source is read. So a process may be killed and a disk may fail at any moment.
+All processes write the same bytes for a record. A record is trusted only if its number and all checksums are right;
+else it is read from the source. So a process may be killed, and a disk may fail, at any moment.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _VERSION = 4  # raise it when the same data would be cached as other bytes
 _HEAD_BYTES, _ENTRY = 4096, struct.Struct("<3q")
 _NUMBER = struct.Struct("<q")
 _NUMBER_FRAME = FRAME_BYTES + _NUMBER.size
-_MOST_WAITING = 3  # batches that wait to be written
-_RECORD_BYTES = 500  # of a decoded record without its pixels, about
+_MOST_WAITING = 3  # batches that may wait to be written
+_RECORD_BYTES = 500  # of a decoded record besides its pixels, roughly
 _IF_FULL = "Free some space: the next run goes on to fill it."
 
 Payloads: TypeAlias = Iterable[bytes | None]
-"""The bytes of records, each made when it is written; None for a damaged one."""
+"""The bytes of records, each computed only when it is written; None for a damaged record."""
 
 logger = logging.getLogger(__name__)
 
 
 class CacheFile:
-    """A file of records of a split. Threads and processes may share it; a pickled one opens the file anew.
+    """A cache of a split's records in a file. Threads and processes may share it; a pickled copy opens the file anew.
 
     `key` is the hash of all that its bytes depend on, 64 hexadecimal digits. `chosen` are the records of a view, int64
     [n].
@@ -70,7 +70,7 @@ class CacheFile:
         self._key, self._records, self._chosen = key, records, chosen
         self._head = f"tfpipe cache {_VERSION}\n{key}\n".encode()
         self._waiting = deque[tuple[IntArray, Payloads]]()
-        self._lock = ForkLock()  # guards the two above and below
+        self._lock = ForkLock()  # guards `_waiting`, `_thread` and `_is_writable`
         self._thread: threading.Thread | None = None
         self._is_writable, self._has_warned, self._damaged = True, False, set[int]()
         self._table_end = _HEAD_BYTES + records * _ENTRY.size
@@ -86,18 +86,18 @@ class CacheFile:
             close(descriptor)
 
     def find(self, numbers: IntArray) -> NDArray[np.bool_]:
-        """Returns whether each record is there, bool [n]."""
+        """Returns whether the file has each record, bool [n]."""
         return self._find(self._locate(numbers))[1]
 
     def announce(self, numbers: IntArray) -> None:
-        """Asks the disk for records that are read soon, if the system has a call for that."""
+        """Asks the system to read records ahead, if it has a call for that."""
         if hasattr(os, "posix_fadvise"):
             entries, present = self._find(self._locate(numbers))
             for offset, size, _ in entries[present].tolist():
                 os.posix_fadvise(self._descriptor, offset, size + _NUMBER_FRAME, os.POSIX_FADV_WILLNEED)
 
     def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
-        """Reads records that are kept as they are stored, those that are not there by a method of `RecordReader`."""
+        """Reads stored records from the file; those that it lacks come from `read`, and are offered to the file."""
         block = self.read(numbers, memory)
         there = block.whole
         if there.all():
@@ -110,7 +110,7 @@ class CacheFile:
         return block
 
     def read(self, numbers: IntArray, memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-        """Reads the records that are there; the others are not whole."""
+        """Reads the records that the file has; the block marks all others as not whole."""
         numbers = self._locate(numbers)
         entries, whole = self._find(numbers)
         rows, (offsets, sizes, _) = np.flatnonzero(whole), entries[whole].T
@@ -135,7 +135,7 @@ class CacheFile:
         return RecordBlock(memory.data, begins, ends, whole)
 
     def offer(self, numbers: IntArray, payloads: Payloads) -> None:
-        """Lets a thread write records that were not there, or were damaged; it leaves them out if it is behind."""
+        """Gives missing or damaged records to the writing thread, or drops them if too many batches wait for it."""
         with self._lock:
             if not self._is_writable or len(self._waiting) >= _MOST_WAITING:
                 return
@@ -143,7 +143,7 @@ class CacheFile:
             if self._thread is None or not self._thread.is_alive():  # as in a forked process
                 # No daemon, so that a run that ends has written what it read.
                 self._thread = threading.Thread(target=self._write_all, name="tfpipe-cache", daemon=False)
-                with suppress(RuntimeError):  # Python ends
+                with suppress(RuntimeError):  # no thread starts while Python ends
                     self._thread.start()
 
     def flush(self) -> None:
@@ -156,7 +156,7 @@ class CacheFile:
     # The file
 
     def _open(self) -> bool:
-        """Opens the file, and returns whether it is there and this cache."""
+        """Opens the file, and returns whether it exists and is this cache."""
         try:
             descriptor = open_descriptor(self.path)
         except FileNotFoundError:
@@ -171,32 +171,32 @@ class CacheFile:
         return True
 
     def _make(self) -> None:
-        """Makes the file, in the place of one that is not this cache. Another process may do that first."""
+        """Creates the file, in place of one that is another cache, unless another process has done so first."""
         with hold_lock(self.path, lambda: None) as old:
             with open(self.path, "rb") as file:
                 if file.read(len(self._head)) == self._head and os.fstat(file.fileno()).st_size >= self._table_end:
                     return
             if os.fstat(old.fileno()).st_size:
                 logger.warning("The cache %s is damaged or of another version: it is made anew.", self.path)
-            # A name of its own, because others may have the old file in their memory.
+            # Under a temporary name, because other processes may have the old file mapped into memory.
             with open(f"{self.path}.tmp", "wb", opener=open_no_link) as file:
                 file.write(self._head)
                 file.truncate(self._table_end)
             os.replace(f"{self.path}.tmp", self.path)
 
     def _locate(self, numbers: IntArray) -> IntArray:
-        """Returns the numbers that records have in the shards."""
+        """Converts the numbers of a view's records to their numbers in the shards."""
         return numbers if self._chosen is None else self._chosen[numbers]
 
     def _find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Returns the entry of each record in the table, int64 [n, 3], and whether it is there, bool [n]."""
+        """Returns each record's entry in the table, int64 [n, 3], and whether the file has the record, bool [n]."""
         entries: IntArray = self._table[numbers]
         return entries, (entries[:, 1] > 0) & (entries[:, 0] ^ entries[:, 1] == entries[:, 2])
 
     # The thread
 
     def _write_all(self) -> None:
-        """Writes what was offered, until nothing is left or an error comes, after which it writes no more."""
+        """Writes the offered records until none is left; after an error the cache takes no more."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -215,7 +215,7 @@ class CacheFile:
             del payloads  # they hold the memory of a batch
 
     def _write(self, numbers: IntArray, payloads: Payloads) -> None:
-        """Writes records behind the others, but for those that somebody has written meanwhile."""
+        """Appends records to the file, without those that another process has written meanwhile."""
         with hold_lock(self.path, lambda: None) as file, open(self.path, "r+b", buffering=0) as table:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._descriptor)):
                 raise DataError(f"The cache {self.path} was removed or made anew by another program.")
@@ -223,7 +223,7 @@ class CacheFile:
             entries, is_there = dict[int, bytes](), self._find(numbers)[1].tolist()
             try:
                 for number, there, payload in zip(numbers.tolist(), is_there, payloads, strict=True):
-                    # Copies of one record may meet in a batch.
+                    # A batch may hold copies of one record.
                     if payload is None or number in entries or (there and number not in self._damaged):
                         continue
                     left = memoryview(frame_record(_NUMBER.pack(number)) + frame_record(payload))
@@ -242,7 +242,7 @@ class CacheFile:
 
 
 def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFile:
-    """Opens the cache of a split, and makes it if it is not there."""
+    """Opens the cache file of a split, and creates it if it does not exist."""
     manifest = manifest.keep_columns(list_stored_features(plan.source, plan.features))
     config, info = plan.config, manifest.splits[split]
     parts: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
@@ -284,7 +284,7 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
 
 
 def is_filled(plan: BatchPlan) -> bool:
-    """Returns whether a plan has a cache in a file, which holds all of its records."""
+    """Returns whether a plan has a cache file, and the file holds all of the plan's records."""
     manifest, split = plan.source.manifest, plan.source.split
     if plan.config.cache_dir is None or manifest is None or split is None:
         return False

@@ -1,7 +1,7 @@
-"""The batch of a step whose images are kept decoded, in memory or in a file.
+"""Makers of batches whose images a cache keeps decoded, in memory or in a file.
 
-Images that a cache keeps are decoded whole into it and cropped there. What memory does not keep is made as without a
-cache. What a file does not have yet is squeezed as it has it, and then cropped, so pixels and order are the same.
+Images are decoded whole into the cache, and cropped from it. Images that do not fit into memory are made as without a
+cache. Images that a file lacks are first resized like those that it has, and then cropped, so the pixels are the same.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_FORMAT,
 from tfpipe.system.hash_permutation import IntArray
 
 _RAW: dict[str, Any] = {IMAGE_FORMAT: [b"RAW"], IMAGE_CHANNELS: np.array([3]), IMAGE_COLORSPACE: [b"RGB"]}
-_OTHER_BYTES = 1000  # of a record beside its pixels; where they take more, each batch takes new memory
+_OTHER_BYTES = 1000  # of a record besides its pixels; if they take more, each batch allocates memory
 
 
 HalfCached: TypeAlias = tuple[int, IntArray, IntArray, StoredBatch | None]
-"""The epoch of a batch, its records as `BatchPlan.list_numbers` says them, the rows that were not in the cache, and the
-records of these rows."""
+"""A batch's epoch, its numbers from `BatchPlan.list_numbers`, the rows that the cache lacked, and the records of these
+rows."""
 
 
 class CachingMaker(BatchMaker):
@@ -80,7 +80,7 @@ class CachingMaker(BatchMaker):
             if len(others):
                 parts.append(super().decode(records.choose(np.flatnonzero(~kept)), threads, out, images[others]))
                 part_rows.append(others)
-        # The rows whose images are in the cache, and the parts of rows behind all records.
+        # The rows whose images are in the cache, and the rows of padding.
         rows = np.flatnonzero(slots >= 0)
         slots = slots[rows]
         squeezed = self.plan.source.images.size if self._is_final else self._filling.size
@@ -101,10 +101,10 @@ class CachingMaker(BatchMaker):
         return join_rows(parts, part_rows)
 
     def _fill(self, stored: StoredBatch, chosen: IntArray, slots: IntArray, threads: int) -> None:
-        """Decodes some of the records into their places in the cache."""
+        """Decodes the chosen records into their slots of the cache."""
         if not len(chosen):
             return
-        slots, firsts = np.unique(slots, return_index=True)  # copies of one record may meet in a batch
+        slots, firsts = np.unique(slots, return_index=True)  # a batch may hold copies of one record
         records = stored.choose(chosen[firsts])
         images = self.choose_images(records)
         if not self._is_final:
@@ -133,21 +133,21 @@ class FileCachingMaker(BatchMaker):
         self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
         self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]
         self._size = plan.decoded_size
-        self._uncached = copy.copy(self)  # which knows how the images lie in the records
+        self._uncached = copy.copy(self)  # reads images in the form that the dataset stores
         self._squeezing = replace(self.decoding, size=self._size, dtype="uint8")
-        images = StoredImages(frozenset({"RAW"}), self._size)  # as `decode` gets them
+        images = StoredImages(frozenset({"RAW"}), self._size)  # the form in the file
         self.plan = replace(plan, source=replace(source, images=images))
         self.decoding = replace(self.decoding, raw_size=self._size)
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Part]:
-        """Reads the records of one batch, each from where it is."""
+        """Reads the records of one batch, from the file if it has them, else from the dataset."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
             memory = allocate([self.plan.batch_size * (3 * prod(self._size) + _OTHER_BYTES)], np.uint8)
             block = self._cache.read(strip_copies(numbers), memory)
         there = block.whole
         if self.plan.config.max_bad_records and not there.all():
-            there = np.zeros(len(there), np.bool_)  # what takes a damaged record's place depends on the whole batch
+            there = np.zeros(len(there), np.bool_)  # the record in place of a damaged one depends on the whole batch
         parts, rows, missing = list[_Part](), np.flatnonzero(there), np.flatnonzero(~there)
         if len(rows) or not len(numbers):
             with self.clocks.measure("parse"):
@@ -172,9 +172,9 @@ class FileCachingMaker(BatchMaker):
         return join_rows(made, all_rows)
 
     def _squeeze(self, stored: StoredBatch, threads: int) -> StoredBatch:
-        """Returns records as the cache has them, and offers it these, which it lacks.
+        """Converts records to the form in the cache file, which has whole images of one size, and offers them to it.
 
-        The features that say how an image is stored change; all others stay, also the original's height and width.
+        The features that describe the stored image change; all others stay, also the original's height and width.
         """
         columns = dict(stored.columns)
         images = self._uncached.choose_images(stored).make_whole()
@@ -198,7 +198,7 @@ class FileCachingMaker(BatchMaker):
 
 
 def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, int]) -> Column:
-    """Resizes the masks of stored images of these heights and widths to one size."""
+    """Resizes the masks of images, which have these `sizes`, to one `size`."""
     from tfpipe.images.masks import encode_mask, resize_nearest  # loads Pillow
 
     masks = [[encode_mask(resize_nearest(classes, size))] for classes in read_masks(name, column, sizes)]
@@ -206,14 +206,14 @@ def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, 
 
 
 def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:
-    """Makes the column of records that have the pixels of some images, [images, height, width, 3]."""
+    """Makes a column of the raw pixels of the chosen images in an array [images, height, width, 3]."""
     stride = images[0].size if len(images) else 0
     places = np.stack((chosen * stride, np.full(len(chosen), stride)), axis=1)
     return Column(np.ones(len(chosen), np.int64), places, images.reshape(-1))
 
 
 def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:
-    """Joins the parts of a batch by the rows that each has. An array of images is whole already in each part."""
+    """Joins parts of a batch by the rows of each. An array of images is not joined, because all parts share it."""
     return {
         name: _join([part[name] for part in parts], rows, images_per_row if name == "image" else 1)
         if name != "image" or not isinstance(parts[0][name], np.ndarray)

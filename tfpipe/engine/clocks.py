@@ -1,6 +1,6 @@
-"""The clocks of the engine: for each phase of making batches, the time by the clock and the processor time.
+"""The clocks of the engine: the wall time and the processor time of each phase of making batches.
 
-Phases of several threads pass side by side, so their sum may be more than the time that passed.
+Threads run phases at the same time, so the sum of the wall times may be more than the time that passed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ seeds, boxes, labels and other features; the user's function for a batch."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_LOCK = ForkLock()  # guards the clocks of all makers, for a moment in each phase
+_LOCK = ForkLock()  # guards the clocks of all makers, and is held for a moment in each phase
 _helped = threading.local()
 
 
@@ -43,7 +43,7 @@ class Clocks:
 
     @contextmanager
     def measure(self, phase: Phase) -> Iterator[None]:
-        """Adds the time of a block to a phase, also if it fails."""
+        """Adds the time that the `with` block takes to a phase, also if the block raises."""
         begin_s, begin_cpu_s = time.perf_counter(), read_cpu_s()
         try:
             yield
@@ -57,18 +57,18 @@ class Clocks:
             self._times[phase] = PhaseTime(before.calls + 1, before.wall_s + wall_s, before.cpu_s + cpu_s)
 
     def read(self) -> dict[Phase, PhaseTime]:
-        """Returns the times so far of the phases that were passed."""
+        """Returns the time so far of each phase that has run."""
         with _LOCK:
             return dict(self._times)
 
 
 def read_cpu_s() -> float:
-    """Returns the processor time of this thread, and of threads while they worked for it, in seconds."""
+    """Returns the processor seconds of this thread, with those of threads while they worked for it."""
     return time.thread_time() + library.read_helped_s() + getattr(_helped, "cpu_s", 0.0)
 
 
 def run_in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> list[_Result]:
-    """Calls a function for each item by several threads, whose processor time counts as that of the calling thread."""
+    """Calls a function for each item in several threads, whose processor time counts as the calling thread's."""
 
     def work_timed(item: _Item) -> tuple[_Result, float]:
         begin_s = time.thread_time()

@@ -1,4 +1,4 @@
-"""The seeds, the crop boxes and the flips of a batch: each one call for all of its images.
+"""The seeds, the crop boxes and the flips of a batch; one call computes each for all images.
 
 A box is y, x, height and width in pixels of the stored image. Randomness is a function of the seed, the epoch and the
 record's number, so it does not depend on who makes the batch.
@@ -34,7 +34,7 @@ def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.i
 
 
 def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
-    """Draws `number` images of each record, which has up to `most`: their ascending places, int64 [n, number]."""
+    """Draws `number` of the up to `most` images of each record: their indices, ascending, int64 [n, number]."""
     drawn = hash_numbers(_CHOICE_KEY, seeds.view(np.int64) + np.arange(most))
     drawn[np.arange(most) >= counts[:, None]] = 2**63 - 1
     return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
@@ -43,7 +43,7 @@ def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most:
 def draw_boxes(
     seeds: NDArray[np.int32], sizes: IntArray, stored: tuple[int, int] | None, options: AugmentOptions
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Draws random resized crops, int32 [n, 4], in the shape of the originals, and whether to mirror each, bool [n].
+    """Draws random resized crops, int32 [n, 4], in the originals' aspect ratio, and whether to mirror each, bool [n].
 
     `stored` is the size of the stored images if all were squeezed to one; None if they have the originals' `sizes`.
     """
@@ -56,13 +56,13 @@ def draw_boxes(
 def center_boxes(
     sizes: IntArray, stored: IntArray, out_size: tuple[int, int], crop_fraction: float
 ) -> NDArray[np.int32]:
-    """Computes the boxes of evaluation: what resizing the short side and then cropping the middle would show.
+    """Computes the crop boxes of evaluation: what resizing the short side and then cropping the center would show.
 
-    In the originals, of these `sizes`, they have the output's aspect ratio, and `crop_fraction` of the largest such
-    crop's side. A box's size is rounded, halves up; its place is rounded up and to the left.
+    In an original, of these `sizes`, a box has the output's aspect ratio, and `crop_fraction` of the side of the
+    largest such box. Its size is rounded, halves up; its corner is rounded to the top left.
     """
     units = sizes / np.array(out_size, np.float64)
     shares = units.min(axis=1, keepdims=True) / units * crop_fraction
-    # Halves up, by far more than these numbers' error: a model that is served computes them in another order.
+    # The margin is far above the rounding error, which differs in a served model, so halves always go up.
     extents = np.clip(np.floor(shares * stored + (0.5 + _HALF_MARGIN)).astype(np.int64), 1, stored)
     return np.concatenate(((stored - extents) // 2, extents), axis=1).astype(np.int32)

@@ -20,12 +20,12 @@ _RECORD_MASK = (1 << _RECORD_BITS) - 1
 
 
 def strip_copies(asked: IntArray) -> IntArray:
-    """Returns the numbers of the records that rows ask for, whichever copy: int64 [n]."""
+    """Returns the numbers of the records without the numbers of their copies in the high bits: int64 [n]."""
     return asked & _RECORD_MASK
 
 
 class EpochWeights:
-    """The entries of each epoch of a view with weights. Threads may share it.
+    """The table of each epoch of a view with weights: an entry for each read of a record. Threads may share it.
 
     An epoch's table takes 8 bytes for each of its entries, and is made when its first batch is listed. That takes 0.2 s
     for a million records. The tables of two epochs are kept.
@@ -42,7 +42,7 @@ class EpochWeights:
         self._tables: dict[int, IntArray] = {}
 
     def list_asked(self, epoch: int, entries: IntArray) -> IntArray:
-        """Returns the number of the record at each entry of an epoch, with the number of its copy in the high bits."""
+        """Returns the record's number at some entries of an epoch's table, with its copy's number in the high bits."""
         with self._lock:
             if epoch not in self._tables:
                 self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))
@@ -52,7 +52,7 @@ class EpochWeights:
         return table[entries]
 
     def _draw(self, epoch: int) -> IntArray:
-        """Draws as many records as the parts below 1 of all weights sum up to, rounded, each at most once."""
+        """Draws records, each at most once, by the fractions of their weights: as many as the rounded sum of these."""
         parts = self._weights % WEIGHT_UNITS
         candidates = np.flatnonzero(parts)
         if not len(candidates):
@@ -60,8 +60,8 @@ class EpochWeights:
         key = key_of(WEIGHTS, self._seed, epoch)
         candidates = candidates[permutation(key, len(candidates))]
         ends = np.cumsum(parts[candidates])
-        # One record at each multiple of a whole unit on the line of all parts, which begins anywhere in a unit where it
-        # meets as many multiples as in each other epoch: the sum of the parts, rounded.
+        # Systematic sampling: the fractions lie end to end on a line, and each multiple of a whole unit draws a record.
+        # The line begins at random, but only where it meets the same number of multiples in every epoch.
         rest, draw = int(ends[-1]) % WEIGHT_UNITS, key_of(WEIGHTS, self._seed, epoch, 1)
         is_down = 2 * rest < WEIGHT_UNITS
         begin = draw % (WEIGHT_UNITS - rest) if is_down else WEIGHT_UNITS - rest + draw % rest

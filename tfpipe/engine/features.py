@@ -1,4 +1,4 @@
-"""The features of the records that a batch holds beside image and label, and the sizes that they are padded to."""
+"""The features of the records that a batch holds besides image and label, and the sizes that they are padded to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOXES = "image/object/"
 
 @dataclass(frozen=True)
 class BatchFeature:
-    """A feature of the records that a batch holds."""
+    """A feature of the records that a batch holds besides image and label."""
 
     spec: FeatureSpec
     pad_to: tuple[int, ...] | None = None  # the size of each unknown axis of a tensor, or of a list
@@ -39,12 +39,12 @@ class BatchFeature:
 
     @property
     def is_box(self) -> bool:
-        """Whether it holds a value of each bounding box. They end with the boxes, so no batch holds their number."""
+        """Whether the feature has a value for each bounding box; a batch does not hold the number of these values."""
         return self.name.startswith(_BOXES) and self.spec.tensor is None
 
     @property
     def sizes_name(self) -> str:
-        """The name under which a batch has the sizes that a padded tensor or list is stored with."""
+        """The name under which a batch holds the stored sizes of a padded tensor or list."""
         return f"{self.name}.sizes"
 
     @property
@@ -56,7 +56,7 @@ class BatchFeature:
 
 
 def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFeature, ...]:
-    """Lists the features beside image and label: `extra_features`, or if none is named all of records without image."""
+    """Lists a batch's other features: `extra_features`, or all if none is named and the records have no image."""
     schema, names = source.schema, config.extra_features
     if not names and not source.has_images:
         left_out = {source.label_key, CLASS_TEXT, *schema.sizes_keys}
@@ -95,7 +95,7 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
 
 
 def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tuple[str, ...]:
-    """Lists the features of a record that a batch is made of."""
+    """Lists the stored features that must be read to make a batch."""
     sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
     names = [source.image_key, *source.more_images, source.label_key, *sizes]
     for feature in features:

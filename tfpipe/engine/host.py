@@ -42,7 +42,7 @@ class Host:
             )
 
     def share(self, total: int) -> range:
-        """Returns the part of so many rows, or records of an evaluation, that this host has."""
+        """Returns this host's share of `total` rows of a batch, or of `total` records of an evaluation."""
         return range(total * self.index // self.num_hosts, total * (self.index + 1) // self.num_hosts)
 
 
@@ -60,8 +60,8 @@ def split_batch(batch_size: int, num_replicas: int) -> int:
 def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
     """Finds the host that reads for a process of a mesh. Processes that hold the same rows are one host.
 
-    `held_by` has the parts of a batch's rows that each process holds, as keys that are sorted like their rows. Each
-    part is a replica.
+    `held_by` gives the parts of a batch's rows that each process holds, as keys that sort like their rows. Each part
+    is a replica.
     """
     parts = sorted(set().union(*held_by.values()))
     held = sorted(held_by[process])

@@ -62,7 +62,7 @@ def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixt
 
 
 def open_any(data: Manifest | Source | Mixture | str | os.PathLike[str]) -> Manifest | Source | Mixture:
-    """Returns the manifest of the dataset at a path or URL, and a manifest, files or a mixture as they are."""
+    """Opens the manifest of the dataset at a path or URL; returns a manifest, files or a mixture unchanged."""
     return load_if_path(data, Manifest, Source, Mixture)
 
 
@@ -84,7 +84,7 @@ def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> So
 
 
 def apportion(weights: Sequence[float], total: int) -> tuple[int, ...]:
-    """Divides a batch into shares by the method of the largest remainders."""
+    """Divides the rows of a batch in proportion to weights, by the largest remainder method."""
     exact = [weight / sum(weights) * total for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))

@@ -1,4 +1,4 @@
-"""Opens the maker of the batches of one host, for every face: checked, of one dataset or of several.
+"""Opens the checked maker of one host's batches, of one dataset or of a mixture, for every framework.
 
 A batch of a mixture has fixed shares of several datasets, spread evenly over the rows. At step N each dataset stands
 after N times its share of a batch, so a run goes on at any step with any number of hosts.
@@ -28,9 +28,9 @@ from tfpipe.system.hash_permutation import IntArray
 
 
 def open_maker(plan: BatchPlan, transform: Transform | None = None, classes: Sequence[int] | None = None) -> BatchMaker:
-    """Opens the maker of the batches of one dataset, whose source knows its manifest.
+    """Opens the maker of the batches of one dataset, whose source has a manifest.
 
-    Refuses what does not fit the dataset, and files that are not there. `classes` are those in a mixture.
+    Refuses a plan that does not fit the dataset, and missing files. `classes` are the classes' numbers in a mixture.
     """
     check_plan(plan)
     config = plan.config
@@ -80,7 +80,7 @@ def open_mixture(
                 f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
                 "of `extra_features`."
             )
-    # The rows of the batch are dealt to the datasets as evenly as they can be.
+    # Each dataset's rows are spread over the batch as evenly as possible.
     dealt, owners = np.zeros(len(shares), np.int64), np.empty(config.batch_size, np.int64)
     for row in range(config.batch_size):
         owners[row] = np.argmax(np.array(shares) * (row + 1) - dealt * config.batch_size)
@@ -98,7 +98,7 @@ def open_mixture(
 
 
 def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
-    """Returns the manifest and the split of a plan. A copy of the maker may have another working folder."""
+    """Returns a plan's manifest, with an absolute path because a copy may have another working folder, and split."""
     manifest, split = plan.source.manifest, plan.source.split
     assert manifest is not None
     assert split is not None
@@ -120,12 +120,12 @@ class MixedMaker(Maker):
             maker.clocks = self.clocks
 
     def announce(self, numbers: Sequence[IntArray], soon: Sequence[Sequence[IntArray]] = ()) -> None:
-        """Asks storage for records that are read soon."""
+        """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
         for part, maker in enumerate(self._makers):
             maker.announce(numbers[part], [each[part] for each in soon])
 
     def for_rows(self, first: int, end: int) -> MixedMaker:
-        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+        """Returns a maker of the rows `first` to `end` of this host's batches, which shares this maker's open files."""
         makers, part_rows = [], []
         for maker, rows in zip(self._makers, self.plan.part_rows, strict=True):
             begin, stop = np.searchsorted(rows, (first, end)).tolist()
@@ -136,13 +136,13 @@ class MixedMaker(Maker):
         return MixedMaker(plan, makers)
 
     def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
-        """Reads the records of one batch, those of each dataset for themselves."""
+        """Reads the records of one batch, separately for each dataset."""
         listed = self.list_numbers(epoch, step) if numbers is None else numbers
         places = self.plan.locate(epoch, step)
         return [maker.read(*place, each) for maker, place, each in zip(self._makers, places, listed, strict=True)]
 
     def decode(self, stored: Sequence[Any], threads: int = 1) -> Batch:
-        """Makes the arrays of a batch out of the records of each dataset."""
+        """Makes the arrays of a batch from the records of each dataset."""
         out = self._makers[0].allocate_images(self.plan.batch_size) if self.plan.parts[0].source.has_images else None
         per_record, parts = self.plan.num_images or 1, []
         for maker, part, rows in zip(self._makers, stored, self.plan.part_rows, strict=True):
@@ -151,5 +151,5 @@ class MixedMaker(Maker):
         return join_rows(parts, self.plan.part_rows, per_record)
 
     def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image."""
+        """Returns the first image of the first dataset after the transform."""
         return self._makers[0].make_example_image()

@@ -1,7 +1,7 @@
 """Records in one block of memory, and their features: as columns, or as a dict for each record.
 
-A column has all values of a feature behind each other. The native library parses all records in one call, leaves
-unusual ones to Python, and bytes stay where they were read.
+A column has all values of a feature, record after record. The native library parses all records in one call and leaves
+unusual ones to Python. Values of bytes are not copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.schema import DType
 from tfpipe.native.records import FLOATS, INTS, TEXTS, Examples, parse_examples
 
-_LONG_LIST = 64  # values; shorter ones are faster taken by their indices
+_LONG_LIST = 64  # values; shorter lists are gathered faster by their indices
 _Ints = NDArray[np.int64]
 _KINDS = {"bytes": TEXTS, "float": FLOATS, "int64": INTS}
 _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
@@ -27,15 +27,15 @@ _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
 
 @dataclass(frozen=True)
 class RecordBlock:
-    """The bytes of some records."""
+    """The bytes of some records in one buffer, and where each record lies in it."""
 
-    data: memoryview  # with framing and with what lay between the records
-    begins: _Ints  # of each payload in `data`, int64 [records]
+    data: memoryview  # includes framing, and bytes between the records
+    begins: _Ints  # offset of each payload in `data`, int64 [records]
     ends: _Ints  # int64 [records]
-    whole: NDArray[np.bool_]  # whether length and checksums of each record hold, bool [records]
+    whole: NDArray[np.bool_]  # whether each record's length and checksums are right, bool [records]
 
     def choose(self, rows: _Ints) -> RecordBlock:
-        """Returns a block of some of the records, in any order, which shares their memory."""
+        """Returns a block of some of the records, in any order, which shares this block's memory."""
         return RecordBlock(self.data, self.begins[rows], self.ends[rows], self.whole[rows])
 
     def list_payloads(self) -> list[bytes | None]:
@@ -46,35 +46,35 @@ class RecordBlock:
 
 
 ReadBlock: TypeAlias = Callable[[_Ints, NDArray[np.uint8] | None], RecordBlock]
-"""A function that reads records into memory, or into new memory."""
+"""A function that reads the records with some numbers into the given memory, or into new memory."""
 
 
 @dataclass(frozen=True)
 class Column:
     """The stored values of one feature of several records."""
 
-    counts: _Ints  # values of each record, int64 [records]; 0 without the feature
-    values: NDArray[Any]  # int64 or float32 [values]; of bytes begin and size in `memory`, int64 [values, 2]
+    counts: _Ints  # number of values of each record, int64 [records]; 0 without the feature
+    values: NDArray[Any]  # int64 or float32 [values]; for bytes, offset and size in `memory`, int64 [values, 2]
     memory: NDArray[np.uint8] | None = None  # uint8 [bytes]; None for numbers
 
     @property
     def firsts(self) -> _Ints:
-        """The number of each record's first value, int64 [records]."""
+        """The index of each record's first value, int64 [records]."""
         firsts: _Ints = np.cumsum(self.counts) - self.counts
         return firsts
 
     def get_view(self, value: int) -> NDArray[np.uint8]:
-        """Returns a value of bytes without a copy: uint8 [bytes]. It must not be written to."""
+        """Returns a bytes value as a view, uint8 [bytes], which must not be written to."""
         assert self.memory is not None
         begin, size = self.values[value].tolist()
         return self.memory[begin : begin + size]
 
     def get_bytes(self, value: int) -> bytes:
-        """Returns a copy of a value of bytes."""
+        """Returns a copy of a bytes value."""
         return self.get_view(value).tobytes()
 
     def list_bytes(self) -> list[bytes]:
-        """Returns copies of all values of bytes."""
+        """Returns copies of all bytes values."""
         assert self.memory is not None
         data = self.memory.data
         return [data[begin : begin + size].tobytes() for begin, size in self.values.tolist()]
@@ -99,17 +99,17 @@ class Column:
         return self.choose(_list_values(self.firsts[records], counts), counts)
 
     def choose(self, values: _Ints, counts: _Ints) -> Column:
-        """Returns a column of some of the values, with so many in each record."""
+        """Returns a column of the values at some indices, with `counts` of them in each record."""
         return Column(counts, self.values[values], self.memory)
 
 
 def take_memory(num_bytes: int, memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-    """Returns so much of the memory, or new memory if there is not enough."""
+    """Returns the first `num_bytes` of `memory`, or new memory if `memory` is too small."""
     return np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
 
 
 def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
-    """Makes a block of payloads that are in memory already, None for one that is not whole, in `memory` if they fit."""
+    """Copies payloads into one block, in `memory` if they fit; a payload of None is a record that is not whole."""
     sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
     ends = np.cumsum(sizes)
     num_bytes = int(ends[-1]) if len(ends) else 0
@@ -124,10 +124,10 @@ def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | Non
 def read_missing(
     found: RecordBlock, there: NDArray[np.bool_], numbers: _Ints, memory: NDArray[np.uint8] | None, read: ReadBlock
 ) -> tuple[RecordBlock, RecordBlock]:
-    """Reads the records of a batch that were not found, into `memory` behind those that were.
+    """Reads the records of a batch that a cache lacks, into `memory` after those that were found in it.
 
-    `there` says of each of the `numbers` whether it is one of `found`. Returns the block of all, and that of what was
-    read. Nothing is copied unless memory is short: a second copy takes longer than to read.
+    `there` says which of the `numbers` are in `found`. Returns the block of all records, and the block of those that
+    were read. Nothing is copied unless `memory` is too small: copying takes longer than reading.
     """
     begin, missing = len(found.data), numbers[~there]
     room = None if memory is None else memory[begin:]
@@ -143,14 +143,14 @@ def read_missing(
 
 
 def _list_values(firsts: _Ints, counts: _Ints) -> _Ints:
-    """Lists the values of several runs, by the first value of each and their number."""
+    """Lists the indices of the values in several runs, of which each has a first index and a length."""
     ends = np.cumsum(counts)
     values: _Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + counts, counts)
     return values
 
 
 def join_columns(columns: Sequence[Column]) -> Column:
-    """Joins columns of bytes to one, in which each record has the values of all, in their order."""
+    """Joins columns of bytes into one, in which each record has its values of all columns, in their order."""
     memories = [column.memory for column in columns if column.memory is not None]
     values = [column.values for column in columns]
     memory = memories[0]
@@ -164,7 +164,7 @@ def join_columns(columns: Sequence[Column]) -> Column:
 
 
 class BadRecord(FormatError):
-    """A record that cannot be parsed. `row` is its place in the block."""
+    """The error for a record that cannot be parsed. `row` is its index in the block."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -172,7 +172,7 @@ class BadRecord(FormatError):
 
 
 def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
-    """Finds some features of all records of a block: of all together, or one by one if a record has an unusual form."""
+    """Parses some features of a block's records: all records in one call, or one by one if a record is unusual."""
     examples = parse_examples(block.data, np.stack((block.begins, block.ends - block.begins), axis=1))
     counts, features = examples.num_features, examples.features
     if (counts < 0).any():
@@ -209,7 +209,7 @@ def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
 
 
 def _cut(data: memoryview, places: _Ints) -> list[bytes]:
-    """Cuts bytes objects out of a block, by a table of begins and sizes."""
+    """Cuts bytes objects out of a block, by a table of offsets and sizes."""
     return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
 
 
@@ -247,7 +247,7 @@ def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
 
 
 def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
-    """Parses records by Python, which takes every form and names what is wrong."""
+    """Parses records one by one in Python, which reads every valid form, and says what is wrong with a record."""
     examples: list[dict[str, Feature]] = []
     for row, (begin, end) in enumerate(zip(block.begins.tolist(), block.ends.tolist(), strict=True)):
         try:
@@ -260,7 +260,7 @@ def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[st
 
 
 def collect_column(features: Sequence[Feature | None], name: str, kind: DType) -> Column:
-    """Makes a column of the values that each record has of a feature."""
+    """Makes a column of a feature from each record's values."""
     for row, feature in enumerate(features):
         if feature is not None and len(feature) and _find_kind(feature) != kind:
             raise BadRecord(row, f"it must have {kind} values of {name!r}, got {_find_kind(feature)}")

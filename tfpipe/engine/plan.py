@@ -24,7 +24,7 @@ from tfpipe.system.hash_permutation import IntArray
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one host, from `plan_batches`."""
+    """The plan of one host's batches of one dataset, from `plan_batches`."""
 
     source: Source
     config: PipelineConfig
@@ -43,7 +43,7 @@ class BatchPlan:
 
     @property
     def replica_batch_size(self) -> int:
-        """The number of rows of a batch of one replica."""
+        """The number of rows of the global batch that one replica gets."""
         return split_batch(self.config.batch_size, self.host.num_replicas)
 
     @property
@@ -57,14 +57,14 @@ class BatchPlan:
 
     @cached_property
     def order(self) -> Order:
-        """The order of training. Its blocks follow from the size of the records unless the config gives them."""
+        """The order of training. The size of its blocks follows from that of the records unless the config has one."""
         records, batch = self.source.epoch_records or 0, self.config.batch_size
         block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
         return Order(records, batch, block, self.config.seed)
 
     @cached_property
     def weights(self) -> EpochWeights | None:
-        """The entries of each epoch of training, for a view in which records have weights."""
+        """The tables of the epochs of training for a view in which records have weights; None for other data."""
         chosen = self.source.chosen
         if not self.config.training or chosen is None or chosen.weights is None:
             return None
@@ -72,7 +72,7 @@ class BatchPlan:
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
-        """The features that a batch holds beside image and label."""
+        """The features that a batch holds besides image and label."""
         return list_batch_features(self.source, self.config)
 
     @cached_property
@@ -83,7 +83,7 @@ class BatchPlan:
 
     @cached_property
     def num_images(self) -> int | None:
-        """The number of images of a record in a batch; None if there is one, without an axis for more."""
+        """The number of images of a record in a batch; None if there is one, which has no axis of its own."""
         counts, chosen = self.source.per_record, self.config.images
         if counts is None or chosen == "first":
             return None
@@ -101,10 +101,10 @@ class BatchPlan:
         return self.decoded_size if self.config.augment == "device" else self.config.size
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
-        """Lists the records of these rows in a step, counted through all shards, or those of the view: int64 [n].
+        """Lists the records of these rows in a step, by their numbers in the split or in the view: int64 [n].
 
-        Further copies of a record with a weight have other numbers: see `strip_copies`. In evaluation each host has an
-        equal share, one record after another, so its last batches may have fewer than `batch_size`.
+        If records have weights, a number holds that of the copy too: see `strip_copies`. In evaluation each host has an
+        equal share of adjacent records, so its last batches may have fewer than `batch_size`.
         """
         if self.config.training:
             numbers = self.order.list_numbers(epoch, step, self.rows)
@@ -116,12 +116,12 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class MixedPlan:
-    """The batches of one host of a mixture."""
+    """The plan of one host's batches of a mixture."""
 
     parts: tuple[BatchPlan, ...]
-    part_rows: tuple[IntArray, ...]  # of this host's batch that each part has, int64 [rows of the part]
+    part_rows: tuple[IntArray, ...]  # the rows of this host's batch that each dataset has, int64 [rows of the part]
     config: PipelineConfig
-    steps_per_epoch: int  # as many batches as hold all datasets' records
+    steps_per_epoch: int  # as many as the records of all datasets fill
     rows: range  # of the global batch that this host has
 
     @cached_property
@@ -131,16 +131,16 @@ class MixedPlan:
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
-        """The features that a batch holds beside images and labels."""
+        """The features that a batch holds besides images and labels."""
         return self.parts[0].features
 
     @property
     def num_images(self) -> int | None:
-        """The number of images of a record in a batch; None if there is one, without an axis for more."""
+        """The number of images of a record in a batch; None if there is one, which has no axis of its own."""
         return self.parts[0].num_images
 
     def locate(self, epoch: int, step: int) -> list[tuple[int, int]]:
-        """Returns the epoch of each dataset, and the step in it, at a step of the mixture."""
+        """Returns each dataset's epoch, and the step in that epoch, at a step of the mixture."""
         global_step = epoch * self.steps_per_epoch + step
         return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
 
@@ -163,9 +163,9 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
 
 
 def has_true_size(config: PipelineConfig, rows: int) -> bool:
-    """Returns whether the last batch of an evaluation has a row for each record that is left, and is not filled up.
+    """Returns whether the last batch of an evaluation has rows for the remaining records only, without padding.
 
-    Pairs have, where one place gets all `rows`: Keras takes the mean of a loss over rows, whatever their weights.
+    It does for pairs if one process gets all `rows`, because Keras divides a loss by all rows, whatever their weights.
     """
     return config.as_supervised and not config.training and rows == config.batch_size
 
@@ -177,7 +177,7 @@ def check_start_step(start_step: int, config: PipelineConfig) -> None:
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Refuses labels and features that the source does not have, and what this host or the replicas cannot do."""
+    """Refuses a config that needs what the source does not have, or a batch that hosts and replicas cannot share."""
     config, source = plan.config, plan.source
     if source.label_key is None and (config.one_hot or config.as_supervised):
         option = "one_hot" if config.one_hot else "as_supervised"
@@ -213,13 +213,13 @@ def check_fits_devices(plan: BatchPlan) -> None:
 
 
 def list_text(features: tuple[BatchFeature, ...]) -> list[str]:
-    """Lists the features that hold text, by their names."""
+    """Lists the names of the features that hold text."""
     specs = [feature.spec for feature in features]
     return [spec.name for spec in specs if spec.dtype == "bytes" and spec.kind in ("values", "text")]
 
 
 def _check_images(plan: BatchPlan) -> None:
-    """Refuses a number of images that records do not have."""
+    """Refuses a number of images of a record that the records do not have."""
     chosen, counts, name = plan.config.images, plan.source.per_record, plan.source.name
     if counts is None:
         if isinstance(chosen, int):

@@ -13,7 +13,7 @@ from tfpipe.format.manifest import Manifest
 
 _LAYER = "layer"
 Split: TypeAlias = tuple[Manifest, str]
-"""A split that is read, behind its dataset."""
+"""A dataset's manifest, and the name of the split that is read."""
 _LEAST_LOOK, _LARGEST_LOOK = 4, 24
 
 
@@ -24,31 +24,31 @@ class Position(NamedTuple):
     step: int
 
     def state(self, seed: int, data: int, layers: Sequence[int] = ()) -> dict[str, int]:
-        """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
+        """Returns the state from which a run resumes. It holds no layer of a dataset that is at its first layer."""
         named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}
         return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, "data": data, **named}
 
 
 def count_look(steps: int) -> int:
-    """Returns the most batches of a pass that a look at its first one takes, where a framework takes others ahead.
+    """Returns how many batches of a pass a framework takes ahead at most while it only looks at the first one.
 
-    Keras looks at a batch before it trains. A strategy of TensorFlow takes 3 ahead, and a parallel `map` 16.
+    Keras looks at a batch before it trains. A strategy of TensorFlow then takes 3 ahead, and a parallel `map` 16.
     """
     return max(_LEAST_LOOK, min(_LARGEST_LOOK, steps // 2))
 
 
 def number_data(splits: Sequence[Split]) -> int:
-    """Returns a number that stands for the records of splits, wherever they lie: 48 bits of their digest."""
+    """Returns a fingerprint of the records of splits, wherever these are stored: 48 bits of a hash."""
     facts = []
     for manifest, split in splits:
         info = manifest.splits[split]
-        shards = [(shard.records, shard.sha256) for shard in info.shards]  # a cache has others of their sizes and names
+        shards = [(shard.records, shard.sha256) for shard in info.shards]  # file names and sizes may differ in a copy
         facts.append([shards, None if info.chosen is None else info.chosen.digest])
     return int(hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12], 16)
 
 
 def get_layer(data: Manifest) -> int:
-    """Returns the layer that a position belongs to. A view goes on with the records that it shows, so it has none."""
+    """Returns the layer that a position belongs to: 1 for a view, whose records stay the same when data is added."""
     return data.layer if data.view in ("", str(data.layer)) else 1
 
 
@@ -82,5 +82,5 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
 
 
 def _name_layer(number: int) -> str:
-    """Returns the key of a dataset's layer in a state, by the dataset's number among those of a mixture, from 0."""
+    """Returns the key of a dataset's layer in a state; `number` counts the datasets of a mixture from 0."""
     return _LAYER if number == 0 else f"{_LAYER}_{number + 1}"

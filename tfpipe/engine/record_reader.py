@@ -34,11 +34,11 @@ from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import shorten
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
-_MAX_INDEX_BYTES = 1 << 29  # of indexes in memory: 67 million records. Further ones are read again, 0.1 us a record
-_INDEXES_AT_ONCE = 16  # from an object store
+_MAX_INDEX_BYTES = 1 << 29  # of indexes in memory: 67 million records. Others are read again, 0.1 us a record
+_INDEXES_AT_ONCE = 16  # read in parallel from an object store
 _MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, on average; the processor's caches hold them
 _MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
-_MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
+_MAX_GAP_BYTES = 1 << 14  # between records read together: more takes longer to copy than to skip
 _MAX_AHEAD = 256  # records that a loop over all reads at once
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 
@@ -61,7 +61,7 @@ class TooManyFiles(DataError):
 
 
 class RecordPlace(NamedTuple):
-    """The place where a record lies."""
+    """The location of a record: its shard, and its offset and size there in bytes."""
 
     shard: ShardInfo
     offset: int
@@ -109,7 +109,7 @@ class RecordReader:
         self._num_bytes = round(sum(each.splits[split].memory_bytes for each in (manifest, *manifest.columns)))
         self._chosen = None if info.chosen is None else info.chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
-        self._lock = ForkLock()  # guards the three below
+        self._lock = ForkLock()  # guards the three attributes below
         self._indexes: OrderedDict[str, IntArray] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -172,10 +172,10 @@ class RecordReader:
         return payload + b"".join([column.read_payload(number) for column in self._columns])
 
     def announce(self, numbers: IntArray, soon: IntArray | None = None) -> None:
-        """Asks storage for records that are read soon, all at once, if the system has a call for that.
+        """Asks storage to read records ahead, all at once, if the system has a call for that.
 
-        Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it. An object store is
-        asked at once for all records that lie behind each other, also among those that are read `soon` after.
+        Each record takes about 3 us of a core. Errors are ignored, because reading raises them again. An object store
+        gets one request for adjacent records, also if some of them are only needed `soon` after.
         """
         for column in self._columns:
             column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
@@ -255,13 +255,13 @@ class RecordReader:
     def read_block(
         self, numbers: IntArray, memory: NDArray[np.uint8] | None = None, *, lacks: bool = False
     ) -> RecordBlock:
-        """Reads records, each from 0, into one block of memory, in any order and with repetitions.
+        """Reads records, by numbers from 0, into one block of memory, in any order and with repetitions.
 
-        `memory` that is too small is replaced by new memory. Errors are those of `reader[index]` for the first record
-        that is damaged or cannot be read. With `lacks` the block says which ones these are; only that this process may
-        not open another file is an error then, since it says nothing about any record.
+        New memory takes the place of `memory` that is too small. Errors are those of `reader[index]` for the first
+        record that is damaged or cannot be read. With `lacks` the block marks such records instead; then only too many
+        open files are an error, which says nothing about any record.
         """
-        with suppress(FormatError, DataError, OSError):  # met again below, after what is wrong with the records before
+        with suppress(FormatError, DataError, OSError):  # raised again below, after errors of earlier records
             block = self._try_to_read_block(numbers, memory)
             if lacks or block.whole.all():
                 return block
@@ -311,7 +311,7 @@ class RecordReader:
             parts = [list(payloads), *(block.list_payloads() for block in added)]
             joined = [None if None in each else b"".join(each) for each in zip(*parts, strict=True)]
             return join_block(joined, memory).choose(inverse)
-        # A record to which columns are added is read to where there is room for them behind it.
+        # A record to which columns are added is read to where there is room after it for the features of the columns.
         room = np.sum([block.ends - block.begins for block in added], axis=0) if added else None
         table, ats, num_bytes = plan_spans(shards, begins, sizes, room)
         memory, frames_at, shard_of = take_memory(num_bytes, memory), np.stack((ats, sizes), axis=1), table[:, 0].copy()
@@ -325,7 +325,7 @@ class RecordReader:
             part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
             whole[first:end] = read_records(part, frames_at[first:end], memory)
         block = RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
-        for column in added:  # two Examples joined are one
+        for column in added:  # the concatenation of two Examples is one Example
             places = zip(block.ends.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
             for at, begin, end in places:
                 block.data[at : at + end - begin] = column.data[begin:end]
@@ -341,7 +341,7 @@ class RecordReader:
         return RecordPlace(shard, begin, int(ends[row]) - begin)
 
     def _find_row(self, index: int) -> tuple[ShardInfo, int]:
-        """Finds the shard of a record, and its number there."""
+        """Finds the shard of a record, and the record's index in the shard."""
         number = self._find_stored_one(index)
         shard_index = bisect_right(self._ends, number)
         shard = self._shards[shard_index]
@@ -371,16 +371,16 @@ class RecordReader:
         count: int | None = None,
         most: int | None = None,
     ) -> Iterator[_Result]:
-        """Reads records in blocks of up to `most`, which grow from `count` on; by default all are of about 2 MB.
+        """Reads records in blocks, which grow from `count` records to `most`; by default each block has about 2 MB.
 
-        What a block does not have is read on its own, which raises what is wrong.
+        A record that could not be read in a block is read again by itself, which raises the error.
         """
         whole = max(_MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1), 1)
         begin, count, most = 0, count or whole, min(most or whole, whole)
         while begin < len(numbers):
             chosen = np.array(numbers[begin : begin + count])
             found: Sequence[_Result | None] = [None] * len(chosen)
-            # An error is met again below, after what is wrong with the records before.
+            # An error is raised again below, after errors of earlier records.
             with suppress(FormatError, DataError, OSError):
                 found = convert(self._try_to_read_block(chosen, None))
             for number, result in zip(chosen.tolist(), found, strict=True):
@@ -388,16 +388,16 @@ class RecordReader:
             begin, count = begin + count, min(2 * count, most)
 
     def _find_stored(self, numbers: IntArray) -> IntArray:
-        """Returns the numbers that records have in the shards; in a view they are others than those of the reader."""
+        """Converts record numbers of the reader to numbers in the shards, which are others in a view."""
         return numbers if self._chosen is None else self._chosen[numbers]
 
     def _find_stored_one(self, index: int) -> int:
-        """Returns the same of one record; arguments and errors are those of `reader[index]`."""
+        """Converts an index to the record's number in the shards; errors are those of `reader[index]`."""
         number = resolve_index(index, len(self), self.split)
         return number if self._chosen is None else int(self._chosen[number])
 
     def _locate_many(self, numbers: IntArray) -> tuple[IntArray, ...]:
-        """Returns the shard, the offset and the size of records whose numbers in the shards ascend, each int64 [n]."""
+        """Returns the shards, offsets and sizes of records with ascending numbers in the shards, each int64 [n]."""
         shards = np.searchsorted(self._end_array, numbers, side="right")
         begins, sizes = np.empty((2, len(numbers)), np.int64)
         chosen, firsts = np.unique(shards, return_index=True)
@@ -406,7 +406,7 @@ class RecordReader:
                 missing = [shard for shard in map(self._shards.__getitem__, chosen) if shard.file not in self._indexes]
             with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
                 for _ in threads.map(self._get_index, missing):
-                    pass  # it is kept
+                    pass  # `_get_index` keeps it
         lasts = [*firsts[1:].tolist(), len(numbers)]
         for shard, first, last in zip(chosen.tolist(), firsts.tolist(), lasts, strict=True):
             ends = self._get_index(self._shards[shard])
@@ -416,7 +416,7 @@ class RecordReader:
         return shards, begins, sizes
 
     def _get_index(self, shard: ShardInfo) -> IntArray:
-        """Returns the byte at which every record ends: int64 of shape [records]."""
+        """Returns the offset at which each record of a shard ends: int64 [records]."""
         with self._lock:
             if shard.file in self._indexes:
                 self._indexes.move_to_end(shard.file)
@@ -479,7 +479,7 @@ class RecordReader:
         try:
             return _OpenFile(path)
         except FormatError:
-            check_unchanged(self.manifest, self.split)  # which says more
+            check_unchanged(self.manifest, self.split)  # raises an error that says more
             raise
 
     def _shard_path(self, shard: ShardInfo) -> str:
@@ -489,11 +489,11 @@ class RecordReader:
 def plan_spans(
     files: IntArray, begins: IntArray, sizes: IntArray, room: IntArray | None = None
 ) -> tuple[IntArray, IntArray, int]:
-    """Chooses which parts of files are read for some records: at most twice the bytes of the records.
+    """Joins nearby records into spans of files that are read at once, of at most twice the bytes of the records.
 
     In a file `begins` ascend, and no records overlap; `sizes` include framing. With `room`, the bytes to leave free
-    behind each record, every record is read on its own. Returns file, offset, size and place in the block of each part,
-    int64 [parts, 4], the place of each record in the block, int64 [records], and the bytes of the block.
+    after each record, every record is a span. Returns file, offset, size and offset in the block of each span, int64
+    [spans, 4], the offset of each record in the block, int64 [records], and the bytes of the block.
     """
     if room is not None:
         ats = np.cumsum(sizes + room) - sizes - room
@@ -501,7 +501,7 @@ def plan_spans(
     if not len(files):
         return (np.empty((0, 4), np.int64), np.empty(0, np.int64), 0)
     gaps = begins[1:] - begins[:-1] - sizes[:-1]
-    # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
+    # A gap has at most half of the bytes of its two neighbors, so all gaps have at most the bytes of all records.
     joins = (files[1:] == files[:-1]) & (gaps <= np.minimum((sizes[1:] + sizes[:-1]) // 2, _MAX_GAP_BYTES))
     firsts = np.flatnonzero(np.concatenate(([True], ~joins)))
     lasts = np.append(firsts[1:], len(begins)) - 1
@@ -519,12 +519,12 @@ def _unpack_or_none(member: memoryview) -> bytes | None:
 
 
 def _sort_unique(numbers: IntArray) -> IntArray:
-    """Returns the different numbers, sorted. Asked for their places too, NumPy does not import masked arrays."""
+    """Returns the distinct numbers, sorted. With `return_index` NumPy does not import masked arrays."""
     return np.unique(numbers, return_index=True)[0]
 
 
 def resolve_index(index: int, count: int, split: str) -> int:
-    """Returns the number from 0 of an index that may count from the end."""
+    """Converts an index, which counts from the end if it is below 0, to a number from 0."""
     try:
         number = operator.index(index)
     except TypeError:
@@ -538,7 +538,7 @@ def resolve_index(index: int, count: int, split: str) -> int:
 
 
 def resolve_indices(indices: Numbers, count: int, split: str) -> IntArray:
-    """Returns the numbers from 0 of many indices: int64 [indices]."""
+    """Converts many indices, which count from the end if they are below 0, to numbers from 0: int64 [indices]."""
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         got = f"{numbers.dtype} on {numbers.ndim} axes"
@@ -563,7 +563,7 @@ class _OpenFile:
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
-                for reader in _list_readers():  # they close what they keep open
+                for reader in _list_readers():  # frees the files that they keep open
                     reader.close()
                 self.descriptor = open_descriptor(path)
         except OSError as error:
@@ -571,8 +571,8 @@ class _OpenFile:
         self.num_bytes = os.fstat(self.descriptor).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Reads at an offset, less only at the end."""
-        data = os.pread(self.descriptor, size, offset)  # threads and forked processes would share a position
+        """Reads `size` bytes at an offset, or fewer at the end of the file."""
+        data = os.pread(self.descriptor, size, offset)  # no `read`, whose position threads and forks share
         while len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data))):
             data += more
         return data
@@ -583,7 +583,7 @@ class _OpenFile:
 
 
 _READERS: weakref.WeakValueDictionary[int, RecordReader] = weakref.WeakValueDictionary()
-"""The readers of this process. Each keeps files open, so that many of them could have all that it may open."""
+"""The readers of this process, whose open files together must not reach the limit of the process."""
 
 
 def _list_readers() -> list[RecordReader]:

@@ -1,4 +1,4 @@
-"""The source of a pipeline: its files, the facts about their records, and the form of their images."""
+"""The source of a pipeline: its files, the properties of their records, and the form of their images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first reco
 
 @dataclass(frozen=True)
 class StoredImages:
-    """The facts about a split's images that are known before one is read."""
+    """The properties of a split's images that are known before an image is read."""
 
     formats: frozenset[str] = frozenset()  # "JPEG", "PNG" or "RAW"; empty if other formats occur, or if nobody looked
     size: tuple[int, int] | None = None  # height and width, if all images were squeezed to one size
@@ -44,13 +44,13 @@ class StoredImages:
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> StoredImages:
-        """Returns the facts that a manifest has about the images of one of its splits."""
+        """Returns the properties of a split's images from its manifest."""
         info = manifest.splits[split]
         if manifest.foreign is None:
             square = manifest.image.get("square")
             size = (square, square) if isinstance(square, int) else None
             return cls(frozenset(info.formats), size, info.seekable)
-        # The facts from the headers of all images, if each header could be read.
+        # These come from the headers of all images, if each header could be read.
         formats, sizes = frozenset(kind for kind, count in info.formats.items() if count), info.sizes
         if not formats or not formats <= {"JPEG", "PNG"}:
             return cls()
@@ -68,7 +68,7 @@ class Source:
     images: StoredImages
     record_bytes: float  # the mean size of a record in its file, or unpacked if each can be unpacked on its own
     total_bytes: int
-    shard_records: tuple[int, ...] | None = None  # that are read; None if no record is found by its number
+    shard_records: tuple[int, ...] | None = None  # the records that are read; None if no record is found by its number
     counted_records: int | None = None  # in all files, also where a record cannot be found by its number
     compression: Compression = ""  # of every file; empty for none
     num_classes: int | None = None
@@ -82,7 +82,7 @@ class Source:
     is_indexed: bool = False  # whether `tfpipe index` described the files of another program
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
     split: str | None = field(default=None, compare=False)
-    file_bytes: tuple[int, ...] = field(default=(), repr=False)  # if a manifest says it
+    file_bytes: tuple[int, ...] = field(default=(), repr=False)  # the size of each file, if a manifest says so
     chosen: ViewSplit | None = field(default=None, repr=False, compare=False)  # the records of a view; None for all
 
     @classmethod
@@ -127,7 +127,7 @@ class Source:
 
     @property
     def is_split(self) -> bool:
-        """Whether it is a whole split of the dataset of `manifest`, and not other files that are read like one."""
+        """Whether the files are those of a split of the dataset of `manifest`, and not other files."""
         if self.manifest is None or self.split is None:
             return False
         root = self.manifest.shard_directory(self.manifest.directory or "")
@@ -136,12 +136,12 @@ class Source:
 
     @cached_property
     def has_images(self) -> bool:
-        """Whether every record has an image, or several."""
+        """Whether every record has at least one image."""
         return self.image_key is not None
 
     @property
     def unit(self) -> str:
-        """The word for what a batch has many of: "images", or "records" where these have no image or several."""
+        """The noun for the items of a batch: "images", or "records" if records have no image or several."""
         return "images" if self.has_images and self.per_record is None else "records"
 
     @property

@@ -1,7 +1,7 @@
-"""Images: the ones that a batch holds, their crops, their pixels, and their masks.
+"""The images of a batch: which ones it holds, their crops, their pixels, and their masks.
 
-The native library decodes all images of a batch in one call. Pillow decodes what it leaves: other formats, rare kinds
-of JPEGs, and damaged ones, whose error then says what is wrong. Whoever decodes, the native library resizes.
+The native library decodes all images of a batch in one call. Pillow decodes those that it declines: other formats, rare
+kinds of JPEGs, and damaged ones, for an error that says what is wrong. The native library does all resizing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MAX_SIDE = 2**31 - 1
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """The images of a batch as they are stored, and the part of each that the trainer gets."""
+    """The images of a batch as they are stored, with the crop and the flip of each."""
 
     column: Column  # with `per_record` values for each record
     per_record: int
-    places: IntArray | None  # of each image in its record, int64 [images]; None if records have one
+    places: IntArray | None  # each image's index in its record, int64 [images]; None if records have one
     sizes: IntArray  # height and width of each original, int64 [images, 2]
     extents: IntArray  # height and width of each stored image, int64 [images, 2]
     seeds: NDArray[np.int32]  # int32 [images, 2]
     boxes: NDArray[np.int32]  # y, x, height and width of each crop in pixels of the stored image, int32 [images, 4]
-    flips: NDArray[np.bool_]  # left to right, bool [images]
+    flips: NDArray[np.bool_]  # whether to mirror left to right, bool [images]
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -50,14 +50,14 @@ class EncodedImages:
         return replace(self, boxes=make_whole_boxes(self.extents), flips=np.zeros_like(self.flips))
 
     def list_corners(self) -> NDArray[np.float32]:
-        """Lists the corners of each crop as shares of the image, float32 [images, 4]: ymin, xmin, ymax, xmax."""
+        """Lists the corners of each crop as fractions of the image, float32 [images, 4]: ymin, xmin, ymax, xmax."""
         corners = np.concatenate((self.boxes[:, :2], self.boxes[:, :2] + self.boxes[:, 2:]), axis=1)
         shares: NDArray[np.float32] = (corners / np.tile(self.extents, 2)).astype(np.float32)
         return shares
 
     @contextmanager
     def naming(self, image: int) -> Iterator[None]:
-        """Turns the error of an image into one that names its record, and its place among several."""
+        """Turns a `BadImage` into a `BadRecord` with the image's row, and its index in records with several."""
         try:
             yield
         except BadImage as error:
@@ -73,7 +73,7 @@ def make_whole_boxes(extents: IntArray) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The way in which the images of a batch are decoded."""
+    """The options with which the images of a batch are decoded."""
 
     form: ImageForm
     raw_size: tuple[int, int] | None  # height and width of raw pixels; None for files
@@ -82,7 +82,7 @@ class Decoding:
     options: AugmentOptions  # `antialias`, `dct_scaling`, `mean` and `std`
 
     def make_scaling(self) -> dict[str, Any]:
-        """Returns the arguments by which the native library converts values."""
+        """Returns the native library's arguments that convert pixels to `dtype` and normalize them."""
         if self.dtype == "uint8":
             return {"dtype": self.dtype}
         offset, factor = compute_scaling(self.options.mean, self.options.std)
@@ -90,7 +90,7 @@ class Decoding:
 
 
 def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
-    """Returns the height and width of each original, as the records have them: int64 [images, 2]."""
+    """Returns the height and width of each original from the records' features, checked: int64 [images, 2]."""
     for sides in (heights, widths):
         wrong = np.flatnonzero(sides.counts != column.counts)
         if len(wrong):
@@ -124,12 +124,12 @@ def measure_headers(column: Column) -> IntArray:
 def decode_images(
     images: EncodedImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
 ) -> None:
-    """Decodes the crops of images into `out`, [images, height, width, 3], in their order or as `rows` says.
+    """Decodes the crops of images into `out`, [images, height, width, 3], in order, or at `rows` if given.
 
-    With one thread the caller decodes. An image that is damaged, or too large, is a `BadRecord`.
+    With one thread the calling thread decodes. An image that is damaged, or too large, raises a `BadRecord`.
     """
     left, column = list(range(len(images))), images.column
-    if not decoding.options.antialias:  # the native library decodes what it takes
+    if not decoding.options.antialias:  # the native library decodes the images that it supports
         assert column.memory is not None
         places, size = np.array(column.values), decoding.raw_size
         places[:, 0] += column.memory.ctypes.data
@@ -158,7 +158,7 @@ def decode_images(
 
 
 def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
-    """Decodes one crop by itself, or takes it out of raw pixels."""
+    """Decodes one crop with Pillow, or slices it from raw pixels, and resizes it into `out`."""
     from tfpipe.images.decode import decode_crop, view_raw_pixels  # loads Pillow
 
     y, x, height, width = images.boxes[image].tolist()
@@ -190,7 +190,7 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
 def make_masks(
     name: str, column: Column, images: EncodedImages, size: tuple[int, int], filled: int
 ) -> NDArray[np.int32]:
-    """Makes the masks of a batch, int32 [rows, height, width], cropped as their images, with `filled` ones of zeros."""
+    """Makes the masks of a batch, int32 [rows, height, width], cropped like their images, and `filled` zeros."""
     from tfpipe.images.masks import crop_nearest  # loads Pillow
 
     masks = np.zeros((len(column.counts) + filled, *size), np.int32)
@@ -202,7 +202,7 @@ def make_masks(
 
 
 def read_masks(name: str, column: Column, sizes: IntArray) -> Iterator[Any]:
-    """Yields the classes of each mask, [height, width]; one that is damaged or of another size is a `BadRecord`."""
+    """Yields the classes of each mask, [height, width]; a damaged mask, or one of another size, is a `BadRecord`."""
     from tfpipe.images.masks import read_mask  # loads Pillow
 
     column.check_counts(1, name)

@@ -1,4 +1,4 @@
-"""The parts of a batch beside images and masks: numbers, text, tensors, and classes."""
+"""The arrays of a batch other than images and masks: numbers, text, tensors, and classes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 
 
 def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
-    """Makes the part of a batch that holds numbers or text, with `filled` rows of zeros or empty text.
+    """Makes the batch's entries for a feature of numbers or text, with `filled` rows of zeros or empty text.
 
-    Under the feature's name is int64 or float32 [rows, *shape], where padded lists have the shape [length], and the
-    others are a list with an array for each record. Text is a list, in which each record has one bytes object, or a
-    list of them unless the shape is `()`. Beside padded lists are their stored lengths, int32 [rows, 1], but not beside
-    those of boxes.
+    Numbers are int64 or float32 [rows, *shape], padded lists [rows, length], and other lists a list of arrays. Text is
+    a list, in which each record has one bytes object, or a list of them unless the shape is `()`. Padded lists, except
+    those of boxes, come with their stored lengths, int32 [rows, 1].
     """
     spec, name = feature.spec, feature.name
     if spec.shape is not None:
@@ -60,16 +59,16 @@ def _stack_values(spec: FeatureSpec, column: Column, filled: int) -> Any:
 
 
 def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the record of each value, and its place among the values of the record, each int64 [values]."""
+    """Returns each value's record, and its index among the record's values, both int64 [values]."""
     rows = np.repeat(np.arange(len(column.counts)), column.counts)
     return rows, np.arange(len(rows)) - np.repeat(column.firsts, column.counts)
 
 
 def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, filled: int) -> dict[str, Any]:
-    """Makes the part of a batch that holds tensors, with `filled` ones of zeros behind the records.
+    """Makes the batch's entries for a feature of tensors, with `filled` tensors of zeros after the records.
 
-    Under the feature's name is an array [rows, *shape], or a list of arrays that have several shapes. The values of
-    bfloat16 are their bits, as uint16. Beside padded tensors are their stored sizes, int32 [rows, axes].
+    Tensors are an array [rows, *shape], or a list of arrays if their shapes differ. bfloat16 values are held as their
+    bits, in uint16. Padded tensors come with their stored sizes, int32 [rows, axes].
     """
     kind = feature.spec.tensor
     assert kind is not None
@@ -95,7 +94,7 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     stacked = np.zeros((len(tensors) + filled, *shape), kind.bits)
     pad_to = feature.pad_to or ()
     stored = np.zeros((len(stacked), len(pad_to)), np.int32)
-    for row, tensor in enumerate(tensors):  # as much as fits, at the beginning of zeros
+    for row, tensor in enumerate(tensors):  # what does not fit is cut off
         cut = tensor[tuple(map(slice, pad_to))]
         stacked[row][tuple(map(slice, cut.shape))] = cut
         stored[row] = tensor.shape[: len(pad_to)]
@@ -105,9 +104,9 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
 def make_labels(
     name: str, column: Column, base: int, classes: IntArray | None, num_classes: int | None, filled: int
 ) -> NDArray[Any]:
-    """Makes the labels of a batch, with rows of zeros: int64 [rows], or with `num_classes` one-hot float32 vectors.
+    """Makes the labels of a batch and `filled` zeros: int64 [rows], or one-hot float32 vectors with `num_classes`.
 
-    They count from 0, which is stored as `base`. `classes` are the numbers that they have in a mixture of datasets.
+    Labels count from 0, which is stored as `base`. `classes` gives the number of each class in a mixture of datasets.
     """
     column.check_counts(1, name)
     labels: IntArray = column.values
@@ -128,7 +127,7 @@ def make_labels(
 
 
 def make_multi_hot(spec: FeatureSpec, column: Column, filled: int) -> NDArray[np.float32]:
-    """Makes vectors of lists of classes: float32 [rows, classes], with a 1 for each class of the record."""
+    """Makes a vector of each record's list of classes, with a 1 for each class in it: float32 [rows, classes]."""
     rows, _ = locate_values(column)
     wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
     if len(wrong):

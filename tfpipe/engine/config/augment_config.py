@@ -18,18 +18,18 @@ ImageSize = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class _Numbers(Kind):
-    """Several numbers."""
+    """An option of several numbers, which must keep a rule."""
 
-    rule: str  # what they are, as in "numbers above 0"
+    rule: str  # the rule in words, such as "numbers above 0"
     holds: Callable[[tuple[float, ...]], bool]
 
     @property
     def allowed(self) -> str:
-        """The rule."""
+        """The rule as a sentence."""
         return f"{self.rule[0].upper()}{self.rule[1:]}."
 
     def check(self, name: str, value: object) -> None:
-        """Checks the rule."""
+        """Refuses a value that breaks the rule."""
         assert isinstance(value, tuple)
         if not self.holds(value):
             raise ConfigError(f"`{name}` must be {self.rule}, got {value}.")
@@ -105,5 +105,5 @@ def compute_scaling(mean: Sequence[float], std: Sequence[float]) -> tuple[list[f
 
 
 def as_pair(size: ImageSize) -> tuple[int, int]:
-    """Returns height and width."""
+    """Returns a size as height and width; one number is the side of a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -118,7 +118,7 @@ class TfDataOptions:
         ConfigError: A value cannot be used.
     """
 
-    # The order is promised to nobody, so a buffer or a cycle of another size gives one that is as good.
+    # No order is promised, so an option that changes only the order, such as `cycle_length`, is one of speed.
     shuffle_buffer_size: int | str = option(Amount(), "256MiB")
     cycle_length: int | None = option(Count(1), None, affects="speed")
     block_length: int = option(Count(1), 16, affects="speed")
@@ -353,7 +353,7 @@ class PipelineConfig:
 
 
 def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> PipelineConfig:
-    """Returns the config that a reader was given, with the options that were named beside it or in its place."""
+    """Returns a reader's config, changed by the reader's keyword options, or made of these alone."""
     toml_json.refuse_unknown(changes, PipelineConfig, "PipelineConfig")
     if config is None and "batch_size" in changes:
         return PipelineConfig(**changes)
@@ -366,7 +366,7 @@ def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> 
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a table and of those in it that are not None, which no file can hold."""
+    """Removes values that are None, which no file can hold, from a table and from the tables in it."""
     plain = {name: _without_none(value) if type(value) is dict else value for name, value in table.items()}
     return {name: value for name, value in plain.items() if value is not None}
 

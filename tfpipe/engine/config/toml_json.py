@@ -1,4 +1,4 @@
-"""Options as a TOML or JSON file, and back. An error names the mistake in a file and its place."""
+"""Options as a TOML or JSON file, and back. An error says what is wrong in a file, and where."""
 
 from __future__ import annotations
 
