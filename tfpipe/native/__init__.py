@@ -1,4 +1,4 @@
-"""Calls into C that hold no lock of Python's: crops of JPEGs, records of TFRecord files, and whole batches of both.
+"""Calls into C that release Python's lock: they decode crops of JPEGs, read TFRecord files, and do so in batches.
 
-`hatch_build.py` compiles the sources in `csrc/` at installation; ctypes opens the library at the first call.
+`hatch_build.py` compiles the sources in `csrc/` at installation; ctypes loads the library at the first call.
 """

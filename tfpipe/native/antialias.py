@@ -1,4 +1,4 @@
-"""Resizes pixels as Pillow does with its bicubic or bilinear filter, in a quarter of the time."""
+"""Resizes pixels exactly as Pillow's bicubic or bilinear filter does, in a quarter of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def resize(
     *,
     is_bicubic: bool = True,
 ) -> bytes:
-    """Returns RGB pixels of another size, row by row, as Pillow to the bit; sizes and `part` are width and height."""
+    """Resizes the upper left `part` of RGB pixels, bit for bit as Pillow; all sizes are (width, height)."""
     width, height = size
     part = size if part is None else part
     if len(data) != 3 * width * height or min(new_size) < 1 or not (0 < part[0] <= width and 0 < part[1] <= height):

@@ -1,6 +1,6 @@
-"""The images of a batch in one call that does not hold Python's lock.
+"""Decodes all images of a batch, and draws their crops, in one call that releases Python's lock.
 
-Tables are buffers in C order, such as NumPy's arrays.
+All arguments with a shape are buffers in C order, such as NumPy's arrays.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class _Crops(ctypes.Structure):
 
 
 def decode(
-    places: Any,  # int64 [n, 2]: address and bytes of each JPEG; the caller keeps them there
+    places: Any,  # int64 [n, 2]: address and number of bytes of each JPEG; the caller keeps them in memory
     boxes: Any,  # int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image
     flips: Any,  # uint8 or bool [n]
-    images: Any,  # the results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes
+    images: Any,  # gets the results: [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes
     *,
     sizes: Any = None,
     dtype: str = "uint8",
@@ -43,10 +43,10 @@ def decode(
 ) -> NDArray[np.int32]:
     """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
-    With `sizes`, int32 [n, 2], the images are pixels already: uint8 [height, width, 3] of these heights and widths.
-    Returns int32 [n]: `OK` for each image that was decoded; the others are undefined. `images` gets image k at
-    `rows[k]`, all different, or at k. `max_ratio` is 1, 2, 4 or 8: the largest reduction while decoding; a crop is
-    never reduced below the result's size. With one thread the caller decodes.
+    With `sizes`, int32 [n, 2], `places` has pixels instead of JPEGs: uint8 [height, width, 3] of these sides.
+    Returns int32 [n]: `OK` for each image that was decoded; the pixels of others are undefined. Image k is written to
+    `images[rows[k]]`, or without `rows` to `images[k]`; no two rows may be equal. `max_ratio` is 1, 2, 4 or 8: the
+    largest reduction while decoding, never below the result's size. With one thread the caller decodes.
     """
     count, view = len(memoryview(places)), memoryview(images)
     results = np.zeros(count, np.int32)
@@ -86,10 +86,10 @@ def draw_crops(
     ratio: Sequence[float],
     stored: Sequence[int] = (0, 0),
 ) -> None:
-    """Draws random resized crops and flips, those of tfpipe's pipelines for the same seeds, into `boxes` and `flips`.
+    """Draws random resized crops and flips into `boxes` and `flips`, as tfpipe's pipelines do for the same seeds.
 
-    `sizes` are those of the originals; crops are in pixels of images that were squeezed to `stored`, if that is given.
-    `scale` has the least and the largest share of the area, `ratio` those of width to height.
+    `sizes` are heights and widths of the originals. If `stored` is given, the images were squeezed to this height and
+    width, and crops are in its pixels. `scale` is the range of a crop's share of the area, `ratio` of width / height.
     """
     count = len(memoryview(seeds))
     result = library.load().tfpipe_draw_crops(
@@ -105,7 +105,7 @@ def draw_crops(
 
 
 def _get_memory(table: Any, name: str, shape: tuple[int, ...], value_bytes: int) -> Any:
-    """Returns a pointer for ctypes that keeps the memory alive."""
+    """Checks the shape of a buffer, and returns a ctypes pointer that keeps its memory alive."""
     view = memoryview(table)
     if view.shape != shape or view.itemsize != value_bytes or not view.c_contiguous or view.readonly:
         raise ValueError(

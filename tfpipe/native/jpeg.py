@@ -1,4 +1,4 @@
-"""Crops of JPEGs, decoded, resized and converted in one call; and JPEGs checked and rewritten."""
+"""Decodes, resizes and converts crops of JPEGs in one call; checks and rewrites whole JPEGs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from tfpipe.native import library
 
 MAX_PIXELS = 2**28
-"""The most pixels that an image may have, if nothing else is asked for."""
+"""The default for the most pixels that an image may have."""
 
 RATIOS = (1, 2, 4, 8)
-"""The fractions of its size, 1 / ratio, at which an image can be decoded."""
+"""The ratios by which an image can be reduced while it is decoded."""
 
-_SURPLUS = "more data than blocks"  # so ends what the library says of it
+_SURPLUS = "more data than blocks"  # the end of the library's message about surplus data
 _MAX_INT32 = 2**31 - 1
 _DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 
@@ -24,11 +24,11 @@ class BadJpeg(ValueError):
 
 
 class SurplusJpeg(BadJpeg):
-    """An image with more data in front of a marker than its blocks need, which decoders pass over."""
+    """An image with more data before a marker than its blocks need; decoders skip the surplus."""
 
 
 class UnsupportedJpeg(BadJpeg):
-    """An image of a kind that the library does not take, such as an arithmetic one. Another decoder may read it."""
+    """An image of a kind that the library cannot decode, such as arithmetic coding. Another decoder may read it."""
 
 
 class Request(ctypes.Structure):
@@ -59,10 +59,10 @@ def decode(
 ) -> None:
     """Decodes a crop of a JPEG into a writable array in C order, [height, width, 3]; bfloat16 has two bytes.
 
-    The box is y, x, height and width in pixels of the stored image. As uint8 values are rounded to the nearest, halves
+    The box is y, x, height and width in pixels of the stored image. Values of uint8 are rounded to the nearest, halves
     up; else they are (value - offset) * factor. Without `resize` the array has the size of the box, divided by `ratio`:
-    1, 2, 4 or 8, the reduction while decoding. `seeks` skips what lies outside the box, where restart markers allow it;
-    the pixels are the same.
+    1, 2, 4 or 8, the reduction while decoding. `seeks` skips data outside the box if restart markers allow it; the
+    pixels are the same.
     """
     view, (request, value_bytes) = memoryview(out), make_request(dtype, offset, factor)
     shape = view.shape or ()
@@ -84,10 +84,10 @@ def decode(
 
 
 def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Decodes a whole JPEG of three components, checks it as `check` does, and resizes it: RGB pixels, row by row.
+    """Decodes a whole JPEG of three components, checks it as `check` does, and resizes it to RGB bytes, row by row.
 
-    They are those that Pillow decodes and its bicubic filter makes. `new_size` is width and height; `ratio` is 1, 2, 4
-    or 8, the reduction while decoding.
+    The pixels are the same as by Pillow's decoder and bicubic filter. `new_size` is width and height; `ratio` is 1, 2,
+    4 or 8, the reduction while decoding.
     """
     width, height = new_size
     check_result(height, width, ratio, "ratio")
@@ -100,8 +100,8 @@ def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_p
 def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """Rewrites a JPEG without loss, with restart markers from which a crop can be decoded.
 
-    The coefficients stay the same, and so do the pixels. Huffman codes are made for them, which pays for the markers.
-    Segments that do not concern pixels, such as EXIF, are left out.
+    The coefficients and the pixels stay the same. Huffman codes made for them save the bytes that the markers cost.
+    Segments that do not affect pixels, such as EXIF, are left out.
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
@@ -114,19 +114,19 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def find_intervals(data: bytes) -> int:
-    """Returns 2 for a JPEG with the restart markers of `make_seekable`, 1 with others of the kind, else 0."""
+    """Returns 2 for a JPEG with the restart markers of `make_seekable`, 1 for other seekable ones, else 0."""
     found: int = library.load().tfpipe_find_intervals(data, len(data))
     return found
 
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
-    """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed."""
+    """Checks a JPEG for damage: decodes its entropy-coded data, but computes no pixel."""
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     _check(library.load().tfpipe_check(data, len(data), max_pixels, message), message)
 
 
 def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Returns a JPEG without the zeros between blocks and a marker; a `SurplusJpeg` if other bytes stand there."""
+    """Returns a JPEG without padding zeros before its markers; raises `SurplusJpeg` if other bytes are there."""
     message, out, size = ctypes.create_string_buffer(library.MESSAGE_BYTES), bytearray(len(data)), ctypes.c_size_t()
     memory = (ctypes.c_char * len(data)).from_buffer(out)
     arguments = data, len(data), max_pixels, memory, ctypes.byref(size), message
@@ -135,7 +135,7 @@ def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def make_request(dtype: str, offset: Sequence[float], factor: Sequence[float]) -> tuple[Request, int]:
-    """Begins a request for values of a type and a scaling of each channel; returns the bytes of a value too."""
+    """Makes a request with a data type and each channel's scaling; also returns the bytes of a value."""
     if dtype not in _DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
     if len(offset) != 3 or len(factor) != 3:
@@ -145,7 +145,7 @@ def make_request(dtype: str, offset: Sequence[float], factor: Sequence[float]) -
 
 
 def check_result(height: int, width: int, ratio: int, name: str) -> None:
-    """Checks the size of a result in pixels, and a ratio, whose argument has this name."""
+    """Checks the size of a result in pixels, and a ratio; `name` is the ratio's argument in messages."""
     if height < 1 or width < 1:
         raise ValueError(f"The result must have at least one pixel, got {height} x {width}.")
     if ratio not in RATIOS:
@@ -153,7 +153,7 @@ def check_result(height: int, width: int, ratio: int, name: str) -> None:
 
 
 def reduce_box(box: Sequence[int], ratio: int) -> tuple[int, int]:
-    """Returns the height and width of a crop that is decoded at a fraction of its size."""
+    """Returns the height and width of a crop after the image is reduced by `ratio`."""
     near = [(side + ratio // 2) // ratio for side in box[:2]]
     far = [(side + extent + ratio // 2) // ratio for side, extent in zip(box[:2], box[2:], strict=True)]
     return far[0] - near[0], far[1] - near[1]

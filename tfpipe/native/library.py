@@ -1,4 +1,4 @@
-"""The native library: where it lies, and how it is loaded."""
+"""Finds and loads the native library, and declares the types of its functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""
 
 NO_MEMORY, UNSUPPORTED = 4, 5
-"""The results of the library's functions where there is no memory, and for a kind of JPEG that they do not take."""
+"""The error codes of the library's functions for a lack of memory, and for an unsupported kind of JPEG."""
 
 _NAME = "libtfpipe_native.so"
 _MEMORY, _TEXT, _SIZE, _INT, _LONG, _SHARE = (
     *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
     *(ctypes.c_int32, ctypes.c_int64, ctypes.c_float),
 )
-_RESULTS = {  # of other types than `int`
+_RESULTS = {  # types of results that are not `int`
     **{"tfpipe_helped_ns": _LONG, "tfpipe_masked_crc32c": ctypes.c_uint32},
     **dict.fromkeys(("tfpipe_decode_batch", "tfpipe_resize_batch", "tfpipe_free", "tfpipe_free_examples"), None),
 }
@@ -48,10 +48,10 @@ _ARGUMENTS = {
 
 
 def _find() -> Path:
-    """Returns the path of the library: in this folder, or in that of the tfpipe that is installed beside a checkout."""
+    """Returns the path of the library: in this folder, or, for a checkout without it, in the installed tfpipe."""
     here = Path(__file__).with_name(_NAME)
     if not here.exists():
-        from importlib import metadata  # which an installed tfpipe does not need
+        from importlib import metadata  # only a checkout needs this
 
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed = Path(str(metadata.distribution("tfpipe").locate_file(f"tfpipe/native/{_NAME}")))
@@ -64,7 +64,7 @@ _PATH = _find()
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Loads the library."""
+    """Loads the library once, and declares the types of its functions."""
     if not _PATH.exists():
         raise MissingDependencyError(
             "tfpipe's native library is not there: install the checkout with `pip install -e .`."
@@ -88,6 +88,6 @@ def load() -> ctypes.CDLL:
 
 
 def read_helped_s() -> float:
-    """Returns the processor time of the library's threads that worked for this thread so far, in seconds."""
+    """Returns the seconds of processor time that the library's threads have worked for this thread so far."""
     helped_ns: int = load().tfpipe_helped_ns()
     return helped_ns / 1e9

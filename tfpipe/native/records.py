@@ -1,4 +1,4 @@
-"""Records of TFRecord files, read and checked many at once, in calls that do not hold Python's lock.
+"""Reads, checks and parses many records of TFRecord files at once, in calls that release Python's lock.
 
 Tables are arrays of int64 in C order.
 """
@@ -18,12 +18,12 @@ NOTHING, TEXTS, FLOATS, INTS = range(4)
 
 
 class Examples(NamedTuple):
-    """The features of several Examples, one behind the other."""
+    """The features of several Examples, one after the other."""
 
-    num_features: NDArray[np.int64]  # int64 [examples]; -1 if one is damaged, or of an unusual form
-    keys: NDArray[np.int64]  # int64 [keys, 2]: begin and size of each different key in the block; need not be UTF-8
-    features: NDArray[np.int64]  # int64 [features, 4]: number of the key, kind, first value of this kind, count
-    values: dict[int, NDArray[Any]]  # float32 [floats], int64 [ints], and int64 [texts, 2]: begin and size in the block
+    num_features: NDArray[np.int64]  # int64 [examples]; -1 if it is damaged or of an unusual form
+    keys: NDArray[np.int64]  # int64 [keys, 2]: start and size of each distinct key in the block; need not be UTF-8
+    features: NDArray[np.int64]  # int64 [features, 4]: row in `keys`, kind, first index in `values[kind]`, count
+    values: dict[int, NDArray[Any]]  # float32 [floats], int64 [ints], and int64 [texts, 2]: start and size in the block
 
 
 class _Examples(ctypes.Structure):
@@ -34,18 +34,18 @@ class _Examples(ctypes.Structure):
 
 
 def masked_crc32c(data: Any, by_tables: bool = False) -> int:
-    """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant."""
+    """Returns the checksum that TFRecord files use: a CRC32C, rotated, plus a constant."""
     view = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     result: int = library.load().tfpipe_masked_crc32c(view.ctypes.data, len(view), by_tables)
     return result
 
 
 def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
-    """Reads parts of files into one block of memory, and checks the records that lie in it.
+    """Reads byte ranges of files into one block of memory, and checks the records in the block.
 
-    Storage is asked for many spans before one is waited for. What cannot be read becomes zeros. A span is an open
-    file's descriptor, the offset there, the size, and the begin in the block; a frame is the begin of a record in the
-    block, and its size with its framing. Returns whether length and checksums of each record hold: bool [records].
+    Many ranges are requested before the first is awaited. Bytes that cannot be read become zeros. A span is an open
+    file's descriptor, the offset in the file, the size, and the offset in the block; a frame is the offset of a record
+    in the block, and its size with its framing. Returns for each record whether length and checksums hold: bool [n].
     """
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
     whole = np.zeros(frame_rows, np.bool_)
@@ -57,8 +57,8 @@ def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
 def parse_examples(block: Any, payloads: Any) -> Examples:
     """Finds the features of serialized `tf.train.Example`s.
 
-    An Example that is valid but of a form that writers do not use, such as numbers that are not packed, is left to the
-    caller like a damaged one. `payloads` are the begin and the size of each, int64 [examples, 2].
+    A valid Example in a form that writers do not use, such as with unpacked numbers, is marked like a damaged one; the
+    caller must parse it. `payloads` has the offset in the block and the size of each Example: int64 [examples, 2].
     """
     rows, memory = _get_table(payloads, 2)
     num_features, out = np.empty(rows, np.int64), _Examples()
@@ -80,7 +80,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
 
 
 def _get_table(table: Any, columns: int) -> tuple[int, Any]:
-    """Returns the number of rows, and the memory."""
+    """Checks the shape of a table, and returns its number of rows and a pointer to its memory."""
     view = memoryview(table)
     shape = view.shape or ()
     if len(shape) != 2 or shape[1] != columns or view.itemsize != 8 or not view.c_contiguous or view.readonly:
@@ -89,7 +89,7 @@ def _get_table(table: Any, columns: int) -> tuple[int, Any]:
 
 
 def _get_block(block: Any) -> tuple[Any, int]:
-    """Returns the memory, and its size in bytes."""
+    """Returns a pointer to a block's memory, and its size in bytes."""
     view = memoryview(block)
     if view.readonly or not view.c_contiguous:
         raise ValueError("The block must be writable and in one piece.")
@@ -97,7 +97,7 @@ def _get_block(block: Any) -> tuple[Any, int]:
 
 
 def _get_memory(view: memoryview) -> Any:
-    """Returns a pointer for ctypes that keeps the memory alive. Arrays of ctypes would need a type for each size."""
+    """Returns a ctypes pointer that keeps the memory alive. A ctypes array would need a new type for each size."""
     return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None
 
 
