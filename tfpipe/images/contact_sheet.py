@@ -18,7 +18,7 @@ MAX_TILES = 1000
 """The most tiles of a sheet. At 160 px each, the sheet takes about 100 MB of memory."""
 
 _PAGE, _WELL, _INK, _BOX = "#ffffff", "#eceef1", "#1d2430", "#ff3b30"
-# Colors that are told apart also by those who confuse red and green; classes beyond their number take them in turns.
+# Colors that can be told apart with red-green blindness; further classes use them again in the same order.
 _CLASS_COLORS = np.array(
     [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)],
     np.uint8,
@@ -36,19 +36,19 @@ class Tile:
     title: str  # the first line of the caption
     note: str = ""  # the second line
     size: tuple[int, int] | None = None  # width and height, written behind the note
-    text: str = ""  # a line below; if a tile has one, all have room
+    text: str = ""  # the third line; if one tile has it, all have room for it
     classes: Classes | None = None  # the mask, [height, width] of any size
     boxes: Sequence[Box] = ()  # as fractions of width and height
 
     @property
     def lines(self) -> list[str]:
-        """The caption."""
+        """The lines of the caption."""
         size = "" if self.size is None else "  {} x {}".format(*self.size)
         return [self.title, self.note + size, *([self.text] if self.text else [])]
 
 
 def draw_contact_sheet(tiles: Sequence[Tile | None], columns: int | None = None, tile_px: int = 160) -> Image.Image:
-    """Draws tiles of one size, row by row, in "RGB"; None leaves a place empty."""
+    """Draws tiles of one size, row by row, in "RGB"; None leaves a gap."""
     if not tiles:
         raise DataError("A contact sheet must have at least one image, got none.")
     columns = min(columns or round(math.sqrt(1.5 * len(tiles))), len(tiles))
@@ -70,7 +70,7 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def _draw_tile(tile: Tile, side: int, num_lines: int) -> Image.Image:
-    """Draws an image in the middle of a square, with the lines of its caption below, as much of them as fits."""
+    """Draws an image in the middle of a square, with the lines of its caption below, cut off at the tile's edge."""
     drawn = Image.new("RGB", (side, side + num_lines * _LINE_PX), _PAGE)
     draw = ImageDraw.Draw(drawn)
     draw.rectangle((0, 0, side - 1, side - 1), fill=_WELL)

@@ -1,4 +1,4 @@
-"""Decodes a stored image: all of its pixels as an array, or a crop of it; or reads the facts in its header alone."""
+"""Decodes all pixels or a crop of a stored image to an array, or reads its header alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_HEADER_PIXELS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """The facts in the header of an image file."""
+    """The properties in the header of an image file."""
 
     format: str  # a key of `sniff.TITLES` in capitals
     width: int  # as stored, not turned by EXIF
@@ -29,7 +29,7 @@ class ImageHeader:
 
 
 def read_image_header(data: bytes) -> ImageHeader:
-    """Reads the header of an image file of any format, a JPEG in 10 us; of a PNG the checksums of all chunks."""
+    """Reads the header of an image file of any format: of a JPEG in 10 us, of a PNG with all chunks' checksums."""
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind, "whose header cannot be read"):
         header = transcode.read_header(data, kind, _MAX_HEADER_PIXELS)
@@ -53,10 +53,10 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
 
 
 def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1) -> NDArray[np.uint8]:
-    """Decodes a crop (y, x, height, width) of a stored file: uint8 [height, width, 3], of a JPEG reduced by `ratio`.
+    """Decodes a crop (y, x, height, width) of a stored file to uint8 [height, width, 3]; a JPEG is reduced by `ratio`.
 
-    The native library decodes JPEG, and Pillow what that does not take. `ratio` is 1, 2, 4 or 8; the box is then
-    rounded to pixels of the reduced image.
+    The native library decodes JPEGs, and Pillow the files that the library refuses. `ratio` is 1, 2, 4 or 8; the box is
+    then rounded to pixels of the reduced image.
     """
     y, x, height, width = crop_box
     box = x, y, x + width, y + height

@@ -13,11 +13,11 @@ class BadImage(Exception):
 
 
 class Surplus(BadImage):
-    """A JPEG with more data in front of a marker than its blocks need. `normalize` may mend it."""
+    """A JPEG with more data before a marker than its blocks need. `normalize` may repair it."""
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Checks the size that a header promises, before memory is allocated for it."""
+    """Checks the size in a header, before memory is allocated for the pixels."""
     if width <= 0 or height <= 0:
         raise BadImage(f"{width} x {height} pixels, which is not a valid size")
     if width * height > max_pixels:

@@ -61,18 +61,18 @@ def turn_image(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def get_upright_size(stored: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """Returns the width and the height of an image that is stored with these."""
+    """Returns the upright width and height of an image that is stored with the given ones."""
     return stored[::-1] if swaps_sides(orientation) else stored
 
 
 def find_turn(
     given: Sequence[float], stored: tuple[int, int], orientation: int, *, is_upright: bool = True
 ) -> int | None:
-    """Returns the orientation by which something that was made for an image of a given size must be turned.
+    """Returns the orientation by which a mask or boxes made for an image of the size `given` must be turned.
 
     Sizes are widths and heights. The given image may be a larger or smaller copy, whose sides are rounded to whole
-    pixels. It is 1 for the upright image, `orientation` for the stored pixels, and None for neither; where the sizes do
-    not tell, `is_upright` does.
+    pixels. The result is 1 if it is a copy of the upright image, `orientation` if of the stored pixels, and None if of
+    neither; where the sizes fit both, `is_upright` decides.
     """
 
     def measure_error(size: tuple[int, int]) -> float:
@@ -88,7 +88,7 @@ def find_turn(
 def place_boxes(
     boxes: Iterable[Box], frame: Sequence[float], stored: tuple[int, int], orientation: int
 ) -> tuple[Box, ...]:
-    """Turns boxes for an image of the size `frame` (zeros: upright, in pixels; empty: as stored) into upright ones."""
+    """Turns boxes into those of the upright image; `frame` is their image's size (zeros: pixels; empty: as stored)."""
     if not frame:
         return turn_boxes(boxes, orientation)
     width, height = get_upright_size(stored, orientation)

@@ -1,4 +1,4 @@
-"""Reads JPEG headers, adds a missing end marker, and decodes without surprises: Pillow hides libjpeg's warnings."""
+"""Reads JPEG headers, adds a missing end marker, and decodes with checks, since Pillow hides libjpeg's warnings."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """The facts before the first scan of a JPEG."""
+    """The properties of a JPEG that stand before its first scan."""
 
     width: int  # as stored, not turned
     height: int  # as stored
     components: int  # 1 gray, 3 color, 4 CMYK or YCCK
     component_ids: bytes  # by which scans name them
-    progressive: bool  # several scans refine the whole
-    arithmetic: bool  # coded so, not in Huffman codes; few decoders read it
-    crops_wrongly: bool  # of 4:1:0 and the like libjpeg crops at 1/2 or 1/4 what lay in memory
+    progressive: bool  # several scans refine the whole image
+    arithmetic: bool  # arithmetic instead of Huffman codes; few decoders read them
+    crops_wrongly: bool  # with 4:1:0 and the like, libjpeg's crops at 1/2 or 1/4 show stray memory
     orientation: int  # of EXIF, 1 to 8
     scan_start: int  # the offset of the first start-of-scan marker
-    is_plain: bool  # Pillow's parser takes the headers if the native library does, and reads the same from them
-    decodable: bytes  # the file without what does not concern pixels: Pillow would parse it, and may fail or take long
+    is_plain: bool  # Pillow accepts the headers if the native library does, and reads the same from them
+    decodable: bytes  # the file without segments that do not affect pixels: on these Pillow may fail or take long
 
     lossless: ClassVar[bool] = False
 
@@ -125,13 +125,13 @@ def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
     if image.size != (header.width, header.height):
         raise BadImage(SIZES_DIFFER)
     if image.mode == "CMYK" and "adobe" not in image.info:
-        # Pillow takes all CMYK for Adobe's, where 255 is no ink. For other decoders the segment decides.
+        # Pillow takes all CMYK for Adobe's, where 255 is no ink. Other decoders do so only with Adobe's segment.
         image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
     return image
 
 
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
-    """Decodes to pixels, and returns the factor of each side: the most of 1, 2, 4 and 8 that leaves `at_least`."""
+    """Decodes a JPEG, and returns the reduction too: the largest of 1, 2, 4 and 8 that leaves `at_least` (w, h)."""
     image = open_jpeg(header)
     if at_least is not None:
         image.draft(None, at_least)
@@ -158,7 +158,7 @@ def verify_by_pillow(header: JpegHeader) -> None:
 
 
 def append_eoi(data: bytes, header: JpegHeader) -> bytes:
-    """Adds the end marker that a JPEG lacks. Whether its blocks are whole, the native library tells."""
+    """Adds the end marker that a JPEG with whole scans lacks; whether its blocks are whole is checked later."""
     body = data.rstrip(b"\xff")  # the file may end with half an end marker
     if not scans_are_whole(body, header):
         raise BadImage(TRUNCATED)
@@ -243,10 +243,10 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
 
 @functools.lru_cache
 def _crops_wrongly(factors: bytes) -> bool:
-    """Returns what `JpegHeader.crops_wrongly` says of sampling factors; libjpeg cannot use some that divide badly."""
+    """Returns `JpegHeader.crops_wrongly` for sampling factors, and refuses factors that libjpeg cannot decode."""
     sides = [(factor >> 4, factor & 15) for factor in factors]
     across, down = (max(lengths) for lengths in zip(*sides, strict=True))
     if not all(1 <= h <= 4 and 1 <= v <= 4 and across % h == 0 and down % v == 0 for h, v in sides):
         raise BadImage("JPEG whose sampling factors do not divide each other, which no decoder reads")
-    shares = [(across // h, down // v) for h, v in sides]  # of pixels of the image to a sample
+    shares = [(across // h, down // v) for h, v in sides]  # the pixels of the image per sample
     return any(4 in share and share[0] % 2 == share[1] % 2 == 0 for share in shares)

@@ -1,4 +1,4 @@
-"""The mask of an image: a gray PNG of 8 or 16 bits, of which every decoder gives the classes."""
+"""Masks of images: gray PNGs of 8 or 16 bits, from which every decoder reads the same classes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode_mask(classes: Classes) -> bytes:
 
 
 def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], max_pixels: int) -> None:
-    """Adds the masks of a record that was checked or decoded."""
+    """Adds the masks of a record to the statistics of its shard."""
     for spec in schema.masks:
         value = features.get(spec.name)
         data = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -65,12 +65,12 @@ def _read_mask_header(data: bytes, max_pixels: int) -> png.PngHeader:
 
 
 def _is_plain(header: png.PngHeader) -> bool:
-    """Returns whether every decoder gives the classes."""
+    """Returns whether every decoder reads the classes of the mask."""
     return header.color_type == _GRAY and header.depth >= 8 and not header.transparent and not header.animated
 
 
 def _decode_mask(header: png.PngHeader) -> Classes:
-    """Decodes the mask of a header; the result is that of `read_mask`."""
+    """Decodes the mask that a header belongs to, as `read_mask` does."""
     png.verify_png(header)
     try:
         image = png.open_png(header.decodable)
@@ -93,10 +93,10 @@ def prepare_mask(
     frame: Sequence[float],
     max_pixels: int,
 ) -> bytes:
-    """Checks a mask, for stored or upright pixels, and does to it what was done to its image, if anything.
+    """Checks a mask, made for stored or upright pixels, and turns and resizes it as its image was.
 
-    Sizes are widths and heights: `stored` that of the image in its file, before EXIF turned it by `orientation`, `size`
-    that of the stored image, and `frame` that of the image that an annotation is for, as for boxes.
+    Sizes are widths and heights: `stored` of the image in its file, before it was turned by `orientation`; `size` of
+    the image in the record; `frame` of the image that the mask was made for, as for boxes.
     """
     try:
         header = _read_mask_header(data, max_pixels)

@@ -1,6 +1,6 @@
 """Turns one image file into an image of the requested form, or gives a clear reason why it cannot.
 
-A file that every 8-bit decoder reads correctly, and that `judge` calls whole, stays as it is. Any other is encoded anew
+A file that every 8-bit decoder reads correctly, and that `judge` accepts, stays as it is. Any other is encoded anew
 once, so no reader of the shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third format.
 """
 
@@ -42,7 +42,7 @@ class PreparedImage:
 
 @dataclass(slots=True)
 class _InputImage:
-    """The facts about a file before it is decoded, in the same words for every format."""
+    """The properties of a file before it is decoded, with the same names for every format."""
 
     data: bytes
     kind: str
@@ -69,8 +69,8 @@ def prepare_image(
 
     Every accepted image has been fully decoded. The result depends only on the arguments and on `get_codec_versions`.
     `frame` is the width and height of the image that boxes and mask were made for: the image in the file, upright or as
-    it is stored, or a larger or smaller copy. Zeros if nobody knows, for boxes in pixels.
-    A `plain` image keeps the pixels that a plain decoder gives, as models and boxes know them that were made with one:
+    it is stored, or a larger or smaller copy. Zeros if unknown; boxes are then in pixels.
+    A `plain` image keeps the pixels that a plain decoder gives, for models and boxes that were made with such pixels:
     EXIF is ignored, and a PNG with alpha or 16 bits stays as it is unless `form` changes it.
     """
     kind = sniff_format(data)
@@ -105,7 +105,7 @@ def get_codec_versions() -> dict[str, str]:
 def _inspect(data: bytes, kind: str, form: ImageForm, plain: bool) -> _InputImage:
     """Reads the header and checks the pixel limit.
 
-    A `plain` image lies as it is stored, and what a plain decoder reads by itself is acceptable.
+    With `plain` the EXIF orientation is ignored, and a file that a plain decoder reads is acceptable.
     """
     header = transcode.read_header(data, kind, form.max_pixels)
     changed: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
             return _render(source, form)
         if source.header.progressive:
             source.noticed = ("progressive", *source.noticed)
-        if "made_seekable" in source.changed:  # that left the EXIF block out
+        if "made_seekable" in source.changed:  # which dropped the EXIF block
             source.unusual = ()
     elif isinstance(source.header, png.PngHeader):
         judge(source.header)
@@ -159,7 +159,7 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
 
 
 def _judge(source: _InputImage, form: ImageForm) -> bool:
-    """Returns whether the bytes of a JPEG may be stored. Mends one whose end marker is missing or padded."""
+    """Returns whether the bytes of a JPEG may be stored. Repairs a missing end marker and padding before markers."""
     assert isinstance(source.header, jpeg.JpegHeader)
     try:
         return judge(source.header)
@@ -171,11 +171,11 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
                 return True
         except (BadImage, OSError):
             pass  # once there is an end marker, data that is cut off looks damaged
-        raise BadImage(jpeg.TRUNCATED) from error  # of a rare kind too, of which nobody can tell
+        raise BadImage(jpeg.TRUNCATED) from error  # also a rare kind, since nobody can tell if it is whole
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
-    """Transcodes a JPEG without loss, which reads all of it, refuses what `judge` refuses, and cannot do rare kinds."""
+    """Makes a JPEG seekable without loss, which also checks it as `judge` does; returns False for a rare kind."""
     assert isinstance(source.header, jpeg.JpegHeader)
     size = source.size
     try:
@@ -222,7 +222,7 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
 def _get_pixels(
     source: _InputImage, form: ImageForm, size: tuple[int, int], turn: int
 ) -> tuple[Image.Image, tuple[str, ...]]:
-    """Returns the pixels, which `turn` makes an image of this size, and the kinds of change."""
+    """Returns the pixels, which have this size once `turn` makes them upright, and the kinds of change."""
     stored_size = size[::-1] if swaps_sides(turn) else size
     if isinstance(source.header, jpeg.JpegHeader):
         if size != source.size and (resized := transcode.resize_jpeg(source.header, stored_size)) is not None:
@@ -236,7 +236,7 @@ def _get_pixels(
 
 
 def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpeg.JpegHeader:
-    """Takes the mended bytes of a JPEG, and returns their header."""
+    """Puts repaired bytes into the source of a JPEG, and returns their header."""
     source.header = replace(jpeg.read_header(data, form.max_pixels), orientation=source.header.orientation)
     source.data, source.changed = data, (*source.changed, change)
     return source.header
@@ -257,10 +257,10 @@ def _make_result(source: _InputImage, encoded: bytes, kind: str, size: tuple[int
 
 
 def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
-    """Returns whether bytes may be stored of which every reader makes all pixels. No pixel is computed.
+    """Checks that a file is whole, and returns whether its bytes may be stored.
 
-    Of a JPEG of a rare kind, which only some decoders read, just its pixels may. `Surplus` is raised for more data in
-    front of a marker than the blocks need, which `drop_padding` may mend, and `OSError` for a missing end marker.
+    For a JPEG of a rare kind, which only some decoders read, it returns False. Raises `Surplus` for more data before a
+    marker than the blocks need, which `drop_padding` may repair, and `OSError` for a missing end marker.
     """
     if isinstance(header, png.PngHeader):
         png.verify_png(header)
@@ -276,14 +276,14 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
         except native_jpeg.UnsupportedJpeg:
             pass
         except native_jpeg.BadJpeg as error:
-            jpeg.open_jpeg(header)  # what Pillow says of the headers comes first
+            jpeg.open_jpeg(header)  # first raises Pillow's error about the headers
             raise _explain(error) from error
     jpeg.verify_by_pillow(header)
     return False
 
 
 def drop_padding(data: bytes, header: jpeg.JpegHeader) -> bytes:
-    """Drops the zeros with which some cameras pad a JPEG in front of its markers."""
+    """Drops the zeros with which some cameras pad a JPEG before its markers."""
     try:
         mended = native_jpeg.drop_padding(header.decodable, header.width * header.height)
     except native_jpeg.BadJpeg as error:
@@ -294,7 +294,7 @@ def drop_padding(data: bytes, header: jpeg.JpegHeader) -> bytes:
 
 
 def _explain(error: native_jpeg.BadJpeg) -> BadImage:
-    """Returns the reason for the owner of a JPEG. A flipped bit may make codes shorter, so that some are left."""
+    """Returns the error for the user. A flipped bit may make some codes shorter, which leaves surplus data."""
     if isinstance(error, native_jpeg.SurplusJpeg):
         return Surplus(f"damaged JPEG: {error}, as after a flipped bit; if a viewer shows it whole, save it anew there")
     return BadImage(f"damaged JPEG: {error}")
@@ -325,5 +325,5 @@ def check_encoded(data: bytes, max_pixels: int = _MAX_PIXELS) -> tuple[int, int,
             judge(header)
         except Surplus:
             assert isinstance(header, jpeg.JpegHeader)
-            drop_padding(data, header)  # all that it cannot mend is damage
+            drop_padding(data, header)  # raises an error for surplus data that is damage
         return header.width, header.height, header.channels

@@ -1,6 +1,6 @@
 """Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, HEIC and JPEG XL.
 
-No reader of training data needs them, so this code aims at right pixels and not at speed.
+They are read only once, to be converted, so this code aims at right pixels and not at speed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WARNING_LOCK = ForkLock()
 
 _TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 258, 262, 284
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
-_TIFF_VALUE_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of the kinds of more than one
+_TIFF_VALUE_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of types with more than one
 _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
 _SEPARATOR = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PPM_HEADER = re.compile(rb"P[14](?:%b\d+){2}|P\d(?:%b\d+){3}" % (_SEPARATOR, _SEPARATOR))
@@ -78,7 +78,7 @@ class OpenedImage:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Keeps Pillow's warnings off the screen. Their filters belong to the process, so threads take turns."""
+    """Keeps Pillow's warnings off the screen. Warning filters are process-wide, so threads take turns."""
     with _WARNING_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -86,7 +86,7 @@ def quiet_pillow() -> Iterator[None]:
 
 @contextmanager
 def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
-    """Turns every error of a decoder but tfpipe's own into a `BadImage`. Blocks must not be nested."""
+    """Turns every error in the block, except tfpipe's own, into a `BadImage`. Blocks must not be nested."""
     with nullcontext() if kind in ("jpeg", "png") else quiet_pillow():
         try:
             yield
@@ -163,7 +163,7 @@ def _check_gif_blocks(data: bytes) -> None:
             is_image, at = found[0] == b",", found.start()
             at += 11 + _find_table_bytes(data[at + 9 : at + 10]) if is_image else 2
             images += is_image
-            while at < len(data) and data[at]:  # a block comes in pieces, each behind its size
+            while at < len(data) and data[at]:  # a block comes in pieces, each after its size
                 budget.take(items=not is_image)
                 at += 1 + data[at]
             budget.take(items=1)
@@ -173,7 +173,7 @@ def _check_gif_blocks(data: bytes) -> None:
 
 
 def _check_tiff_tags(data: bytes) -> None:
-    """Refuses a TIFF of very many strips or tiles, or whose tags share their bytes: Pillow copies those of each tag."""
+    """Refuses a TIFF of very many strips or tiles, or whose tags share bytes, which Pillow copies for each tag."""
     order = "<" if data.startswith(b"I") else ">"
     first, number, entry = ("8xQ", "Q", "HHQQ") if data[2:4] in (b"+\0", b"\0+") else ("4xI", "H", "HHII")
     try:
@@ -186,12 +186,12 @@ def _check_tiff_tags(data: bytes) -> None:
     if any(values > STRIPS.items for tag, _, values, _ in entries if tag in _TIFF_OFFSETS_AND_SIZES):
         raise BadImage(f"TIFF of more than {STRIPS.items:,} strips or tiles")
     sizes = [(values * _TIFF_VALUE_BYTES.get(kind, 1), place) for _, kind, values, place in entries]
-    if sum(size for size, place in sizes if place + size <= len(data)) > len(data):  # others are not read
+    if sum(size for size, place in sizes if place + size <= len(data)) > len(data):  # other tags are not read
         raise BadImage("TIFF whose tags name more bytes than the file has")
 
 
 def _find_table_bytes(flags: bytes) -> int:
-    """Returns the bytes of the table of colors that the flags of a GIF or of an image in it announce."""
+    """Returns the bytes of the color table that the flags of a GIF, or of an image in it, announce."""
     return 3 << (flags[0] & 7) + 1 if flags and flags[0] & 0x80 else 0
 
 

@@ -28,7 +28,7 @@ _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), 
 # libpng refuses longer sides unless it is configured otherwise, and TensorFlow does not configure it.
 _MAX_SIDE = 1_000_000
 
-# The longest text that libpng inflates; here of all texts of a file together.
+# libpng's limit for the length of an inflated text; here for all texts of a file together.
 _MAX_TEXT = 8_000_000
 
 _PIECE_BYTES = 1 << 18
@@ -36,7 +36,7 @@ _PIECE_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class PngHeader:
-    """The facts in the chunks of a PNG."""
+    """The properties of a PNG, from its chunks."""
 
     width: int  # as stored, not turned
     height: int
@@ -149,7 +149,7 @@ def _read_ihdr(data: bytes) -> PngHeader:
 
 
 def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
-    """Stores the facts in one chunk, whose body is `header.data[start:end]`."""
+    """Stores the properties in one chunk, whose body is `header.data[start:end]`."""
     if name == b"IDAT":
         header.image_data.append((start, end))
     elif name == b"PLTE":
@@ -165,7 +165,7 @@ def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
 
 
 def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) -> None:
-    """Checks that libpng accepts the name and the place of a critical chunk."""
+    """Checks that libpng accepts the name and the position of a critical chunk."""
     if name not in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
         raise BadImage(f"damaged PNG: unknown critical chunk {name!r}")
     wrong = {
@@ -179,7 +179,7 @@ def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) 
 
 
 def _inflate_text(name: bytes, body: bytes, most: int) -> int:
-    """Returns the bytes to which a compressed text or color profile expands."""
+    """Returns the number of bytes to which a compressed text or color profile expands."""
     packed = body.partition(b"\0")[2][1:]
     if name == b"iTXt":
         if body.partition(b"\0")[2][:1] != b"\1":
@@ -209,7 +209,7 @@ def _list_passes(header: PngHeader) -> list[tuple[int, int, int]]:
 
 
 def _check_filters(piece: bytes, offset: int, passes: list[tuple[int, int, int]]) -> None:
-    """Checks the first byte of each row in a piece of inflated data: one of the five filters, counted from 0."""
+    """Checks the first byte of each row in a piece of inflated data: the number of a filter, 0 to 4."""
     for start, end, row in passes:
         first = start + max(0, -(-(offset - start) // row)) * row
         filters = piece[max(0, first - offset) : max(0, end - offset) : row]

@@ -13,7 +13,7 @@ _MOST_PIXELS, _LEAST_PIXELS = 96, 24
 
 
 def choose_interval(width: int, mcu_width: int) -> int:
-    """Returns the MCUs between two restart markers: the most that divide a row in 24 to 96 pixels, else the row."""
+    """Returns the MCUs between two restart markers: the largest divisor of a row with 24 to 96 pixels, else the row."""
     mcus_per_row = -(-width // mcu_width)
     longest, shortest = _MOST_PIXELS // mcu_width, -(-_LEAST_PIXELS // mcu_width)
     return next((mcus for mcus in range(longest, shortest - 1, -1) if mcus_per_row % mcus == 0), mcus_per_row)
@@ -30,7 +30,7 @@ def has_chosen_interval(data: bytes) -> bool:
 
 
 def make_seekable(data: bytes, max_pixels: int) -> bytes | None:
-    """Rewrites a JPEG, coefficients and pixels alike, as a seekable one; None for a rare kind without such a form."""
+    """Rewrites a JPEG as a seekable one with the same pixels; returns None for a rare kind without such a form."""
     try:
         return jpeg.make_seekable(data, max_pixels)
     except jpeg.UnsupportedJpeg:

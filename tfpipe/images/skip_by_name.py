@@ -1,4 +1,4 @@
-"""Recognizes by its name a file that plainly is not an image. Any other file is opened, and its content decides."""
+"""Tells by its name that a file is not an image. Files with other names are opened, and their content decides."""
 
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ _HIDDEN, _BY_NAME = "hidden", "no image by name"
 
 
 def get_skip_reason(path: str) -> str:
-    """Returns the reason why a file plainly is not an image, or an empty text if it may be one."""
+    """Returns the reason why a file is not an image by its name, or an empty text if it may be one."""
     folder, _, name = path.rpartition("/")
     of_folder = get_folder_reason(folder)
     if name.startswith(".") or of_folder == _HIDDEN:

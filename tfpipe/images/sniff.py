@@ -1,4 +1,4 @@
-"""Recognizes the format of an image file by its content. The file's name is only compared with it."""
+"""Recognizes the format of an image file by its content; its name is only checked against the result."""
 
 from __future__ import annotations
 

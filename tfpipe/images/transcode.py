@@ -1,6 +1,6 @@
 """Decodes to 8-bit pixels, gray or RGB, resizes them, and encodes them.
 
-A 16-bit sample v becomes v * 255 / 65535; alpha lies on white.
+A 16-bit sample v becomes v * 255 / 65535; alpha is composited on white.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     ReadRows = Callable[[int, int], NDArray[np.uint64]]
-    """A function of the first row and the row after the last: [rows, width, channels], 0 to 65535, alpha last."""
+    """Takes the first row and the row after the last; returns [rows, width, channels], 0 to 65535, alpha last."""
 
 _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _GRAY_MODES = ("1", "L", "LA", "La")
 
-# The raw mode that reads the byte which another one leaves out. "N" is the byte order of this machine.
+# Pillow's raw modes read one byte of a 16-bit sample; this byte order reads the other. "N" is this machine's order.
 _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 
-# Rows are converted in strips of about this many pixels, so that 64-bit sums take 30 MB and not gigabytes.
+# Rows are converted in strips of about this many pixels, so that 64-bit sums take 30 MB instead of gigabytes.
 _STRIP_PIXELS = 1 << 20
 
 Header: TypeAlias = jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage
@@ -67,10 +67,10 @@ def read_header(data: bytes, kind: str, max_pixels: int) -> Header:
 def load(
     data: bytes, kind: str, header: Header, size: tuple[int, int] | None = None
 ) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
-    """Decodes a file to gray or RGB of 8 bits, not turned yet (except TIFF).
+    """Decodes a file to 8-bit gray or RGB, not turned by EXIF yet (except TIFF).
 
-    A JPEG gets at least as many pixels on a side as an upright image of `size` needs. Returns the pixels, the kinds of
-    change and, between them, the width and height of the image within the pixels, with fractions; None for all.
+    A JPEG may be reduced while decoding, but not below what an upright image of `size` needs. Returns the pixels; the
+    width and height that the image takes of them, with fractions, or None for all; and the kinds of change.
     """
     if isinstance(header, jpeg.JpegHeader):
         return _load_jpeg(header, size)
@@ -93,9 +93,9 @@ def _load_jpeg(
 
 
 def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image | None:
-    """Decodes, checks and resizes a JPEG to a stored width and height by the native library, as Pillow to the bit.
+    """Decodes, checks and resizes a JPEG with the native library, bit for bit as Pillow; `size` is that before EXIF.
 
-    It returns None for one that Pillow must decode, or that may be damaged.
+    Returns None for a JPEG that Pillow must decode, or that may be damaged.
     """
     if header.components != 3 or header.arithmetic or not header.is_plain:
         return None
@@ -185,7 +185,7 @@ def is_gray_16bit(image: Image.Image) -> bool:
 
 
 def get_16bit_raw_mode(image: Image.Image) -> str:
-    """Returns the raw mode of an opened image of 16-bit color samples that is not loaded yet, else ""."""
+    """Returns Pillow's raw mode of an opened, not yet loaded image of 16-bit color samples; else ""."""
     if not image.mode.startswith(("RGB", "CMYK")):
         return ""
     tiles: Any = getattr(image, "tile", None)
@@ -203,7 +203,7 @@ def select_low_bytes(image: Image.Image) -> None:
 
 
 def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces a loaded image of 16-bit gray to mode "L"; of an inverted one 0 is white."""
+    """Reduces a loaded image of 16-bit gray to mode "L"; in an inverted one 0 is white."""
     import numpy as np  # only such images need it, and its import takes as long as Pillow's
 
     samples = np.asarray(image)
