@@ -1,1 +1,1 @@
-"""Layers: what is appended to a finished dataset or hidden in it, without a changed byte of its shards."""
+"""Layers: data that is appended to a finished dataset or hidden in it, without a change of its shards."""

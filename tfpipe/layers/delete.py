@@ -1,4 +1,4 @@
-"""Hides records of a dataset by their names, at once. `tfpipe reshard` writes a dataset without their bytes."""
+"""Hides records of a dataset by their names. Their bytes stay until `tfpipe reshard` writes a dataset without them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tfpipe.writer.working_folder import hash_facts
 class Deleted:
     """The result of a deletion."""
 
-    layer: int  # the newest
-    records: dict[str, int]  # of each split, hidden now and not before
+    layer: int  # the number of the newest layer
+    records: dict[str, int]  # newly hidden ones by split
     before: int  # records with one of the names that were hidden before
 
 

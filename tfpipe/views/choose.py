@@ -1,4 +1,4 @@
-"""Makes a view: the records that a condition chooses, in DuckDB, a sample of them, and how often each is read."""
+"""Makes a view with DuckDB: chooses records by a condition, samples them, and sets how often each is read."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tfpipe.writer import record_facts as facts
 from tfpipe.writer.changes import open_change
 from tfpipe.writer.record_facts import RecordFacts, is_of_shard
 
-_MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
-_AT_ONCE = 2**20  # records whose sizes are looked up
+_MEMORY = "1GB"  # for DuckDB, which puts larger data into a temporary folder
+_AT_ONCE = 2**20  # records whose sizes are looked up in one call
 
 _ROWS_AT_ONCE = 256
 
@@ -63,7 +63,7 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
 
 
 def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
-    """Writes a view of a dataset, and returns its path. The same view once more is no error."""
+    """Writes a view of a dataset, and returns its path. Writing the same view again is no error."""
     data = view.encode()
     with open_change(manifest.directory) as change:
         entry = change.make_view(view, data)
@@ -78,7 +78,7 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
 
 
 class FactsTable:
-    """The facts of all splits in DuckDB, in the order of the shards, without records that are not chosen."""
+    """A DuckDB database with a row of facts for each record: all are in `stored`, the chosen ones in `facts`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class FactsTable:
         connection.execute(f"CREATE VIEW facts AS SELECT *, {duplicate} AS duplicate FROM numbered")
 
     def choose(self, split: str, config: ViewConfig) -> _Rows:
-        """Chooses the records of a split that fulfill the condition and are not to be left out."""
+        """Chooses the records of a split that fulfill the condition and are not named in `without`."""
         has_labels = facts.LABEL_ID in self.columns
         by_column = config.weights not in (None, CLASS_BALANCED)
         if by_column and config.weights not in self.columns:
@@ -139,7 +139,7 @@ class FactsTable:
         wanted = {"numbers": "row_number_"}
         wanted |= {"labels": f"CAST(coalesce({facts.LABEL_ID}, -1) AS INTEGER)"} if has_labels else {}
         wanted |= {"weights": f"CAST({quote(str(config.weights))} AS DOUBLE)"} if by_column else {}
-        # Without the condition's `duplicate` the table is read in pieces, with it all digests are sorted.
+        # A condition with `duplicate` sorts all digests; without `duplicate` DuckDB reads the table in pieces.
         condition = f"({config.where})" if config.where.strip() else "true"
         columns = ", ".join(f"{expression} AS {name}_" for name, expression in wanted.items())
         query = f"SELECT {columns} FROM facts WHERE split = ? AND {condition}"
@@ -147,13 +147,13 @@ class FactsTable:
             query += f" AND {facts.NAME} NOT IN (SELECT unnest(?))"
         found = self._run(query, [split, list(config.without)] if config.without else [split], config)
         arrays = {name: np.ma.getdata(found.pop(f"{name}_")) for name in wanted}
-        if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # threads read the files
+        if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # DuckDB's threads mix the order
             order = np.argsort(arrays["numbers"], kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
         return arrays
 
     def list_unknown(self, names: tuple[str, ...], among: str = "numbered") -> list[str]:
-        """Lists the names that no record has, among those that are chosen or, in `stored`, all."""
+        """Lists the names that no chosen record has; with `stored` in place of `numbered`, no record at all."""
         query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM {among})"
         return [name for (name,) in self.connection.execute(query, [list(names)]).fetchall()]
 
@@ -183,7 +183,7 @@ class FactsTable:
 
 @contextmanager
 def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
-    """Opens the facts of all splits, and first makes those that are missing."""
+    """Opens a database with the facts of all records, and first makes missing facts files."""
     import duckdb
 
     check_links(manifest.directory)
@@ -208,7 +208,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
 
 
 def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
-    """Returns the requested share of the records, by a hash of the seed and their numbers."""
+    """Samples the requested share of the records, by a hash of the seed and their numbers."""
     numbers = rows["numbers"]
     count = round(config.sample * len(numbers))
     if count == len(numbers):
@@ -235,7 +235,7 @@ def make_view_split(
     labels: NDArray[np.integer[Any]] | None,
     units: NDArray[np.uint32] | None = None,
 ) -> ViewSplit:
-    """Returns the records of a split with some numbers, of classes below 0 for none, read as often as `units` say."""
+    """Makes the view of a split from numbers of records, labels (below 0: none), and how often each is read."""
     info, classes = manifest.splits[split], len(manifest.label_names)
     stored = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
     sizes = (stored.list_sizes(numbers[k : k + _AT_ONCE]).sum() for k in range(0, len(numbers), _AT_ONCE))
@@ -245,7 +245,7 @@ def make_view_split(
 
 
 def _balance(labels: NDArray[np.int32], split: str) -> NDArray[np.uint32]:
-    """Returns weights by which every class is read as often as any other. Their sum is the number of records."""
+    """Returns weights with which all classes are read equally often; their sum is the number of records."""
     counts = np.bincount(labels + 1)
     units = np.zeros(len(counts), np.uint32)
     units[counts > 0] = _to_units(len(labels) / np.count_nonzero(counts) / counts[counts > 0], split)
@@ -262,12 +262,12 @@ def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
 
 
 def quote(name: str) -> str:
-    """Returns a name as SQL writes that of a column."""
+    """Returns the name of a column in SQL's quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """Returns a text as SQL writes it."""
+    """Returns a text in SQL's quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -276,7 +276,7 @@ def _quote_texts(texts: Sequence[str]) -> str:
 
 
 def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
-    """Returns the file with the facts of each shard of a split, and makes those that are missing."""
+    """Returns the paths of the facts files of a split's shards, and makes missing ones."""
     with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"):
         import pyarrow.parquet  # noqa: F401
     reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
@@ -296,7 +296,7 @@ def _list_left_out(manifest: Manifest) -> Any:
     for name, info in manifest.splits.items():
         left_out = np.ones(info.stored_records, np.bool_)
         left_out[slice(None) if info.chosen is None else info.chosen.numbers] = False
-        # Memory of Arrow's own: its threads may free it when the interpreter is gone.
+        # Arrow must own the memory, because its threads may free it when the interpreter is gone.
         numbers = pc.indices_nonzero(pa.array(left_out)).cast(pa.int64())
         tables.append(pa.table([pa.array([name] * len(numbers), pa.string()), numbers], schema))
     return pa.concat_tables(tables)
@@ -313,7 +313,7 @@ def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start
     data = facts.encode(shard.sha256)
     try:
         file_io.write_file(path, data)
-    except OSError:  # of a dataset that may only be read
+    except OSError:  # the dataset is read-only
         path = os.path.join(folder, file_names.facts_name(shard.file).replace("/", "-"))
         file_io.write_file(path, data)
     return path
