@@ -1,1 +1,1 @@
-"""Batches and records of the same shards without TensorFlow: each reader is a face of `tfpipe.engine`."""
+"""Batches and records of the same shards without TensorFlow: each reader fits `tfpipe.engine` to a framework."""

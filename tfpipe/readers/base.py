@@ -1,6 +1,6 @@
-"""The base of all readers: the engine behind them, their options, their text, and the position in a checkpoint.
+"""The base of all readers: the opening of the engine, the options, the repr, and the position in a checkpoint.
 
-The trainer's own functions run in the threads that make batches, and their errors reach the trainer as they are.
+The trainer's own functions run in the threads that make batches, and their errors reach the trainer unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def seed_transform(transform: ImageTransform | None) -> Transform | None:
-    """Returns the transform as the engine calls it: with the record's seed, whatever the thread, host or resume."""
+    """Wraps a transform so that the engine can call it: with a random generator that the record's seed begins."""
     check_function("transform", transform)
     return None if transform is None else partial(_call_seeded, transform)
 
@@ -53,19 +53,19 @@ def _call_seeded(transform: ImageTransform, image: Any, seed: int) -> NDArray[An
 
 
 class Finish:
-    """A function that turns batches of the engine into the trainer's form. Threads may share it.
+    """A callable that turns batches of the engine into the trainer's form. Threads may share it.
 
-    This one makes NumPy arrays. Others change `_convert`, before the trainer's function, or `_place`, after it.
+    This class makes NumPy arrays. Subclasses override `_convert`, before the trainer's function, or `_place`, after it.
     """
 
-    _library: Any = np  # of what a transform returns
+    _library: Any = np  # the library of a transform's results
     _kind: type = np.ndarray
 
     def __init__(self, maker: Maker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False) -> None:
         check_function("batch_transform", batch_transform)
         self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
         features = {feature.name: feature.spec.tensor for feature in maker.plan.features}
-        self._has_images = "image" not in features  # else a feature of records without images has this name
+        self._has_images = "image" not in features  # else records without images have a feature of this name
         self._bfloat16 = {
             name for name, tensor in features.items() if tensor is not None and tensor.dtype == "bfloat16"
         }
@@ -79,7 +79,7 @@ class Finish:
         if isinstance(batch.get("image"), list) and self._has_images:
             batch = {**batch, "image": self._stack(batch["image"])}
         if config.as_supervised and "mask" in batch:
-            batch = {**batch, "mask": batch["mask"].astype(np.float32)}  # weights
+            batch = {**batch, "mask": batch["mask"].astype(np.float32)}  # Keras takes it as sample weights
         batch = self._convert(batch)
         if has_true_size(config, plan.batch_size) and not self._fills_up:
             batch = leave_out_masked(batch)
@@ -97,15 +97,15 @@ class Finish:
         return form_batch(self._place(batch), config)
 
     def _convert(self, batch: Batch) -> Batch:
-        """Turns arrays into those of a framework."""
+        """Converts NumPy arrays to those of a framework; subclasses override it."""
         return batch
 
     def _place(self, batch: Batch) -> Batch:
-        """Puts arrays where the framework takes them."""
+        """Puts arrays on the framework's devices; subclasses override it."""
         return batch
 
     def _stack(self, images: list[Any]) -> Any:
-        """Stacks a transform's results, and zeros in rows that fill up."""
+        """Stacks a transform's results, and zeros in rows of padding."""
         library, plan = self._library, self._maker.plan
         # A host may have fewer records to evaluate than others, and none for its last batch.
         examples = images or [self._maker.make_example_image()]
@@ -120,7 +120,7 @@ class Finish:
 
 
 class Batches:
-    """The plan and the options of a reader, and its text, which a notebook shows with images."""
+    """The base of a reader: its plan, its options, and its repr, which a notebook shows with images."""
 
     position: Position
     _maker: Maker
@@ -170,7 +170,7 @@ class Resumable(Batches):
         return self.position.state(self.config.seed, self._data_number, layers)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was called, with the same data and config, on any number of processes."""
+        """Goes on from the position in a state, with the same data and config, on any number of processes."""
         manifests = [manifest for manifest, _ in list_splits(self.plan)]
         check_layers(state, manifests)
         position = read_state(state, self.config.seed, len(self))
@@ -188,11 +188,11 @@ class Resumable(Batches):
 
 
 class EpochBatches(Resumable):
-    """The batches of one process, as an iterable of epochs; `finish` puts each into the trainer's form in a thread."""
+    """The batches of one process, as an iterable of epochs; in threads, `finish` puts each into the trainer's form."""
 
     def __init__(self, maker: Maker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]) -> None:
         self._maker = maker
-        start = partial(_make_on_host, maker, num_threads, finish)  # which must not hold this object
+        start = partial(_make_on_host, maker, num_threads, finish)  # must not refer to this object
         self._passes = Passes(start, len(self), locate(maker, start_step), self.config.training)
 
     def __iter__(self) -> Iterator[Any]:
@@ -214,7 +214,7 @@ class EpochBatches(Resumable):
 
 
 def open_data(data: Data, split: str, config: PipelineConfig, host: Host, transform: Transform | None = None) -> Maker:
-    """Opens a split for a reader: the maker of the batches of one process."""
+    """Opens the maker of one process's batches for a reader."""
     for name, option in get_options(config).items():
         value = getattr(config, name)
         if option.without_tensorflow is not None and value not in option.without_tensorflow:
@@ -232,7 +232,7 @@ def open_data(data: Data, split: str, config: PipelineConfig, host: Host, transf
 
 
 def locate(maker: Maker, start_step: int) -> Position:
-    """Returns the position of a global step of a run."""
+    """Converts a global step of a run to an epoch and the step in it."""
     check_count("start_step", start_step)
     check_start_step(start_step, maker.plan.config)
     return Position(*divmod(start_step, maker.plan.steps_per_epoch))
@@ -247,7 +247,7 @@ def list_splits(plan: AnyPlan) -> list[Split]:
 def _make_on_host(
     maker: Maker, num_threads: int | None, finish: Callable[[Batch], Any], begin: Position
 ) -> Generator[Any]:
-    """Begins to make batches at a position, without end in training."""
+    """Returns a generator of batches from a position on, which threads make ahead; in training it has no end."""
     config = maker.plan.config
     threads = config.max_threads if num_threads is None else num_threads
     check_count("num_threads", threads, 1)

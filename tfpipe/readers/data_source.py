@@ -23,14 +23,14 @@ from tfpipe.system import notebook
 from tfpipe.system.fork_lock import ForkLock
 
 NO_LABEL = -(2**63)
-"""The class of a record without one: the least int64, which no stored label becomes."""
+"""The class of a record that has none: the least int64, which no stored label becomes."""
 
-_INT64 = np.dtype(np.int64)  # NumPy takes longer to compare with the type
+_INT64 = np.dtype(np.int64)  # comparing a dtype with `np.int64` takes longer
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image, or several, with the class, the name and all features of the record.
+    """A record: its image, or several images, its class, its name, and all of its features.
 
     Attributes:
         split: The name of its split.
@@ -130,7 +130,7 @@ class DataSource:
         return self._make_record(number, self._reader[number])
 
     def __getitems__(self, indices: Numbers) -> list[Record]:
-        """Reads several records at once, which takes a fraction of the time of one by one.
+        """Reads several records at once, which takes a fraction of the time of reading them one by one.
 
         PyTorch's DataLoader calls it for a batch; where Grain reads in batches, it does so by the name `_getitems`. The
         arrays of features with one value may share memory with those of the other records, 8 bytes a value.
@@ -156,9 +156,9 @@ class DataSource:
         Args:
             indices: The numbers, as for `__getitems__`.
             names: The features, such as "image/encoded". Each has one value in every record.
-            memory: The memory into which the records are read, as far as it reaches: uint8 of one axis. To use it
-                again takes less time than new memory, whose pages the system clears. It then changes the bytes that an
-                earlier call returned. None: new memory in every call.
+            memory: The memory into which the records are read if they fit: uint8 of one axis. Using it again is faster
+                than new memory, whose pages the system zeroes, but overwrites the bytes that an earlier call returned.
+                None: new memory in every call.
 
         Returns:
             By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
@@ -278,8 +278,8 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
 class RecordLookup:
     """The class and the name of every record of a split, read when they are first needed.
 
-    A name is kept as 8 bytes of its hash, so a search for a name reads the records that may have it. 16 bytes a record
-    are in memory.
+    A name is kept as a hash of 8 bytes, so a search for a name reads the records whose hash matches. The tables take
+    16 bytes of memory a record.
     """
 
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
@@ -306,7 +306,7 @@ class RecordLookup:
     def _read(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         with self._lock:
             if self._tables is None:
-                labels, hashes = array("q"), array("Q")  # they grow with the records read, not as a manifest promises
+                labels, hashes = array("q"), array("Q")  # they grow with the records read, as a manifest may be wrong
                 for features in self._reader:
                     label = get_label(features, self._reader.manifest)
                     labels.append(NO_LABEL if label is None else label)

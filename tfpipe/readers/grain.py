@@ -24,9 +24,9 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system.arguments import check_count
 
 NO_LABEL = -1
-"""The class of a record without one."""
+"""The class of a record that has none."""
 
-_MOST_STEPS = 2**31  # of a run without end; Grain must be able to count them
+_MOST_STEPS = 2**31  # the length of a run without end, which Grain must be able to count
 
 _KINDS: dict[str, type[np.generic]] = {"int64": np.int64, "float": np.float32}
 
@@ -176,9 +176,9 @@ class GrainBatches:
         rank: The number of this process, from 0, and the number of processes that share each batch.
         num_threads: The number of threads that decode, of all batches together. Grain's worker processes have as many
             each. None: one for each core, or what `cpu_budget` leaves.
-        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
+        transform: A function that replaces crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function for finished batches, as for `NumpyBatches`.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     A batch is that of `tfpipe.readers.numpy.NumpyBatches`.
 

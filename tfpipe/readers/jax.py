@@ -1,6 +1,6 @@
 """Batches for JAX: arrays that lie on all devices, each with its rows, without TensorFlow.
 
-With several processes each reads its own part, and the arrays are those of all of them.
+With several processes each reads its own rows, and each array spans the devices of all processes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of parts divides it
+_ROWS = 2520 * 2**20  # of an imaginary batch to ask a sharding about: any usual number of parts divides it
 
 
 class JaxBatches(EpochBatches):
     """The batches of one split on the devices of all processes, as an iterable of epochs.
 
-    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
-    or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation each pass is
-    the whole split, every record once. Threads make the batches and copy them to the devices, two steps ahead or as
-    many as `prefetch_batches` says. In training they go on with the next epoch meanwhile, so its first batches are
-    ready.
+    Each pass is the next whole epoch, even if the last pass was left early; only the pass after `load_state_dict`,
+    `set_epoch` or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation
+    each pass is the whole split, every record once. Threads make the batches and copy them to the devices, two steps
+    ahead or as many as `prefetch_batches` says. In training they also make the first batches of the next epoch ahead.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
@@ -48,11 +47,11 @@ class JaxBatches(EpochBatches):
             processes that hold the same rows read the same records. Each process must hold adjacent rows, as many as
             every other. None: rows over all devices, process after process.
         num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
-        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
+        transform: A function that replaces crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary of arrays
             with as many rows that is copied to the devices. It may turn text into numbers, or leave it out. The threads
             that make batches call it.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float, for
     several images of a record [batch, images, height, width, 3],
@@ -81,7 +80,7 @@ class JaxBatches(EpochBatches):
         config = choose_config(config, changes)
         rows, seeded = sharding, seed_transform(transform)
         if rows is None:
-            # Process after process, in whatever order JAX lists devices, so that each reads adjacent rows.
+            # Sorted by process, because JAX lists devices in any order and each process must read adjacent rows.
             devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
             rows = NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
         check_has("sharding", rows, "devices_indices_map", "a jax.sharding.Sharding")
@@ -97,7 +96,7 @@ class JaxBatches(EpochBatches):
 
 
 class _Placing(Finish):
-    """The way in which batches come to the devices. Threads may share it."""
+    """The `Finish` that copies batches to the devices. Threads may share it."""
 
     def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
         super().__init__(maker, batch_transform, fills_up=True)

@@ -1,6 +1,6 @@
 """Batches for Keras with any backend: `model.fit(KerasBatches(...), epochs=90, shuffle=False)` ends by itself.
 
-Keras draws an order of batches of its own unless `shuffle=False` is given; each epoch has all of its batches anyway.
+Without `shuffle=False` Keras draws an order of the batches of its own; each epoch still has all of its batches.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         start_step: The global step of the run with which training begins. Within an epoch, the first pass has the rest
             of it; give `fit` the callback `EndFirstEpoch` then.
         rank: The number of this process, from 0, and the number of processes that share each batch.
-        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
+        transform: A function that replaces crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary whose
             image and label Keras gets. The threads that make batches call it.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     Attributes:
         config: The options of the pipeline.
@@ -62,25 +62,25 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         batch_transform: BatchTransform | None = None,
         **changes: Any,
     ) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
+        super().__init__(workers=1, use_multiprocessing=False)  # this object makes batches ahead in threads of its own
         config = replace(choose_config(config, changes), as_supervised=True)
         self._maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
-        several = keras.distribution.distribution() is not None  # which share the rows of a batch equally
+        several = keras.distribution.distribution() is not None  # its devices share the rows of a batch equally
         self._finish = Finish(self._maker, batch_transform, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)
-        self._taken, self._last = 0, -1  # the batches of the pass that began at `_begin`, and the number of the last
+        self._taken, self._last = 0, -1  # batches taken of the pass that began at `_begin`; the last one's index
         self._asks_for_pass = self._begins_epoch = False
         self._ahead: Generator[Any] | None = None
         self._lock = threading.Lock()
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batches."""
+        """The epoch in which the current pass began."""
         return self._begin.epoch
 
     @property
     def num_batches(self) -> int:
-        """The number of batches in an epoch; when Keras begins one, those of the pass that comes next."""
+        """The number of batches in an epoch; when Keras begins an epoch, that of the next pass."""
         self._asks_for_pass = True
         return self.count_next_steps() if self._begins_epoch else len(self)
 
@@ -112,31 +112,31 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
             return batch
 
     def on_epoch_begin(self) -> None:
-        """Lets a pass begin. With `steps_per_epoch` Keras goes on with the last one instead."""
+        """Lets the next batch begin a pass. With `steps_per_epoch` Keras continues the last pass instead."""
         self._begins_epoch = True
 
     def on_epoch_end(self) -> None:
-        """Lets no pass begin before the next epoch."""
+        """Lets no batch begin a pass before the next epoch."""
         self._begins_epoch = False
 
     def _describe_position(self) -> str:
         return f"epoch {self.epoch}, step 0"
 
     def _find_next(self) -> Position:
-        """Finds the beginning of the next pass: it is the same again if this one was only looked at."""
+        """Finds where the next pass begins: where this pass did, if Keras only looked at this pass."""
         steps = len(self) - self._begin.step
         is_counted = self._taken > min(count_look(steps), steps - 1)
         return Position(self._begin.epoch + 1, 0) if is_counted else self._begin
 
     def _locate(self, index: int) -> Position:
-        """Returns the position of a batch that Keras asks for: of this pass, or of the next, which begins with it."""
+        """Returns the position of the batch that Keras asks for, which may be the first of the next pass."""
         if not self.config.training:
             return Position(0, index)
         # Keras asks for the number of batches when it begins a pass, and in between, too.
         is_over = self._taken in (0, len(self) - self._begin.step)
         is_new = self._asks_for_pass and (is_over or index != self._last + 1)
         begin = self._find_next() if is_new else self._begin
-        if self._begins_epoch or not is_new:  # else it looks at the form of the first batches
+        if self._begins_epoch or not is_new:  # else Keras only looks at the shapes of the first batches
             self._taken = 1 if is_new else self._taken + 1
             self._begin, self._last = begin, index
             self._asks_for_pass = self._begins_epoch = False
@@ -144,7 +144,7 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         return Position(begin.epoch + step // len(self), step % len(self))
 
     def _start(self, position: Position) -> None:
-        """Begins to make the batches of an epoch."""
+        """Starts threads that make the batches from a position to the end of its epoch."""
         if self._ahead is not None:
             self._ahead.close()
         positions = list_positions(position, len(self), goes_on=False)
@@ -154,11 +154,11 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
-    """The end of the epoch within which a run resumes: `fit(again, callbacks=[EndFirstEpoch(again), ...])`.
+    """A callback that ends the epoch in which a run resumes: `fit(again, callbacks=[EndFirstEpoch(again), ...])`.
 
-    Keras takes each epoch for a whole one, and calls the step of a shorter one once too often. With TensorFlow such a
-    call fails only after it has counted in `optimizer.iterations` and decayed the weights. This ends the epoch before.
-    It also makes sure that the first batches, at which Keras looks before it trains, are trained.
+    Keras expects each epoch to be whole, and calls the train step of a shorter one once too often. With TensorFlow that
+    call fails only after it has raised `optimizer.iterations` and decayed the weights. This callback ends the epoch
+    before that call. It also makes sure that the run trains on the batches that Keras looks at before it trains.
 
     Args:
         data: The dataset that `build_dataset` or `distribute_dataset` returned, before any `map`; or `KerasBatches`.
@@ -181,7 +181,7 @@ class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
         self._silence: warnings.catch_warnings[None] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Lets the first pass begin where this callback was made, whatever Keras has looked at."""
+        """Lets the first pass begin at the step at which this callback was made, whatever Keras has looked at since."""
         for passes in self._passes:
             passes.next_step = self._next_step
         steps = self._passes[0].count_next_steps()
@@ -196,10 +196,10 @@ class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
             self._silence.__enter__()
             warnings.filterwarnings("ignore", "Your input ran out of data")
         if batch >= self._left and keras.backend.backend() == "tensorflow":
-            raise StopIteration  # others ask for the batch before they count the step
+            raise StopIteration  # other backends ask for the batch before they count the step
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Goes on without this callback, unless `steps_per_epoch` ended the epoch before the pass."""
+        """Turns this callback off, or counts the steps left if `steps_per_epoch` ended the epoch before the pass."""
         if self._silence is not None:
             self._silence.__exit__(None, None, None)
             self._left = self._silence = None
@@ -207,5 +207,5 @@ class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
             self._left -= self.params["steps"]
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Keeps the step with which the next `fit` goes on."""
+        """Keeps the step with which the next `fit` begins."""
         self._next_step = self._passes[0].next_step

@@ -23,10 +23,10 @@ from tfpipe.readers.base import (
 class NumpyBatches(EpochBatches):
     """The batches of one process, as an iterable of epochs.
 
-    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
-    or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation each pass is
-    the whole split, every record once. Threads make the batches, two steps ahead or as many as `prefetch_batches` says.
-    In training they go on with the next epoch meanwhile.
+    Each pass is the next whole epoch, even if the last pass was left early; only the pass after `load_state_dict`,
+    `set_epoch` or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation
+    each pass is the whole split, every record once. Threads make the batches, two steps ahead or as many as
+    `prefetch_batches` says. In training they also make the first batches of the next epoch ahead.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
@@ -35,12 +35,12 @@ class NumpyBatches(EpochBatches):
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
         rank: The number of this process, from 0, and the number of processes that share each batch.
         num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
-        transform: A function in place of crop, resize and flip: from a whole Pillow image and a
+        transform: A function that replaces crop, resize and flip: from a whole Pillow image and a
             `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
             numbers depend on no thread, host or resume. Several threads may call the function at once.
         batch_transform: A function from a finished batch, as a dictionary, to the dictionary that the trainer gets. The
             threads that make batches call it.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 or float32 [batch, height, width, 3], where bfloat16 comes as its bits,
     uint16; "label", int64 [batch] or one-hot float32 [batch, classes]; the features in `extra_features`, or all if

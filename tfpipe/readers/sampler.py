@@ -1,6 +1,6 @@
 """The exact order for any dataset of PyTorch, as the batch sampler of a plain DataLoader. Needs no PyTorch to import.
 
-All of it runs in the trainer's process: a DataLoader's workers get the numbers of records, and never the sampler.
+The sampler runs in the trainer's process alone: a DataLoader's workers get the numbers of records.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ExactSampler:
     ranks and workers, and a run resumes at any step at once, also with another number of ranks. It is for training: an
     epoch leaves out fewer records than a batch, and each epoch leaves out others.
 
-    Each pass over the loader is the next epoch, whole, also after one that was left. Only the pass after
-    `load_state_dict`, `set_epoch` or a `start_step` begins where these say, and has the rest of its epoch. A pass for
-    which one batch was asked does not count; workers ask for several at once.
+    Each pass over the loader is the next whole epoch, even if the last pass was left early. Only the pass after
+    `load_state_dict`, `set_epoch` or a `start_step` begins where these say, and has the rest of its epoch. A pass from
+    which only one batch was asked for does not count; workers ask for several at once.
 
     Nothing may shard it again. In Lightning set `Trainer(use_distributed_sampler=False)`. With Accelerate leave the
     loader out of `prepare`.
@@ -85,7 +85,7 @@ class ExactSampler:
 
     @property
     def drop_last(self) -> bool:
-        """Whether records that fill no batch are left out. What asks shards a sampler again, which is refused here."""
+        """Whether an incomplete last batch is left out. Only a wrapper that shards the sampler again asks: an error."""
         if self._find_host().num_hosts > 1:
             raise ConfigError(
                 "An ExactSampler gives each rank its rows, so nothing may shard it again. In Lightning set "
@@ -96,17 +96,17 @@ class ExactSampler:
 
     @property
     def position(self) -> Position:
-        """The position of the batch that is handed out next; one that is set is where the next pass begins."""
+        """The position of the batch that is handed out next; assigning it sets where the next pass begins."""
         return self._find_position(self._handed_out)
 
     @position.setter
     def position(self, position: Position) -> None:
         self._begin, self._handed_out = position, 0
         self._loaded: Position | None = None
-        self._pass: object = None  # that counts; batches of others do not
+        self._pass: object = None  # the newest pass, whose batches alone move the position
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next pass begin with this epoch; of a state that was just loaded it must be the epoch, and stays.
+        """Lets the next pass begin with this epoch; after a state was loaded it must be the epoch of that state.
 
         Raises:
             ConfigError: A state of another epoch was loaded and no pass has begun since.
@@ -127,7 +127,7 @@ class ExactSampler:
 
         Args:
             taken: The number of batches that the trainer has taken from the loader in this pass, as
-                `enumerate(loader, 1)` counts them. None: all that were handed out. Those of workers are more: the
+                `enumerate(loader, 1)` counts them. None: all that were handed out. With workers these are more: the
                 loader reads `prefetch_factor` batches of each ahead, and a resumed run would miss them.
 
         Raises:
@@ -143,7 +143,7 @@ class ExactSampler:
         return self._find_position(taken).state(self._order.seed, self._order.num_records)
 
     def _find_position(self, taken: int) -> Position:
-        """Finds the position behind so many batches of this pass."""
+        """Finds the position after `taken` batches of this pass."""
         return Position(*self._order.locate(self._begin.epoch * len(self) + self._begin.step + taken))
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -165,7 +165,7 @@ class ExactSampler:
         return self._order.steps_per_epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begins a pass, and yields the numbers of the records of each batch, those of this rank."""
+        """Begins a pass, and yields the numbers of this rank's records in each batch."""
         if self._handed_out > 1 or self._begin.step + self._handed_out == len(self):
             self._begin = Position(self._begin.epoch + 1, 0)
         self._handed_out, self._loaded = 0, None
@@ -173,7 +173,7 @@ class ExactSampler:
         self._pass = this
         for step in range(begin.step, len(self)):
             numbers = self._order.list_numbers(begin.epoch, step, rows).tolist()
-            if self._pass is this:  # no other pass or position came meanwhile
+            if self._pass is this:  # no other pass has begun, and no position was set
                 self._handed_out = step + 1 - begin.step
             yield numbers
 
@@ -184,7 +184,7 @@ class ExactSampler:
         return f"<ExactSampler: {batches} from {records}, epoch {epoch}, step {step}>"
 
     def _find_host(self) -> Host:
-        """Returns this process as a host, by `torch.distributed` only if the trainer has loaded it."""
+        """Returns this process as a host; asks `torch.distributed` only if the trainer has imported PyTorch."""
         rank = self._rank if self._rank is not None or "torch" in sys.modules else (0, 1)
         if not isinstance(rank, tuple):
             from tfpipe.readers.torch import find_rank

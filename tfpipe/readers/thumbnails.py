@@ -1,4 +1,4 @@
-"""The thumbnails of records: of `tfpipe inspect --show` and `--page`, and of datasets and readers in a notebook."""
+"""The thumbnails of records, for `tfpipe inspect --show` and `--page`, and for datasets and readers in a notebook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_for_notebook(shown: Any) -> str | None:
         rows = [tiles for _, tiles in read_tiles(_open_sources(shown), _NOTEBOOK_RECORDS, _NOTEBOOK_PX)]
         sheet = draw_contact_sheet([row[0] for row in rows if row], columns=_NOTEBOOK_RECORDS, tile_px=_NOTEBOOK_PX)
     except TfpipeError:
-        return None  # the text says what there is, and reading says what is wrong
+        return None  # the notebook shows the repr, and reading the data raises the error
     text, data = html.escape(repr(shown)), base64.b64encode(encode_png(sheet)).decode()
     return f'<p>{text}</p><img alt="{len(rows)} records" src="data:image/png;base64,{data}">'
 
@@ -48,7 +48,7 @@ def _open_sources(shown: Any) -> list[DataSource]:
 
 
 def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Iterator[tuple[Record, list[Tile]]]:
-    """Yields up to `count` records, spread evenly over sources, which it closes, each with the tiles of its images."""
+    """Yields up to `count` records, spread evenly over the sources, with their images' tiles; closes the sources."""
     chosen = spread_evenly([len(source) for source in sources], count)
     if not any(chosen):
         names = " and ".join(dict.fromkeys(source.manifest.address for source in sources))
@@ -104,7 +104,7 @@ def _read_mask(manifest: Manifest, features: dict[str, Feature], max_pixels: int
 
 
 def _list_boxes(features: dict[str, Feature]) -> list[tuple[float, float, float, float]]:
-    """Returns the boxes of a record, as far as all four sides of each are there."""
+    """Returns the boxes of a record that have all four sides."""
     sides = [features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
     lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
     return list(zip(*lists, strict=False)) if len(lists) == len(sides) else []

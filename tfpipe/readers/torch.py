@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _DATA = "data"  # the dimension of a mesh along which rows are split
-_WORD = struct.Struct("<I?BH")  # of a `_Word`
+_WORD = struct.Struct("<I?BH")  # the bits of a `_Word`
 _PASSES, _SEEDS = 1 << 8, 1 << 16
 _MAX_WORKERS = 1024
 
@@ -56,7 +56,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
         split: The name of a split.
         config: The options of `build_dataset`. Options that only tf.data supports are refused.
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
-        transform: A function in place of crop, resize and flip: from a whole Pillow image to a tensor, all of one
+        transform: A function that replaces crop, resize and flip: from a whole Pillow image to a tensor, all of one
             shape and dtype. For each call torch's CPU generator gets the record's seed, so random numbers depend on no
             worker, rank or resume.
         rank: The number of this process, from 0, and the number of processes; or a `DeviceMesh` with a dimension
@@ -64,7 +64,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
             processes of `torch.distributed` if it is initialized when a pass begins, else one process.
         batch_transform: A function from a finished batch, as a dictionary of tensors, to the dictionary that the
             trainer gets. The thread that makes the batch calls it, in a worker if there are workers.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`, for several images of a record with an axis for
@@ -100,7 +100,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
         self._split, self._asks_for_ranks, self._ranks = split, rank is None, find_rank(rank)
         self._open(config)
         self._begin = SharedBegin(locate(self._maker, start_step), len(self))
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0  # which a worker must not ask for
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0  # here, as a worker must not ask for it
         self._cpus = max(config.max_threads // max(gpus, 1), 1)
 
     @property
@@ -124,17 +124,17 @@ class TorchBatches(Batches, IterableDataset[Any]):
         positions = itertools.islice(list_positions(begin, len(self), runs_on), first, None, workers)
         waiting = self.config.prefetch_batches
         if worker is not None and waiting is not None:
-            waiting = 0  # those of `data_loader` wait
-        # A transform uses torch's random generator, which all threads of a process share.
+            waiting = 0  # batches wait in the DataLoader instead
+        # A transform runs in no thread, because all threads of a process share torch's random generator.
         threads = max(self._cpus // workers, 1) if self._transform is None else 0
         return make_ahead(self._maker, positions, threads, self._finish, waiting)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._follow_ranks()  # a process that is spawned is not one of the ranks
+        self._follow_ranks()  # a spawned worker is not one of the ranks
         return vars(self)
 
     def _follow_ranks(self) -> bool:
-        """Takes this process's rows, if `torch.distributed` was initialized since; returns whether they are others."""
+        """Opens this rank's rows if `torch.distributed` was initialized meanwhile; returns whether the rows changed."""
         changed = self._asks_for_ranks and torch.distributed.is_available() and torch.distributed.is_initialized()
         if not changed or (ranks := find_rank(None)) == self._ranks:
             return False
@@ -149,7 +149,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
 
 
 class _TorchFinish(Finish):
-    """The way in which batches become tensors. Threads may share it."""
+    """The `Finish` that turns batches into tensors. Threads may share it."""
 
     _library, _kind = torch, torch.Tensor
 
@@ -160,7 +160,7 @@ class _TorchFinish(Finish):
             is_bits = name in self._bfloat16
             if isinstance(value, np.ndarray):
                 tensor = _make_tensor(value, is_bits)
-                # Images are [..., 3, height, width] in the memory of [..., height, width, 3].
+                # Images are [..., 3, height, width] in channels-last memory, without a copy.
                 tensors[name] = tensor.movedim(-1, -3) if name == "image" and self._has_images else tensor
             elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
                 tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
@@ -176,20 +176,20 @@ def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:
 class ShardLoader(Resumable, DataLoader[Any]):
     """A DataLoader that knows its position; `data_loader` makes one.
 
-    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
-    or a `start_step` begins where these say. A look at one batch does not count as a pass. In training the batches of
-    the next epoch are made meanwhile. In evaluation each pass is the whole split.
+    Each pass is the next whole epoch, even if the last pass was left early; only the pass after `load_state_dict`,
+    `set_epoch` or a `start_step` begins where these say. A look at one batch does not count as a pass. In training the
+    first batches of the next epoch are made ahead too. In evaluation each pass is the whole split.
     """
 
     dataset: TorchBatches
     _passes: Passes | None = None
-    _is_accelerate_prepared = True  # Accelerate shards a loader again unless it has this sign
+    _is_accelerate_prepared = True  # without this attribute Accelerate would shard the loader again
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
         passes = self._get_passes()
         if self.dataset._follow_ranks():
             passes.close()
-            self._iterator = None  # workers that live on would read the rows of another rank
+            self._iterator = None  # persistent workers would read the rows of another rank
         yield from passes
 
     @property
@@ -208,11 +208,11 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     def _get_passes(self) -> Passes:
         if self._passes is None:
-            loader = weakref.ref(self)  # so that no circle keeps the threads of a forgotten loader alive
+            loader = weakref.ref(self)  # so that no reference cycle keeps a forgotten loader's threads alive
 
             def start(position: Position) -> Generator[Any]:
                 found = loader()
-                assert found is not None  # it iterates
+                assert found is not None  # the loader is being iterated
                 return found._start(position)
 
             images = self.dataset
@@ -222,7 +222,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
     def _start(self, position: Position) -> Generator[Any]:
         images = self.dataset
         images._begin.set(position, len(images), runs_on=images.config.training)
-        return (batch for batch in super().__iter__())  # a generator lets go of them when it is closed
+        return (batch for batch in super().__iter__())  # a closed generator drops DataLoader's iterator
 
 
 def data_loader(
@@ -290,7 +290,7 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
 
 
 def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
-    """Counts the batches that each worker has ready; None without workers."""
+    """Counts the batches that each worker prefetches; None without workers."""
     waiting = images.config.prefetch_batches
     if not num_workers:
         if waiting and images._transform is not None:
@@ -305,19 +305,19 @@ def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
 
 
 class _Word(NamedTuple):
-    """The number of a `SharedBegin`, in the order of its bits from the lowest on."""
+    """The fields of the number in a `SharedBegin`, from its lowest bits on."""
 
     step: int  # global, at which the pass begins
     runs_on: bool  # whether the pass goes on with the next epoch
-    number: int  # of the pass: the lowest bits
+    number: int  # the lowest bits of the pass's number
     seed: int  # bits of the pass's seed; 0 if no process has begun it
 
 
 class SharedBegin:
     """The position at which the next pass begins, in memory that the trainer shares with its workers.
 
-    PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes down where, as one
-    number, and the others find it there.
+    PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes its position, as
+    one number, and the other workers read it.
     """
 
     def __init__(self, position: Position, steps_per_epoch: int) -> None:
@@ -360,7 +360,7 @@ class SharedBegin:
 
 
 def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
-    """Returns the step at which the pass after the one that a word tells of begins."""
+    """Returns the global step at which the next pass begins: that of the word, or the next epoch after a pass began."""
     return (word.step // steps_per_epoch + 1) * steps_per_epoch if word.seed else word.step
 
 
@@ -372,7 +372,7 @@ def _call_seeded(transform: Callable[[Any], torch.Tensor], image: Any, seed: int
 
 
 def _end_on_sigterm(worker: int) -> None:
-    """Lets SIGTERM end a worker, which may have inherited a trainer's handler that only notes it."""
+    """Lets SIGTERM end a worker, which may have inherited a trainer's handler that does not exit."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -396,7 +396,7 @@ def normalize(
 def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
     """Finds the number of this process and the number of processes.
 
-    `rank` is both, or a mesh with a dimension `data`; without one `torch.distributed` says it, if it is initialized.
+    `rank` is this pair, or a mesh with a dimension `data`. None: `torch.distributed` if it is initialized, else (0, 1).
     """
     if isinstance(rank, tuple):
         return rank
