@@ -42,7 +42,7 @@ class Demand:
         return 1 / (1 / limit + self.pause_s) if self.pause_s else limit
 
     def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that a stage's threads allow, which may run earlier stages too."""
+        """Returns the images per second that a stage's threads allow; the same threads may run earlier stages too."""
         cpu_s, wait_s = self.get_service_s(name)
         if name not in self.threads or cpu_s + wait_s <= 0:
             return float("inf")
@@ -58,7 +58,7 @@ class Demand:
         return min(self.threads, key=self.get_stage_limit, default="")
 
     def get_service_s(self, name: str) -> tuple[float, float]:
-        """Returns the seconds that an image computes and waits in the threads of a stage."""
+        """Returns the processor time and the wait, in seconds, of an image in the threads of a stage."""
         stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
         return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
 
@@ -92,7 +92,7 @@ class Demand:
         return replace(self.scale({}, {"read": left}), storage_limit=limit)
 
     def without_reading(self, cpu_s: Mapping[str, float]) -> Demand:
-        """Returns the demand with `cpu_s` and no reading; stages without processor time no longer limit or wait."""
+        """Returns the demand without reading and with these processor times; stages without any no longer limit."""
         threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
         wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)

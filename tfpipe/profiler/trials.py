@@ -1,4 +1,4 @@
-"""Tries fixes one by one, in alternating runs with the best options so far, and keeps those with a median gain."""
+"""Tries fixes one by one, in alternating runs with the best options so far, and keeps those that gain enough."""
 
 from __future__ import annotations
 

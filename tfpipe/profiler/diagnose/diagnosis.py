@@ -33,13 +33,13 @@ _LITTLE = 1 / 5  # a fix is listed last if five such fixes, multiplied, gain les
 _MUCH = 1.2  # from this gain on, fixes that leave out useless work come first, and options are not listed last
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
-_SHUFFLE_SHARE = 0.25  # the share of a shuffle that is left if it takes too much memory
+_SHUFFLE_SHARE = 0.25  # the proposed size of a shuffle buffer that takes too much memory, as a share of its size
 _MUCH_BYTES = 100e6  # a user stage that shuffles more bytes should shuffle encoded records instead
-_WORTH_FREEING = 0.05  # the share of the memory above which a fix that frees a part of it is worth its line
+_WORTH_FREEING = 0.05  # the share of the memory that a stage must hold for a fix that frees it
 
 
 def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
-    """Returns the station that limits the rate, with the numbers that prove it."""
+    """Returns the stage or the resource that limits the rate, with the numbers that prove it."""
     host, step, rate, limit = profile.host, profile.step, profile.images_per_second, profile.demand.storage_limit
     share = host.peak_memory_bytes / host.memory_limit_bytes
     if share > _FULL_MEMORY:  # checked first: a run that is killed has no rate
@@ -150,7 +150,7 @@ def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
     name, why = demand.slowest, f"{demand.slowest} is nearest, {reached:.0%} of what it can give"
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not demand.threads:
         name, why = "prefetch", "no batch is made while the accelerator works"
-    elif reached < profile.host.cpu_fraction:  # the cores are nearer
+    elif reached < profile.host.cpu_fraction:  # the cores are nearer to their limit
         if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
             return _explain_small_batches(profile, busy)
         name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])

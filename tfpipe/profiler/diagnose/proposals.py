@@ -30,14 +30,14 @@ from tfpipe.system.units import format_mebibytes, human_bytes
 
 _MUCH_UNREAD = 0.1  # the share of the bytes read from which on features that nobody reads are worth new shards
 _MAPPED_STAGES = ("parse", "decode", "augment")
-_FILE_BUFFER_BYTES = 2**21  # the bytes that the textbook pipeline reads at once of a file
+_FILE_BUFFER_BYTES = 2**21  # the bytes of a file that the textbook pipeline reads in one request
 _BATCHES_READ = 2  # the batches that the engine reads at once, at least
 SPARE = 1.25  # the factor for the number of waiting threads, since some are always between two waits
 _BATCH_SHARE = 0.1  # the share of the processor time for work once per batch, above which a larger batch is worth it
 _BATCHES_PER_EPOCH = 4  # the batches that a larger batch leaves in an epoch at least
 _BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
 _CACHE_SHARE = 0.8  # of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`
-_MIN_CACHED_SHARE = 0.1  # the share of the records below which a cache of what fits is not worth its memory
+_MIN_CACHED_SHARE = 0.1  # the share of the records that must fit into memory for a cache of only some records
 _FUNCTIONS = ("transform", "batch_transform")  # the names of the functions that the engine calls
 _CLEARLY_FEWER = 0.9  # the share of the images that a filter passes on, above which its position hardly matters
 _CHEAPER = 0.1  # the assumed share of a stage's time after the user rewrites it; the instruction names this guess
@@ -340,7 +340,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
     if facts.get("per_image") is not False:
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand.scale({name: 0.0}), threads=threads)
-        left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # which keep it busy
+        left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # µs that leave no idle time
         cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
         instruction = f"Do the work of {_name(name)} on the accelerator, for the whole batch{cheaper}."
         yield Fix(

@@ -274,8 +274,8 @@ class IdleMonitor:
             with tf.control_dependencies([tf.numpy_function(self._receive, [*stamp, tf.timestamp(), images], tf.bool)]):
                 return tf.nest.map_structure(tf.identity, element)
 
-        # tf.data puts a prefetch behind a pipeline that ends without one. Behind the clock this prefetch would wait
-        # all the time, whatever the trainer does. So the same prefetch goes before the clock.
+        # tf.data adds a prefetch to a pipeline that ends without one. After the clock this prefetch would wait all the
+        # time, whatever the trainer does. So the same prefetch goes before the clock.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         if _gets_prefetch(dataset):
@@ -362,7 +362,7 @@ class IdleMonitor:
         return {}
 
     def result(self) -> StepTiming:
-        """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
+        """Returns the timing of all steps after the warm-up. Its spreads are over the periods in `reports`.
 
         Raises:
             DataError: No step was timed after the warm-up, or steps took several elements of a watched dataset.
@@ -404,7 +404,7 @@ class IdleMonitor:
 
     def _receive(self, number: int, asked_at: float, got_at: float, images: int) -> bool:
         """Stores the times of an element of a watched dataset; runs in the thread that takes the element."""
-        if number == 0:  # a new iterator: nobody takes what the last one gave
+        if number == 0:  # a new iterator: no call takes elements of the last one
             self._deliveries.clear()
         self._deliveries.append((float(asked_at), float(got_at), int(images)))
         return True
@@ -476,7 +476,7 @@ class IdleMonitor:
 
 
 def _gets_prefetch(dataset: tf.data.Dataset) -> bool:
-    """Returns whether tf.data would put a prefetch behind this dataset."""
+    """Returns whether tf.data would add a prefetch to the end of this dataset."""
     options = dataset.options()
     optimization = options.experimental_optimization
     if False in (optimization.inject_prefetch, optimization.apply_default_optimizations, options.autotune.enabled):

@@ -39,7 +39,7 @@ class Costs:
     slowest_s: float  # of the slowest worker, which all wait for if batches come in order
     cpu_s: float  # of all processes
     main_s: float  # of this process while it fetches
-    main_cpu_s: float  # the part of `cpu_s` that this process takes beside its workers; 0 without any
+    main_cpu_s: float  # of `cpu_s`, what this process uses besides its workers; 0 without workers
     lock_s: float  # in which Python's lock is held, if several threads of one process want it; else 0
     stall_s: float  # that slow records take beyond the others
     restart_s: float  # to start workers for an epoch, spread over its images
@@ -85,7 +85,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     ]
     stall_s = sum(list_excess(profile)) / images
     slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
-    if find_slow_worker(profile):  # batches come in order, so each worker makes as many images
+    if find_slow_worker(profile):  # batches come in order, so all workers make the same number
         slowest_s = max(busy_s) * len(busy_s) / images
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
@@ -136,7 +136,7 @@ def keep_workers(profile: LoaderProfile, now: Costs) -> Costs:
 
 def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
     """Returns the resource, activity or record that limits a loader, with the numbers that prove it."""
-    fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # a fast one is late too
+    fed = _FED if profile.free_rate < _PLENTY * profile.step.required_rate else _NEARLY_FED  # rare stalls are normal
     if profile.step.idle <= fed:
         return Bottleneck("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
     found = next(chain(_list_stalls(profile), _list_idle_workers(profile), _list_work(profile)), None)
@@ -382,7 +382,7 @@ def _change_order(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Itera
 
 def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
     batch, made_s = profile.batch, now.worker_s + now.stall_s
-    received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # share of the main process' time
+    received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # share of time not making batches
     if wall.stage == "main process":
         moved_s = now.main_s * 0.9
         costs = replace(now.save(-moved_s), main_s=now.main_s - moved_s, cpu_s=now.cpu_s)

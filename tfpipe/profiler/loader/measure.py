@@ -1,4 +1,4 @@
-"""Runs a loader as fast as it can under probes, then with a step after each batch; diagnoses it, and tries fixes."""
+"""Runs a loader under probes as fast as batches come, then with a step after each; diagnoses it, and tries fixes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Loader:
     dataset: Any = None  # of PyTorch
     collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
     length: int | None = None  # batches of an epoch, if the loader has a length
-    strangers: Collection[threading.Thread] = ()  # threads that were there before the code of the loader
+    strangers: Collection[threading.Thread] = ()  # threads that ran before the loader's code was loaded
     _epoch: Iterator[Any] = field(default=iter(()), init=False)
 
     def fetch(self) -> tuple[Any, bool]:
@@ -92,7 +92,7 @@ class Loader:
 
 
 class LoaderSource:
-    """A user's function that returns a loader. `strangers` are the threads that were there before its module."""
+    """A user's function that returns a loader. `strangers` are the threads that ran before its module was imported."""
 
     def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:
         self._make, self._name, self._strangers = make, name, strangers

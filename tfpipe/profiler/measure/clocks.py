@@ -19,7 +19,7 @@ from tfpipe.profiler.loader.probe import read_now, read_state
 from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
-SECONDS, TURNS = 0.1, 3  # the seconds of a turn with a number of threads, and the turns of each
+SECONDS, TURNS = 0.1, 3  # the seconds of a turn, and the number of turns with each number of threads
 _HELPS = 1.4  # with 2 threads, calls must be this many times as fast as with one; else a lock is in their way
 _LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # calls that compute gain nothing from 2 threads if the factor is between these
 _BLOCKED = 2 / 3  # locked: 2 threads are blocked for more than this share of the time they run or wait for a core
@@ -38,7 +38,7 @@ waits for at most `_MAX_REST_S`, and after that only for `_SHORT_REST_S` a turn.
 
 @dataclass(frozen=True)
 class HostTime:
-    """The processor time up to a moment, in seconds."""
+    """The readings of the clocks of wall time and processor time at one moment, in seconds."""
 
     at: float  # by `time.perf_counter`
     process: float
@@ -97,7 +97,7 @@ class Run:
 
 
 class CallTimes(NamedTuple):
-    """The time of a call of a function."""
+    """The times of one call of a function."""
 
     cpu_s: float
     wait_s: float  # in which it neither runs nor waits for a core
@@ -126,7 +126,7 @@ def measure_late_s(run: Callable[[], Any]) -> float:
 
 
 def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
-    """Measures a function with 1 thread and with 2; it gets the number of the call, and does its work `count` times."""
+    """Measures a function with 1 thread and with 2; each call gets its number, and counts as `count` calls."""
     call(0)  # which imports and allocates
     turns = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(TURNS)]
     return judge(turns, host_limits.usable_cpus(), measure_late_s(lambda: _run(call, 1, count)))

@@ -1,4 +1,4 @@
-"""Describes the data, the stages and their buffers for the diagnosis, without running the pipeline."""
+"""Describes the data, the stages and their buffers for the diagnosis. The pipeline does not run."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _has_state(graph: Any) -> bool:
 def get_dataset_facts(
     data: Manifest | Source, split: str | None, config: PipelineConfig, stages: Sequence[BuiltStage]
 ) -> DatasetFacts:
-    """Returns the facts about the data of a pipeline."""
+    """Returns the properties of a pipeline's data and stages; reads a few records."""
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     payloads = sample_records(source, [feature.name for feature in plan.features])

@@ -1,4 +1,4 @@
-"""Runs a pipeline against a simulated accelerator, and measures both; the engine by its own clocks."""
+"""Runs a pipeline against a simulated accelerator, and measures both; tfpipe's engine has its own clocks."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ from tfpipe.system.progress import Observer, Progress
 Clocked = tuple[Mapping[Phase, PhaseTime], Mapping[Phase, PhaseTime]]
 """The engine's clocks before and after a run."""
 _PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
-_PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # functions of the user's own
+_PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # the user's functions
 _EXAMPLES = 16  # images with which a function is run
-_SMALL_BATCH = 16  # the number of images in a batch up to which a larger one is tried, too
+_SMALL_BATCH = 16  # a larger batch is tried too if batches have at most this many images
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
 _DROP_S = 1.0  # the seconds to wait for a pipeline's threads to end; only AUTOTUNE's takes longer
@@ -109,7 +109,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 class NumpyPipeline:
-    """The batches of `NumpyBatches`, with functions of the user's."""
+    """A pipeline of `NumpyBatches` with the user's functions."""
 
     built: Sequence[BuiltStage] = ()
 
@@ -345,7 +345,7 @@ def _run(
 ) -> _Run:
     """Fills a cache if there is one, warms up, measures the steps of the accelerator, and frees the whole pipeline."""
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
-    earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
+    earlier_peak = host_limits.peak_memory_bytes()  # this process may have used more memory before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
     held: list[Any] = [steps]
     clocks = pipeline.clocks or Clocks()

@@ -97,7 +97,7 @@ class Prefixes:
         return given
 
     def measure(self) -> dict[str, float]:
-        """Returns the seconds of processor time that each stage adds to the prefix before it, per element it gives."""
+        """Returns the seconds of processor time that each stage adds to the prefix before it, per output element."""
         costs = _measure_cpu_s(self._datasets, self._counted) if len(self._datasets) > 1 else [0.0]
         added = zip(self._ratios[1:], pairwise(costs), strict=True)
         return {name: max(cpu_s - before_s / ratio, 0.0) for (name, ratio), (before_s, cpu_s) in added if name}
@@ -161,7 +161,7 @@ def _make_options() -> tf.data.Options:
 def _time_each(
     parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any], config: PipelineConfig
 ) -> dict[str, StageTiming]:
-    """Returns the timings of stages per element that they give, up to a stage that gives nothing."""
+    """Returns the timings of stages per output element, up to the first stage that gives none."""
     tried: dict[str, StageTiming] = {}
     prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
