@@ -35,7 +35,7 @@ class Tile:
     image: Image.Image | None  # "RGB"; None draws an empty tile
     title: str  # the first line of the caption
     note: str = ""  # the second line
-    size: tuple[int, int] | None = None  # width and height, written behind the note
+    size: tuple[int, int] | None = None  # width and height, written after the note
     text: str = ""  # the third line; if one tile has it, all have room for it
     classes: Classes | None = None  # the mask, [height, width] of any size
     boxes: Sequence[Box] = ()  # as fractions of width and height
@@ -93,7 +93,7 @@ def _lay_over(image: Image.Image, classes: Classes | None) -> Image.Image:
 
 
 def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
-    """Returns a mask, resized to a width and a height, with a palette whose color 0 is the background's."""
+    """Returns a mask, resized to a width and a height, with a palette whose color 0 is that of the background."""
     shown = resize_nearest(classes, size[::-1]).astype(np.int64)
     places = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
     image = Image.fromarray(places.astype(np.uint8))

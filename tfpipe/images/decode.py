@@ -29,7 +29,7 @@ class ImageHeader:
 
 
 def read_image_header(data: bytes) -> ImageHeader:
-    """Reads the header of an image file of any format: of a JPEG in 10 us, of a PNG with all chunks' checksums."""
+    """Reads the header of an image file of any format: of a JPEG in 10 us, of a PNG with a check of its chunks."""
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind, "whose header cannot be read"):
         header = transcode.read_header(data, kind, _MAX_HEADER_PIXELS)

@@ -1,4 +1,4 @@
-"""The exception for a refused image, and the size limit of all formats."""
+"""The exceptions for refused images, and the check of a size against the limit."""
 
 from __future__ import annotations
 

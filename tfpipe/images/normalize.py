@@ -35,7 +35,7 @@ class PreparedImage:
     channels: int  # 1 or 3
     colorspace: str  # "Grayscale" or "RGB"
     changed: tuple[str, ...]  # in order: "eoi_appended", "resized", ...; empty if the bytes are those of the source
-    noticed: tuple[str, ...]  # left as it is: "name_differs", "progressive", "animated"; of `plain` ones "turned", ...
+    noticed: tuple[str, ...]  # left unchanged: "name_differs", "progressive", "animated"; of `plain` ones "turned", ...
     boxes: tuple[Box, ...]  # turned with the pixels
     mask: bytes | None = None  # a gray PNG, turned and resized with the pixels
 
@@ -65,7 +65,7 @@ def prepare_image(
     mask: bytes | None = None,
     plain: bool = False,
 ) -> PreparedImage:
-    """Checks one image file and brings it into the requested form; no `data` raises another error than `BadImage`.
+    """Checks one image file and brings it into the requested form; whatever `data` is, it raises only `BadImage`.
 
     Every accepted image has been fully decoded. The result depends only on the arguments and on `get_codec_versions`.
     `frame` is the width and height of the image that boxes and mask were made for: the image in the file, upright or as
@@ -135,7 +135,7 @@ def _can_stay(source: _InputImage, form: ImageForm) -> bool:
 
 def _reencodes_progressive(source: _InputImage, form: ImageForm) -> bool:
     assert isinstance(source.header, jpeg.JpegHeader)
-    # Where bits of coefficients are missing, decoders guess, and do not agree about it.
+    # Where bits of coefficients are missing, decoders guess, and do not agree.
     return (form.reencode_progressive and not form.seekable) or not jpeg.scans_are_whole(source.data, source.header)
 
 
@@ -181,7 +181,7 @@ def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
     try:
         transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     except BadImage:
-        _judge(source, form)  # it explains the damage better, or mends it
+        _judge(source, form)  # explains the damage better, or repairs it
         transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     if transcoded is None:
         return False
@@ -231,7 +231,7 @@ def _get_pixels(
     image, part, changed = transcode.load(source.data, source.kind, source.header, size)
     if size == source.size:
         return image, changed
-    # It is resized before the turn, which then has fewer pixels to move.
+    # The image is resized before it is turned, because the turn then has fewer pixels to move.
     return transcode.resize(image, stored_size, part), (*changed, "resized")
 
 

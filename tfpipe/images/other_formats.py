@@ -63,7 +63,7 @@ class OpenedImage:
     width: int  # as stored, not turned
     height: int
     orientation: int  # of EXIF, 1 to 8
-    upright_once_loaded: bool  # Pillow turns TIFF while it loads it
+    upright_once_loaded: bool  # Pillow turns a TIFF upright while it loads it
     lossless: bool  # stored as PNG and not as JPEG
     animated: bool  # more frames or pages follow
     inverted: bool = False  # 0 is white, in 16-bit gray

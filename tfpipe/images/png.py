@@ -107,7 +107,7 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
 
 
 def verify_png(header: PngHeader) -> None:
-    """Inflates the image data to check that it is complete; only wrong filters and missing data are still possible."""
+    """Inflates the image data, and checks its length and its filters; the checksums of chunks cover other damage."""
     passes = _list_passes(header)
     inflater = zlib.decompressobj()
     offset, total = 0, passes[-1][1]

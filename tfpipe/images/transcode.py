@@ -93,7 +93,7 @@ def _load_jpeg(
 
 
 def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image | None:
-    """Decodes, checks and resizes a JPEG with the native library, bit for bit as Pillow; `size` is that before EXIF.
+    """Decodes, checks and resizes a JPEG with the native library, bit for bit as Pillow; `size` is not turned by EXIF.
 
     Returns None for a JPEG that Pillow must decode, or that may be damaged.
     """

@@ -15,7 +15,7 @@ def resize(
     *,
     is_bicubic: bool = True,
 ) -> bytes:
-    """Resizes the upper left `part` of RGB pixels, bit for bit as Pillow; all sizes are (width, height)."""
+    """Resizes the upper left `part` of RGB pixels, bit for bit as Pillow does; all sizes are (width, height)."""
     width, height = size
     part = size if part is None else part
     if len(data) != 3 * width * height or min(new_size) < 1 or not (0 < part[0] <= width and 0 < part[1] <= height):

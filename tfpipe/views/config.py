@@ -14,7 +14,7 @@ class ViewConfig:
 
     Attributes:
         name: The name of the view, as in `flowers@large`. Required.
-        where: The condition of the records to read, as behind SQL's WHERE. Its columns are `split`, `name`, `label`,
+        where: The condition of the records to read, as after SQL's WHERE. Its columns are `split`, `name`, `label`,
             `height`, `width`, `bytes`, `duplicate` and others that the dataset has. Empty: all records. Default: "".
         sample: The share of the records that fulfill the condition, such as 10% or 0.1. 1.0: all. In (0, 1].
             Default: 1.0.
