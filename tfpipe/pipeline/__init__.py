@@ -1,1 +1,1 @@
-"""The trainer's side: shards in, batches out, as a tuple of named `tf.data` stages."""
+"""The TensorFlow input pipeline: from shards to batches, as a tuple of named `tf.data` stages."""

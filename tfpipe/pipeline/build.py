@@ -1,4 +1,4 @@
-"""The pipeline of one host: of batches by their steps, which the engine makes, or the textbook's of single records."""
+"""The input pipeline of one host: the engine's, which makes each step's batch, or the textbook's of single records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def build_dataset(
         epochs: The epochs of one pass over the dataset; 0: no pass ends. The next pass goes on with the epochs after
             them, so with 1 each epoch of Keras' `fit` is one of the run. A first pass within an epoch has the rest of
             it. None: 1 with `as_supervised` in exact order, so that `fit` ends by itself, else 0.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
@@ -111,7 +111,7 @@ def build_stages(
         context: The host's place among the hosts, or None for one host.
         start_step: The step, counted from 0, to begin with.
         epochs: The epochs of one pass, or None or 0 for passes without end.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
@@ -149,7 +149,7 @@ def build_host_stages(
 def choose_epochs(
     data: Manifest | Source | Mixture, split: str | None, config: PipelineConfig, epochs: int | None
 ) -> int | None:
-    """Chooses the epochs of a pass: those asked for, else 1 for Keras in exact order; with None no pass ends."""
+    """Chooses the epochs of a pass: `epochs` if given, 1 for Keras in exact order, else None: no pass ends."""
     if epochs is not None or not (config.training and config.as_supervised):
         return get_host(None, epochs=epochs).epochs
     if isinstance(data, Mixture) or explain_textbook(get_source(data, split), config) is None:
@@ -162,7 +162,7 @@ def choose_epochs(
 
 
 def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
-    """Returns the host that `tf.distribute` describes; None means one host with one replica, and 0 epochs no end."""
+    """Returns the host of a `tf.distribute` context; None: one host with one replica; 0 epochs: no pass ends."""
     if epochs is not None:
         check_count("epochs", epochs)
     if context is None:
@@ -173,7 +173,7 @@ def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, ep
 
 
 def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, host: Host) -> Stages:
-    """Builds the stages of a mixture, whose batches the engine makes of all of its datasets."""
+    """Builds the stages of a mixture, whose batches the engine makes from all of its datasets."""
     for manifest in mixture.manifests:
         if reason := explain_textbook(get_source(manifest, split), config):
             advice = "Leave out order='throughput'; with stages of your own use order='exact'."
@@ -193,10 +193,10 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
 
 
 def _build_by_engine(plan: BatchPlan, maker: Maker) -> Stages:
-    """Builds the stages of batches that the engine makes."""
+    """Builds the stages of a pipeline whose batches the engine makes."""
     stages, calls = list_engine_stages(plan, serve_remotely(maker))
-    # So many threads of tf.data wait in a call of the engine: for a batch, an object store or a worker.
+    # `calls` threads of tf.data wait in calls of the engine: for a batch, an object store or a worker.
     options = tf_data_options(plan.config, True, calls)
-    if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
+    if plan.host.epochs is not None:  # a prefetch would reach the end of a pass ahead of the trainer
         options.experimental_optimization.inject_prefetch = False
     return Stages([without_autograph(stage) for stage in stages], options)

@@ -124,9 +124,9 @@ class Stages(tuple[Stage, ...]):
     def make_options(self) -> tf.data.Options | None:
         """Makes the `tf.data` options that the stages run with; None if there are none.
 
-        Beside a stage of the user's own AUTOTUNE goes through the stages and gives threads to the slowest one. Its
-        default, hill climbing, left the map of such a stage at one thread in 11 of 15 starts, whether tf.data had fused
-        map and batch or not (2 cores, TensorFlow 2.21).
+        With a stage of the user's own, AUTOTUNE must give threads to the slowest stage, one at a time. Its default,
+        hill climbing, left the map of such a stage at one thread in 11 of 15 starts, whether tf.data had fused map and
+        batch or not (2 cores, TensorFlow 2.21).
         """
         if self.options is None or all(stage.name in STAGE_NAMES for stage in self):
             return self.options
@@ -154,12 +154,12 @@ Customize = Callable[[Stages], Stages]
 
 
 def prefer_textbook(config: PipelineConfig, customize: Customize | None) -> PipelineConfig:
-    """Returns the config for stages of the user's own: these treat single records unless `order` is exact."""
+    """Chooses the textbook pipeline for stages of the user's own, which treat single records, if `order` is auto."""
     return replace(config, order="throughput") if customize is not None and config.order == "auto" else config
 
 
 def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """Returns the stages as the user's function changes them."""
+    """Returns the stages after the user's function, if there is one, has changed them."""
     if customize is None:
         return stages
     customized = customize(stages)
@@ -171,9 +171,9 @@ def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
 def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
-    `held_threads` are held by long operations, such as decoding a batch. TensorFlow's pool has a thread for each core,
-    and reading would stop until a batch is done. So the pipeline gets a pool with as many more, unless
-    `private_threadpool_size` says its size.
+    `held_threads` is the number of threads that long operations hold, such as decoding a batch. In TensorFlow's pool,
+    which has a thread for each core, reading would stop until a batch is done. So the pipeline gets a pool of its own
+    with this number of threads more, unless `private_threadpool_size` gives the size.
     """
     options = tf.data.Options()
     options.deterministic = deterministic

@@ -1,10 +1,10 @@
-"""The stages of single records, by TensorFlow's operations: `parse`, `decode`, `augment`, `batch`; and `prefetch`.
+"""The stages for single records, by TensorFlow's operations: `parse`, `decode`, `augment`, `batch`; and `prefetch`.
 
-JPEGs are cropped while they are decoded, if all images of a split are JPEGs. Only a split of several forms, or files
-that tfpipe did not write, cost a look at each record's first bytes (7 us).
+JPEGs are cropped while they are decoded. Only if a split has several formats, or files that tfpipe did not write, each
+record's first bytes must be tested (7 us).
 
-A crop box is an int32 of shape [4]: y, x, height, width in pixels of the stored image. It and the flip are functions
-of a seed, those of `tfpipe.engine.crops`.
+A crop box is an int32 of shape [4]: y, x, height, width in pixels of the stored image. The box and the flip are
+functions of a seed, as in `tfpipe.engine.crops`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 
 _CROP_ATTEMPTS = 10  # boxes tried before the whole image is taken, as in torchvision's RandomResizedCrop
 _FLIP_KEY = (0x243F6A88, 0x05A308D3)  # the first digits of pi: the seed itself would draw the crop box's own numbers
-_SMALL = 3 * 2**17  # values of an image: of a larger one few are used, so converting it to float32 saves nothing
+_SMALL = 3 * 2**17  # values of an image: resizing uses few of a larger one's, so a conversion to float32 saves nothing
 _HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
 
-_MARGIN = 2  # columns that are blended with the same neighbor in color, which is stored at half the width at least
+_MARGIN = 2  # columns more on either side, whose color the decoder blends with that of the crop
 
 Features = dict[str, tf.Tensor]
 
@@ -44,8 +44,8 @@ Extent = tuple[tf.Tensor | int, tf.Tensor | int]
 def parse_records(plan: BatchPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record, and adds a seed if a crop is drawn next.
 
-    It gives "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-    where the manifest vouches for them, and each further feature under its own name.
+    The result has "encoded" (string), "label" (int64) if there are labels, "height" and "width" (int64, of the
+    original) if the manifest says that every record has them, and each further feature under its own name.
     """
     source, draws = plan.source, _draws(plan) and not caches_whole(plan.config)
     keys = {} if source.image_key is None else {"encoded": source.image_key}
@@ -103,12 +103,12 @@ def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callabl
 
 
 def parallel_settings(plan: BatchPlan) -> dict[str, object]:
-    """Returns what `map_in_parallel` is built with, for the settings of a stage."""
+    """Returns the options that `map_in_parallel` uses, for the settings of a stage."""
     return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": keeps_order(plan.config)}
 
 
 def decode_images(plan: BatchPlan) -> Stage:
-    """Decodes images; with augmentation on the host just the crop of each, and whether to flip it."""
+    """Decodes images: with augmentation on the host only each image's crop, to which it adds whether to flip it."""
     config, stored = plan.config, plan.source.images
     formats = " and ".join(sorted(stored.formats)) or "any"
     settings = {**parallel_settings(plan), "images": formats, "decoder": "tensorflow"}
@@ -135,7 +135,7 @@ def decode_images(plan: BatchPlan) -> Stage:
 
 
 def _squeeze(image: tf.Tensor, stored: StoredImages, size: tuple[int, int], config: PipelineConfig) -> tf.Tensor:
-    """Resizes a whole image to one size, whatever its shape: uint8 [*size, 3]."""
+    """Resizes a whole image to one size, whatever its aspect ratio: uint8 [*size, 3]."""
     if stored.size == size:
         return image
     options = config.augment_options
@@ -166,7 +166,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
 
 
 def decode_crop(encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: StoredImages) -> tf.Tensor:
-    """Decodes the part of an image of this size that lies inside a crop box: uint8 [height, width, 3], as a slice."""
+    """Decodes the crop box of an image of this size: uint8 [height, width, 3], equal to a slice of the whole image."""
     if stored.formats == {"JPEG"}:
         return decode_jpeg_crop(encoded, crop_box, size[1])
     if stored.formats and "JPEG" not in stored.formats:
@@ -182,7 +182,7 @@ def decode_crop(encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: S
 def decode_jpeg_crop(
     encoded: tf.Tensor, crop_box: tf.Tensor, image_width: tf.Tensor | int, ratio: int = 1
 ) -> tf.Tensor:
-    """Decodes a crop of a JPEG, without the rows above it and the blocks beside it. It equals a slice of the whole.
+    """Decodes a crop of a JPEG, without the rows above it and the blocks beside it. It equals a slice of the image.
 
     Where color is stored at half the width, the first and the last column need a neighbor to blend with, or they differ
     by up to 20 of 255. So two columns more are decoded on either side, and left out (30 us). The sides of the image are
@@ -190,10 +190,10 @@ def decode_jpeg_crop(
     """
     y, x, height, width = tf.unstack(crop_box)
     left = tf.minimum(x, _MARGIN)
-    wide = left + width + tf.clip_by_value(image_width - x - width, 0, _MARGIN)  # a box that leaves it stays so
+    wide = left + width + tf.clip_by_value(image_width - x - width, 0, _MARGIN)  # a box beyond the edge stays so
     window = tf.stack([y, x - left, height, wide])
     image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, ratio=ratio)
-    # As a matrix of bytes it is sliced in a third of the time.
+    # Slicing the pixels as a matrix of bytes takes a third of the time.
     rows = tf.reshape(image, tf.stack([height, 3 * wide]))
     columns = tf.slice(rows, tf.stack([0, 3 * left]), tf.stack([height, 3 * width]))
     return tf.reshape(columns, tf.stack([height, width, 3]))
@@ -202,8 +202,8 @@ def decode_jpeg_crop(
 def read_image_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent:
     """Returns the stored image's height and width, int32 scalars, from the cheapest source that is right.
 
-    "height" and "width" of a record are used where tfpipe wrote it and images have no fixed size; with one they are the
-    original's. Else the size comes from a JPEG's header (2 us and more), or from decoding.
+    A record's "height" and "width" are used if tfpipe wrote it and images have no fixed size; with a fixed size they
+    are the original's. Else the size comes from a JPEG's header (2 us and more), or from decoding.
     """
     encoded, height, width = (features.get(name) for name in ("encoded", "height", "width"))
     if stored.size is not None:
@@ -222,7 +222,7 @@ def read_image_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> 
 
 
 def augment_images(plan: BatchPlan) -> Stage:
-    """Replaces decoded images by those that the model gets."""
+    """Crops, resizes, flips and converts decoded images to the model's input."""
     config, (height, width) = plan.config, plan.config.size
     settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
     settings["size"] = f"{height}x{width}"
@@ -299,8 +299,8 @@ def center_crop_box(
 ) -> tf.Tensor:
     """Computes the crop box of evaluation: what resizing the short side and then cropping the middle would show.
 
-    Its size is rounded, halves up; its place is rounded up and to the left. The output's aspect ratio is seen in the
-    original, of whose largest centered crop `crop_fraction` of each side is kept.
+    The box's size is rounded, halves up; its corner is rounded to the top left. In the original the box has the
+    output's aspect ratio, and `crop_fraction` of each side of the largest such box.
     """
     shape = tf.cast(tf.stack([*original_size]), tf.float64)
     extent = tf.stack([*original_size]) if stored_size is None else tf.stack([*stored_size])
@@ -344,7 +344,7 @@ def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = 
     """
     if image.shape[:2] == out_size:
         return tf.cast(image, tf.float32)
-    if antialias:  # it converts by itself
+    if antialias:  # this resize converts to float32 itself
         return tf.image.resize(image, out_size, antialias=True)
     if image.shape.is_fully_defined():
         return tf.image.resize(tf.cast(image, tf.float32) if image.shape.num_elements() <= _SMALL else image, out_size)
@@ -395,7 +395,7 @@ def batch_examples(plan: BatchPlan) -> Stage:
 
 
 def is_true_size(plan: BatchPlan) -> bool:
-    """Returns whether the last batch is not filled up: it is for several replicas, and for a TPU."""
+    """Returns whether the last batch has no padding; with several replicas, or for a TPU, the batch has some."""
     return has_true_size(plan.config, plan.replica_batch_size) and not tf.config.list_logical_devices("TPU")
 
 
@@ -428,12 +428,12 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _pad_evaluation(plan: BatchPlan, marked: tf.data.Dataset) -> tf.data.Dataset:
-    """Fills up the last batch with zeros, so that all hosts yield as many batches."""
+    """Fills up the last batch with zeros, so that all hosts yield the same number of batches."""
     zeros = {}
     for name, spec in marked.element_spec.items():
         shape = [
             size or 0 for size in spec.shape
-        ]  # an axis of unknown size, which a stage of the user's left, has none
+        ]  # an axis whose size a stage of the user's left unknown is empty
         zeros[name] = tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
     if records is None:
@@ -445,9 +445,9 @@ def _pad_evaluation(plan: BatchPlan, marked: tf.data.Dataset) -> tf.data.Dataset
 
 
 def prefetch_batches(plan: BatchPlan) -> Stage:
-    """Prepares batches ahead of the trainer, and says how many there will be.
+    """Prepares batches ahead of the trainer, and tells tf.data how many there will be.
 
-    Nobody can say it if nobody counted the records, or if a later stage ends each pass.
+    The number is unknown if nobody counted the records, or if a later stage ends each pass.
     """
     config = plan.config
     count: int | None = None

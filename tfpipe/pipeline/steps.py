@@ -1,6 +1,6 @@
 """The engine's batches as a `tf.data.Dataset` of steps: each element is the batch of one step for one replica.
 
-What `read` has made stays in this process, and a token for it goes through `tf.data`.
+The records that `read` returns stay in this process, and a token for them goes through `tf.data`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 
 CALL_NAME = "tfpipe_engine"
-"""The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
+"""The name of the engine's calls in a graph, which hold the GIL for a small part of their time only."""
 
-_TOKENS = 16  # beyond those that calls hold: of iterators that were left
+_TOKENS = 16  # kept besides those of running calls: tokens of iterators that were left
 _RAGGED = ".lengths"
 _QUIET_S, _MAX_END_S = 0.2, 30.0
-"""The seconds without a call after which none comes any more, and the longest wait for that."""
+"""The seconds without a call after which no more calls come, and the longest wait for such a pause."""
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
-"""The cores for each batch that is read, and the batches at least. A record of 110 KB takes 25 us of a core from the
-page cache; its image takes 200 us or more."""
-_STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # small ones are waited for as long as large ones
-_STORE_READ_BYTES = 2**25  # that many batches are read at once
-_BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
+"""The cores for each batch that is read at once, and the least number of these batches. To read a record of 110 KB from
+the page cache takes 25 us of a core, and to decode its image 200 us or more."""
+_STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # the least and the most: small batches come no sooner
+_STORE_READ_BYTES = 2**25  # of the batches that are read at once
+_BATCHES_AT_ONCE = 2  # decoded: the second takes over the threads of the first when that ends
 
 
 def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[tuple[Stage, ...], int]:
-    """Makes the stages of a pipeline whose batches the engine makes; returns their calls that work at once, too."""
+    """Makes the stages of a pipeline whose batches the engine makes; returns also the number of concurrent calls."""
     steps = _Steps(plan, maker)
     config, source = plan.config, plan.source
     listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
@@ -79,11 +79,11 @@ def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[tuple[Stage, ...]
 
 
 class _OpenCalls:
-    """The calls that TensorFlow's threads make now. At the end of the program no call may be left or begin.
+    """The running calls from TensorFlow's threads into Python. At the end of the program no call may run or begin.
 
-    A thread of TensorFlow that waits for Python's lock while Python ends never gets it, and the end of its iterator
-    waits for that thread. So from then on calls fail at once, which fills all buffers, and the program waits until no
-    more come.
+    A thread of TensorFlow that waits for the GIL while Python ends never gets it, and the end of its iterator waits for
+    that thread. So at the end of the program calls fail at once, which fills all buffers, and the program waits until
+    no more calls come.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _OpenCalls:
             self._last_s = time.monotonic()
 
     def close(self) -> None:
-        """Waits until calls have stopped."""
+        """Lets all further calls fail, and waits until no more come."""
         self._is_closed = True
         deadline = time.monotonic() + _MAX_END_S
         while time.monotonic() < deadline:
@@ -120,11 +120,11 @@ atexit.register(_CALLS.close)
 
 
 class _Steps:
-    """The calls of the engine for the elements of one dataset."""
+    """The calls of the engine for one dataset, in which each element is the batch of one step and replica."""
 
     def __init__(self, plan: BatchPlan, maker: Maker) -> None:
         self._plan = plan
-        # The calls that work at once. Each request to a worker of a service is one, too.
+        # The numbers of concurrent calls. Each request to a worker of a service is a call, too.
         self.reads = max(count_batches_read(plan), maker.steps_ahead)
         self.decodes = min(plan.config.max_threads, _BATCHES_AT_ONCE)
         size = plan.replica_batch_size
@@ -137,7 +137,7 @@ class _Steps:
         self._stored: OrderedDict[int, Any] = OrderedDict()
 
     def list_steps(self, _: Any) -> tf.data.Dataset:
-        """Counts the elements: those of each replica of the first step, then of the next."""
+        """Counts the elements: one for each replica of the first step, then of the next step, and so on."""
         if not self._plan.config.training:
             return tf.data.Dataset.range(self._plan.steps_per_epoch * self._replicas)
         if self._plan.host.epochs is None:
@@ -146,9 +146,9 @@ class _Steps:
         return tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(*self._call_find_pass()[:2]))
 
     def end_passes(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Ends a pass with its last epoch; the next one goes on from there, also after a pass that was left.
+        """Ends a pass with its last epoch; the next pass goes on from there, also after a pass that was left early.
 
-        The dataset counts as many batches as a whole pass has, also if the first one has fewer: Keras asks once.
+        The dataset's cardinality is that of a whole pass, even if the first pass is shorter: Keras asks only once.
         """
 
         def watch_pass(_: tf.Tensor) -> tf.data.Dataset:
@@ -164,8 +164,8 @@ class _Steps:
             return batches.enumerate(first).map(note)
 
         one_pass = tf.data.Dataset.range(1).flat_map(watch_pass)
-        # The second dataset has no end, and nobody reads it. So TensorFlow takes the whole for endless until `take`,
-        # and never asks for the end of a whole pass, while a shorter one still ends with its own end.
+        # The second dataset has no end, and is never read. So TensorFlow takes the choice for endless until `take`,
+        # and never asks for the end of a whole pass, while a shorter pass still ends with its own end.
         always_first = tf.data.Dataset.from_tensors(np.int64(0)).repeat()
         passes = tf.data.Dataset.choose_from_datasets([one_pass, one_pass.repeat()], always_first)
         return passes.take(self.num_batches * self._replicas)
@@ -193,17 +193,17 @@ class _Steps:
 
     @property
     def num_batches(self) -> int:
-        """The steps of a whole pass."""
+        """The number of steps in a whole pass."""
         return (self._plan.host.epochs or 0) * self._plan.steps_per_epoch
 
     def count_next_steps(self) -> int:
-        """Counts the steps of the next pass."""
+        """Counts the steps of the next pass, which is shorter if it begins within an epoch."""
         return self.num_batches - self.next_step % self._plan.steps_per_epoch
 
     def _find_pass(self) -> tuple[np.int64, np.int64, np.int64]:
-        """Returns the first element of the pass that comes next, the one behind its last, and the one that counts it.
+        """Returns the next pass's first element, the element after its last, and the one at which the pass counts.
 
-        A pass counts when more is taken than by a look at its first batch; else it is begun again.
+        A pass counts once more is taken than for a look at its first batch; else the next pass begins there again.
         """
         with _CALLS:
             first, steps = self.next_step, self.count_next_steps()
@@ -243,7 +243,7 @@ class _Steps:
             maker, position = self._locate(int(element))
             with self._lock:
                 stored = self._stored.pop(int(token), None)
-            if stored is None:  # too many iterators were left, and it gave way to later ones
+            if stored is None:  # dropped, because too many iterators were left
                 stored = maker.read(*position)
             batch = maker.decode(stored, self._plan.config.max_threads)
             if is_true_size(self._plan):
@@ -271,11 +271,11 @@ class _Output:
     name: str
     dtype: tf.DType
     shape: tuple[int | None, ...]
-    lengths_of: str | None = None  # the ragged part whose lists have these lengths
-    axis: int = 0  # that has these lengths, from 0
+    lengths_of: str | None = None  # the ragged feature whose lists have these lengths
+    axis: int = 0  # the axis that has these lengths, from 0
 
     def convert(self, batch: dict[str, Any]) -> Any:
-        """Returns the array of a batch in this dtype."""
+        """Converts a batch's values to one array of this dtype."""
         if self.lengths_of is not None:
             shapes = [np.shape(values) for values in batch[self.lengths_of]]
             lists = [np.full(int(np.prod(shape[: self.axis])), shape[self.axis], np.int64) for shape in shapes]
@@ -292,7 +292,7 @@ class _Output:
 
 
 def _list_outputs(plan: BatchPlan) -> list[_Output]:
-    """Lists the arrays of a batch."""
+    """Lists the arrays of a batch, with their dtypes and shapes."""
     config, source, rows = plan.config, plan.source, None if is_true_size(plan) else plan.replica_batch_size
     per_record = () if plan.num_images is None else (plan.num_images,)
     outputs = []
@@ -338,7 +338,7 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
 
 
 def count_batches_read(plan: BatchPlan) -> int:
-    """Counts the batches that the engine reads at once: about 5 % of the work is reading, and a store is waited for."""
+    """Counts the batches that the engine reads at once: more from an object store, which takes longer to answer."""
     if file_io.is_url(plan.source.files[0]):
         batches = int(_STORE_READ_BYTES / (plan.replica_batch_size * plan.source.record_bytes))
         return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)

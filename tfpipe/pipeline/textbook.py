@@ -1,6 +1,6 @@
-"""The textbook pipeline: stock operations of TensorFlow, record by record, in no order that could be promised.
+"""The textbook pipeline: stock operations of TensorFlow, record by record, without a promised order.
 
-It is for files that the engine cannot read by their index, and for stages of one's own for each record.
+It is for files without an index that the engine can use, and for stages of the user's own that treat single records.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tfpipe.system.units import human_bytes, parse_bytes
 
 logger = logging.getLogger(__name__)
 
-_FILE_BUFFER_BYTES = 2**21  # of each file; with tf.data's 256 KiB, far storage is waited for eight times as often
+_FILE_BUFFER_BYTES = 2**21  # of each file; with tf.data's 256 KiB, remote storage is asked eight times as often
 _FILES_AT_ONCE = 8
 
 
 def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
-    """Makes the stages; a cache that does not fit into the memory is refused, and fewer files than hosts."""
+    """Makes the stages of the pipeline; refuses a cache that does not fit into memory, and fewer files than hosts."""
     config = plan.config
     if config.cache != "none":
         check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine=False)
@@ -64,7 +64,7 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
 
 
 def count_files_at_once(plan: BatchPlan) -> int:
-    """Counts the files that are read side by side: one in evaluation."""
+    """Counts the files that are read in parallel: one in evaluation."""
     return (plan.config.tf_data.cycle_length or _FILES_AT_ONCE) if plan.config.training else 1
 
 
@@ -147,7 +147,7 @@ def _read_files(plan: BatchPlan) -> Stage:
 
 
 def _cache(plan: BatchPlan, reason: str) -> Stage:
-    """Keeps what comes here in memory."""
+    """Keeps the elements of the stage before in memory."""
     needed = estimate_cache_bytes(plan)
     if needed is None:
         logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
@@ -157,5 +157,5 @@ def _cache(plan: BatchPlan, reason: str) -> Stage:
 
 
 def _make_seed(plan: BatchPlan, purpose: int) -> int:
-    """Makes a seed of tf.data, another one for each purpose and each step that a run begins with."""
+    """Makes a seed for tf.data, which differs for each purpose and each start step."""
     return key_of(FILES, plan.config.seed, plan.host.start_step, purpose) >> 1

@@ -15,7 +15,7 @@ from tfpipe.system.options import list_changes
 
 
 def is_by_engine(source: Source, config: PipelineConfig) -> bool:
-    """Returns whether the engine makes the batches, each by its step. If not, the textbook pipeline does."""
+    """Returns whether the engine makes the batches; if not, the textbook pipeline does."""
     return explain_textbook(source, config) is None
 
 
@@ -96,7 +96,7 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
 
 
 def _name_kind(feature: BatchFeature) -> str:
-    """Returns the kind of a feature that is no text and no fixed number of values; empty for these."""
+    """Returns the kind of a feature that the textbook pipeline cannot batch; empty for any other feature."""
     if feature.spec.kind in ("mask", "tensor"):
         return f"a {feature.spec.kind}"
     if feature.multi_hot:

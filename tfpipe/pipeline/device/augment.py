@@ -79,7 +79,7 @@ def crop_and_resize(
     that part. An empty box gives black.
 
     It multiplies with dense weights, rows and then columns: accelerators multiply far faster than they gather.
-    Mirroring is another order of the weights and costs nothing.
+    Mirroring reorders the weights and costs nothing.
 
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
@@ -209,7 +209,7 @@ def mixup(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Blends each image and its label with another's (Zhang et al. 2018, "mixup: Beyond empirical risk minimization").
 
-    Its partner is the image at the same place in the reversed batch, as in timm: the batch is shuffled already, and a
+    Its partner is the image at the same index in the reversed batch, as in timm: the batch is shuffled already, and a
     reversal costs a device less than a permutation. Each image draws a weight of its own. One seed gives other weights
     where XLA compiles than where it does not.
 
@@ -260,9 +260,9 @@ def cutmix(
 def _weigh(
     low: tf.Tensor, high: tf.Tensor, size: int, out_size: int, antialias: bool, flips: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Computes what each input pixel of one axis gives to each output pixel: float32 [batch, out_size, size].
+    """Computes the weight of each input pixel in each output pixel of one axis: float32 [batch, out_size, size].
 
-    Lengths are in input pixels: pixel j covers j to j + 1, and `low` to `high` (shares) is cut in `out_size` parts.
+    Lengths are in input pixels: pixel j covers j to j + 1. Output pixels cover `low` to `high`, fractions of the axis.
     """
     low, high = low[:, None] * size, high[:, None] * size
     part = tf.range(out_size, dtype=tf.float32)[None]
@@ -275,12 +275,12 @@ def _weigh(
     reach = tf.maximum(step, 1.0)[:, :, None] if antialias else 1.0
     kernel = tf.nn.relu(1.0 - tf.abs(center[:, :, None] - (pixel + 0.5)[:, None]) / reach)
     weights = kernel * covered[:, None]
-    # At the border a part of the kernel lies outside: what is left counts as the whole, as in `tf.image.resize`.
+    # At the border a part of the kernel lies outside, so the weights are scaled to sum to 1, as in `tf.image.resize`.
     return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=-1, keepdims=True))
 
 
 def _find_centers(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:
-    """Returns the pixels under the centers of `count` pixels that cover an axis of each crop: int32 [batch, count]."""
+    """Returns the input pixels under the centers of `count` output pixels on one axis: int32 [batch, count]."""
     centers = (tf.range(count, dtype=tf.float32) + 0.5) / count
     places = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
     return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
@@ -290,12 +290,12 @@ def _draw_beta(seed: tf.Tensor, count: tf.Tensor, alpha: float) -> tf.Tensor:
     """Draws from Beta(alpha, alpha), float32 [count]: G / (G + H) of two gamma draws.
 
     Each is by Marsaglia and Tsang 2000, "A simple method for generating gamma variables": `tf.random.stateless_gamma`
-    does not compile with XLA. They are logarithms, since a draw for a small `alpha` may be too small for float32.
+    does not compile with XLA. Logarithms, since a draw for a small `alpha` may be too small for float32.
     """
     numbers = 1.0 - tf.random.stateless_uniform([count, 2, 3 * _GAMMA_ATTEMPTS + 1], seed)  # above 0, for logarithms
     radius, angle, test = tf.split(numbers[..., :-1], 3, axis=-1)
     normal = tf.sqrt(-2.0 * tf.math.log(radius)) * tf.cos(2.0 * math.pi * angle)
-    # For alpha + 1 and then down by a power of a uniform: exact for every alpha, the method itself only from 1 on.
+    # Draws for alpha + 1, and scales by a power of a uniform number: the method itself needs an alpha of 1 or more.
     d = alpha + 2 / 3
     v = (1.0 + normal / math.sqrt(9.0 * d)) ** 3
     log_v = tf.math.log(tf.where(v > 0.0, v, 1.0))
