@@ -1,1 +1,1 @@
-"""The devices that train, the part that each host reads for them, and the batch of each replica."""
+"""The devices that train, the share of the records that each host reads, and the batch of each replica."""

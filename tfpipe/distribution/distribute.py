@@ -55,7 +55,7 @@ def distribute_dataset(
         watch: A function that gets each host's pipeline whole and returns another: `IdleMonitor.watch`, or one that
             maps its batches.
         customize: A function that changes the stages of each host's pipeline.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     Returns:
         A dataset of the batches of `build_dataset`, one for each replica and step. Training ends after `epochs`.
@@ -107,7 +107,7 @@ def steps_per_epoch(
         config: The options of the pipeline. In training a step is a full global batch; in evaluation the last batch may
             be filled up.
         strategy: The strategy that trains; by default the one in scope, else one replica.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.

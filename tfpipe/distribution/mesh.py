@@ -36,7 +36,7 @@ class MeshBatches:
     """
 
     def __init__(self, mesh: dtensor.Mesh, steps_per_epoch: int | None, dataset: tf.data.Dataset) -> None:
-        """Sets the dataset of this process, which gives a batch for each part of the rows that it holds in turn."""
+        """Sets the dataset of this process, which yields in turn a batch for each part of the rows that it holds."""
         self.mesh, self.steps_per_epoch = mesh, steps_per_epoch
         self._dataset = dataset
         parts = [location[_DATA] for location in mesh.local_device_locations()]
@@ -78,7 +78,7 @@ def distribute_over_mesh(
         config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         customize: A function that changes the stages of each host's pipeline.
-        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
+        changes: Options that replace those of the config, or stand in for a config, such as `batch_size=256`.
 
     Returns:
         An iterable of the batches of `build_dataset`, as DTensors. Training repeats without end.
@@ -92,7 +92,7 @@ def distribute_over_mesh(
     if _DATA not in mesh.dim_names:
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
     held_by: dict[int, set[int]] = {}  # the parts of the rows that each process holds
-    for device, location in mesh.unravel_index().items():  # a process has the devices after those of the one before
+    for device, location in mesh.unravel_index().items():  # devices are numbered process after process
         held_by.setdefault(device // mesh.num_local_devices(), set()).add(location[_DATA])
     host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)

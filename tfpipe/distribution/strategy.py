@@ -1,6 +1,6 @@
 """The strategy that trains: on a TPU, several workers, GPUs or the CPU.
 
-A TPU that the user named is used or an error: nobody should learn from the bill that a run took place on a CPU.
+A TPU that the user named and that cannot be used is an error: nobody should learn from the bill that a CPU trained.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
 
 
 def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:
-    """Returns the result of `function`, or raises TimeoutError. A hanging thread does not delay the exit."""
+    """Calls `function` in a thread, or raises TimeoutError. A hanging thread does not delay the program's exit."""
     answer = run_aside(function, "tfpipe-tpu")
     if not wait((answer,), seconds).done:
         raise TimeoutError(f"{action} took more than {seconds:g} s")
