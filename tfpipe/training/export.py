@@ -62,7 +62,7 @@ def export_models(
 def export_model(
     model: tf.keras.Model, config: PipelineConfig, label_names: Sequence[str], directory: str, form: ImageForm
 ) -> None:
-    """Writes a model for the images of an evaluation pipeline, of a dataset that stores its images in a form."""
+    """Writes a model with the preprocessing of an evaluation pipeline, for a dataset whose images have a form."""
     module, names = tf.Module(), tf.constant(list(label_names), tf.string)
     module.model = model
     spec = tf.TensorSpec([*config.size, 3], tf.as_dtype(config.image_dtype))
@@ -89,7 +89,7 @@ def export_model(
         specs = {name: tf.TensorSpec([None], dtype, name) for name, dtype in inputs.items()}
         return tf.function(predict).get_concrete_function(**specs)
 
-    # What the form promises for every record. The first bytes of a record tell its format.
+    # The form fixes the size of all records' images, or says nothing; the first bytes of a record tell its format.
     size = None if form.square is None else (form.square, form.square)
     stored = StoredImages(frozenset(("RAW",) if form.encoding == "raw" else ()), size)
     file, sizes = {"image_bytes": tf.string}, {"height": tf.int64, "width": tf.int64}
@@ -117,10 +117,10 @@ def decode_reduced(
     ratios = (1,) if config.augment_options.dct_scaling is False else (1, 2, 4, 8)
     begin, extent = tf.split(crop_box, 2)
     bounds = np.multiply.outer(ratios[1:], config.size).astype(np.int32)
-    # Ratios rise, so those that the box is large enough for come first, and their number is the branch.
+    # Ratios rise, so the number of ratios for which the box is large enough is the index of the branch.
     branch = tf.reduce_sum(tf.cast(tf.reduce_all(extent >= bounds, axis=1), tf.int32))
     ratio = tf.bitwise.left_shift(1, branch)
-    # The sides of the reduced image are rounded up, so rounding the box to the nearest stays inside.
+    # The sides of the reduced image are rounded up, so a box that is rounded to the nearest stays inside.
     near, far = (begin + ratio // 2) // ratio, (begin + extent + ratio // 2) // ratio
     box, width = tf.concat([near, far - near], 0), (size[1] + ratio - 1) // ratio
     decoders = [lambda r=r: decode_jpeg_crop(encoded, box, width, r) for r in ratios]
@@ -132,7 +132,7 @@ def decode_reduced(
 
 
 def export_tflite(model: tf.keras.Model, config: PipelineConfig, images: Iterable[NDArray[Any]], path: str) -> None:
-    """Writes a float32 model for TFLite, in 8 bits; typical images show the range of each layer's values."""
+    """Converts a float32 model to TFLite in 8 bits; typical images show the range of each layer's values."""
     spec = tf.TensorSpec([1, *config.size, 3], tf.uint8 if config.image_dtype == "uint8" else tf.float32, name="image")
     samples = [np.asarray(image, spec.dtype.as_numpy_dtype)[None] for image in images]
     with tempfile.TemporaryDirectory() as saved:

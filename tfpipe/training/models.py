@@ -18,7 +18,7 @@ images, [batch, height, width, 3], and returns logits, [batch, classes]."""
 def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
     """Builds a model from a pipeline's images to float32 logits, by name or by the user's own `build`.
 
-    It normalizes uint8 images itself; floats come normalized from the pipeline. Call it after `set_precision`.
+    The model normalizes uint8 images itself; floats come normalized from the pipeline. Call it after `set_precision`.
     """
     size = config.size
     net = _build_by_name(name, num_classes, size) if build is None else build(num_classes, size)
@@ -41,10 +41,10 @@ def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.ker
         images = x = tf.keras.Input((*size, 3))
         for channels in (32, 64, 128):
             x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
-            # By the image itself, so that the number of replicas that share a batch changes nothing.
+            # Within each image, so that the number of replicas that share a batch changes nothing.
             x = tf.keras.layers.GroupNormalization(8, epsilon=1e-3)(x)
             x = tf.keras.layers.ReLU()(x)
-        # The largest value of each channel: with their means it learns drawn shapes much slower.
+        # The maximum of each channel: with the means the model learns drawn shapes much more slowly.
         features = tf.keras.layers.GlobalMaxPooling2D()(x)
     elif min(size) < 32:  # the last feature maps would have no pixels
         raise ConfigError(f"{name} needs images of at least 32 pixels a side, got {size[0]} x {size[1]}.")

@@ -20,7 +20,7 @@ _MAX_IMAGE_BYTES, _MAX_NOTES_BYTES = 1 << 31, 1 << 28
 
 
 class Classifier:
-    """The model of a run, or one that a run exported, by the path of its folder."""
+    """The exported model of a run, from the folder of the run or of the model."""
 
     def __init__(self, path: str) -> None:
         folders = (path, file_io.join(path, MODEL))
@@ -52,7 +52,7 @@ class Classifier:
                 yield {"file": file, **({"reason": image} if isinstance(image, str) else {"top": next(guesses)})}
 
     def _prepare(self, file: str) -> PreparedImage | str:
-        """Brings a file into the form of the dataset's images; returns the reason where it cannot."""
+        """Converts a file to the form of the dataset's images, or returns the reason why it cannot be used."""
         try:
             return prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
         except (BadImage, TfpipeError, OSError) as error:

@@ -32,7 +32,7 @@ _VERSION = NOTES_VERSION = 1
 _MAX_BYTES, _MAX_CHECKPOINT_BYTES = 1 << 30, 1 << 36
 
 State = list[NDArray[Any]]
-Saved = tuple[int, int, NDArray[np.float64]]  # the epoch and its steps that are done, and the sums so far
+Saved = tuple[int, int, NDArray[np.float64]]  # the epoch, its steps that are done, and the sums so far
 
 
 class RunDir:
@@ -44,11 +44,11 @@ class RunDir:
         self.metrics: list[dict[str, Any]] = []
 
     def file(self, name: str) -> str:
-        """Returns the path of a file or folder in it."""
+        """Returns the path of a file or folder in the run's folder."""
         return file_io.join(self.path, name)
 
     def begin(self, options: dict[str, Any], lock: dict[str, Any] | None = None) -> None:
-        """Begins a run, or goes on with one of the same options; the lock decides the records of its steps."""
+        """Begins a run, or resumes one that has the same options; the lock decides the records of its steps."""
         options = {"version": _VERSION, **options}
         if (saved := self.read_options()) is None:
             if self._is_chief:
@@ -77,7 +77,7 @@ class RunDir:
         self._write(RUN, json.dumps(options, indent=2) + "\n")
 
     def save(self, saved: Saved, state: State) -> None:
-        """Writes the lines and then a checkpoint, each of which appears when it is complete, and deletes older ones."""
+        """Writes the metrics and then a checkpoint, each in one step, and deletes all but the last two checkpoints."""
         self._write(METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics))
         if not self._is_chief:
             return
@@ -92,7 +92,7 @@ class RunDir:
                 file_io.remove(old)
 
     def restore(self, set_state: Callable[[State], None]) -> Saved | None:
-        """Restores the last checkpoint that can be read, if there is one, and drops the lines of steps after it."""
+        """Restores the last checkpoint that can be read, if there is one, and drops the metrics after it."""
         paths = self._list_checkpoints()
         for path in reversed(paths):
             try:

@@ -25,7 +25,7 @@ from tfpipe.training.export import export_models
 from tfpipe.training.models import BuildModel, build_model
 from tfpipe.training.run_dir import LOGS, MODEL, PROGRAM, RunDir, State
 
-_SUMS = 3  # each step returns sums over its images: the loss, the correct ones, all of them
+_SUMS = 3  # each step returns sums over its images: of the losses, the correct predictions, and the images
 _LINE, _EPOCH = 0, 1  # the rows of the sums: since the last line, and since the epoch began
 _SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"}, data_class="DATA_CLASS_SCALAR")
 
@@ -74,7 +74,7 @@ def train(
 
 
 class _Run:
-    """The epochs and steps of a run that are still to do."""
+    """A run of the trainer: its model, its position, and the epochs that are still to do."""
 
     def __init__(self, manifest: Manifest, config: TrainConfig, strategy: Strategy, observer: Observer) -> None:
         self.manifest, self.config, self.strategy, self.observer = manifest, config, strategy, observer
@@ -88,7 +88,7 @@ class _Run:
         self.unread: list[tf.Tensor] = []  # sums of steps, which devices may still compute
 
     def begin(self, build: BuildModel | None) -> None:
-        """Builds the model, and goes to the last checkpoint if there is one."""
+        """Builds the model, and restores the last checkpoint if there is one."""
         config, strategy, num_classes = self.config, self.strategy, len(self.manifest.label_names)
         # The learning rate of each step rises for some epochs, then falls along a cosine to 0.
         peak, steps = config.learning_rate * config.pipeline.batch_size / 256, config.num_epochs * self.steps_per_epoch
@@ -100,7 +100,7 @@ class _Run:
             # As in Goyal et al. 2017, "Accurate, large minibatch SGD", but Nesterov's.
             optimizer = tf.keras.optimizers.SGD(self.schedule, momentum=0.9, nesterov=True)
             optimizer.build(model.trainable_variables)
-        # In this order, since Keras' names count the layers of the process, and are others after a restart.
+        # Saved by order, because Keras' names count the layers of the process, and are others after a restart.
         self.variables = [*model.trainable_variables, *model.non_trainable_variables, *optimizer.variables]
         self.train_step, self.evaluate_step = compile_steps(model, optimizer, strategy, config, num_classes)
         logs = self.folder.file(LOGS)
@@ -134,7 +134,7 @@ class _Run:
                 if self.global_step - self.saved_step >= config.checkpoint_every_steps and not is_last:
                     self._save()
             figures, evaluated = self.monitor.end_epoch(), np.zeros(_SUMS)
-            if "images_per_second" in figures:  # of this process
+            if "images_per_second" in figures:  # which is that of this process
                 figures["images_per_second"] *= self.num_processes
             for batch in evaluation:
                 evaluated += self.evaluate_step(batch).numpy()
@@ -165,7 +165,7 @@ class _Run:
     def _set_state(self, state: State) -> None:
         with self.strategy.scope():
             for variable, values in zip(self.variables, state, strict=True):
-                # A file has no name for bfloat16, but its bits.
+                # A checkpoint holds bfloat16 as its bits.
                 variable.assign(values.view(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     def _save(self) -> bool:
@@ -203,7 +203,7 @@ class _Run:
         return line
 
     def _write_curves(self, group: str, values: dict[str, float]) -> None:
-        """Writes points of curves for TensorBoard; `tf.summary.scalar` would ask for its installation."""
+        """Writes points of curves for TensorBoard, without `tf.summary.scalar`, which needs TensorBoard installed."""
         with self.curves.as_default(self.global_step):
             for name, value in values.items():
                 tf.summary.write(f"{group}/{name}", tf.constant(value, tf.float32), metadata=_SCALAR)
@@ -212,12 +212,12 @@ class _Run:
 def compile_steps(
     model: tf.keras.Model, optimizer: Any, strategy: Strategy, config: TrainConfig, num_classes: int
 ) -> tuple[Step, Step]:
-    """Returns the steps of training and evaluation: from a batch of all replicas to the sums over its images."""
+    """Returns the functions of a step of training and of evaluation: from a global batch to sums over its images."""
     trainable, others = model.trainable_variables, model.non_trainable_variables
     replicas = strategy.num_replicas_in_sync
 
     def measure(logits: tf.Tensor, batch: Any, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the loss of each image, and the sums over the images: loss, correct ones, all."""
+        """Returns the loss of each image, and the sums of the losses, the correct predictions, and the images."""
         labels = batch["label"]
         targets, options = tf.one_hot(labels, num_classes), {"from_logits": True, "label_smoothing": smoothing}
         losses = tf.keras.losses.categorical_crossentropy(targets, logits, **options)
@@ -281,7 +281,7 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
 
 
 def hold_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
-    """Returns the layer that the run in a folder holds; None if the dataset has its records, or nothing runs there."""
+    """Returns the layer that the run in a folder began with; None without a run, or if its records are unchanged."""
     saved = (RunDir(output).read_options() or {}).get("dataset")
     if saved is None or split not in manifest.splits or saved == _get_fingerprint(manifest, split):
         return None
