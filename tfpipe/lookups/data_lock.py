@@ -1,4 +1,4 @@
-"""The lock of a run: the records, their order, and the options, which decide its batches. `run.json` holds it."""
+"""The lock of a run: the records, their order and the options that decide its batches, saved in its `run.json`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tfpipe.system.units import human_count
 _logger = logging.getLogger(__name__)
 
 RUN_KEY, EARLIER_KEY = "lock", "earlier_locks"
-"""The place of the lock in the `run.json` of a run. None there: the run was not in exact order. Behind it those of its
-earlier steps, if records were deleted meanwhile: each with the step `until_step` at which another follows."""
+"""The keys in a run's `run.json`: of the lock, which is None if the run was not in exact order; and of the locks of its
+earlier steps, if records were deleted meanwhile, each with the step `until_step` at which the next lock takes over."""
 
-_HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # the batches are the same
+_HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # options that do not change the batches
 
 
 @dataclass(frozen=True)
 class HeldLayer:
-    """The layer that a run holds."""
+    """The layer of a dataset that a run began with, and from which it goes on reading."""
 
-    begun: Manifest  # what it began with; those deleted since are withheld
-    manifest: Manifest  # what it reads from now on
-    note: str  # a sentence that says so
+    begun: Manifest  # the layer as the run began with it; records deleted since are withheld
+    manifest: Manifest  # the layer as the run reads it from now on
+    note: str  # a sentence that tells the user
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DataLock:
     fingerprint: str  # `SplitInfo.fingerprint`
     config: PipelineConfig
     order: int = ORDER_VERSION
-    columns: Mapping[str, str] = field(default_factory=dict)  # the same of each column whose features the batches hold
+    columns: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the columns whose features batches hold
 
     def to_json(self) -> dict[str, Any]:
         """Returns the lock as a table of plain values."""
@@ -64,8 +64,8 @@ class DataLock:
     def open(self) -> BatchPlan:
         """Opens the dataset, and returns the plan of one host for all rows of each batch.
 
-        If the dataset has grown, it is that of the layer that had the records of the lock, and a warning says so. So
-        does one where a column has other values: the steps have the same records.
+        If the dataset has grown, the plan is of the layer that had the lock's records, and a warning says so. A warning
+        also names a column whose values have changed; the steps still have the same records.
         """
         check_version(self.order, f"The lock of {self.data}")
         manifest = load_manifest(self.data)
@@ -115,7 +115,7 @@ def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, 
 
 
 def read_lock(path: str, step: int | None = None) -> DataLock:
-    """Reads the lock of a run from its `run.json`, as it held at a step; None: a step to come."""
+    """Reads the lock of a run from its `run.json`: the one that held at a step; None: at a step to come."""
     try:
         run = json.loads(file_io.read_bytes(path, BESIDE.bytes))
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def read_lock(path: str, step: int | None = None) -> DataLock:
 
 
 def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | None:
-    """Finds the state of a dataset that a run began with; None if there is none, or a layer is named."""
+    """Finds the layer of a dataset that a run began with; None if no layer fits, or if `address` names a layer."""
     directory, name = split_address(address)
     if name.isdecimal():
         return None

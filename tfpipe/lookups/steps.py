@@ -24,18 +24,18 @@ class StepRow:
     """A row of a batch."""
 
     row: int
-    number: int  # in the split, through all shards, whatever the view
+    number: int  # of the record in the split, counted through all shards, also in a view
     name: str  # the file of the image; empty if unknown
     label: int | None  # from 0
     label_name: str | None
     box: Box | None  # y, x, height and width in the stored image; None without images, or with several
     flip: bool
-    deleted: bool = False  # since; then only the number is known
+    deleted: bool = False  # deleted since the training read it; then only the number is known
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A place where a training reads a record."""
+    """The epoch, step and row at which a training reads a record."""
 
     epoch: int
     step: int  # since the start of the run
