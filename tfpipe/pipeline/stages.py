@@ -431,9 +431,7 @@ def _pad_evaluation(plan: BatchPlan, marked: tf.data.Dataset) -> tf.data.Dataset
     """Fills up the last batch with zeros, so that all hosts yield the same number of batches."""
     zeros = {}
     for name, spec in marked.element_spec.items():
-        shape = [
-            size or 0 for size in spec.shape
-        ]  # an axis whose size a stage of the user's left unknown is empty
+        shape = [size or 0 for size in spec.shape]  # an axis whose size a stage of the user's left unknown is empty
         zeros[name] = tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
     if records is None:
