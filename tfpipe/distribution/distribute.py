@@ -124,7 +124,7 @@ def steps_per_epoch(
 
 
 def _fit_to_remote_tpu(config: PipelineConfig, source: Source) -> PipelineConfig:
-    """Returns the config for the hosts of a remote TPU, which run TensorFlow's operations alone and open the files."""
+    """Returns the config for the hosts of a remote TPU, which run TensorFlow's operations alone, and open the files."""
     if config.order == "exact":
         raise ConfigError(
             "`order` exact is made by this program, and the hosts of a remote TPU run TensorFlow's operations alone. "

@@ -98,7 +98,7 @@ def _make_workers_strategy() -> tf.distribute.Strategy | None:
     if "ps" in cluster:
         raise ConfigError("TF_CONFIG must name workers only, got parameter servers; remove `ps` from its cluster.")
     workers = _list_cluster_workers(cluster)
-    if len(workers) < 2 or task_type == "evaluator":  # an evaluator stands beside the cluster
+    if len(workers) < 2 or task_type == "evaluator":  # an evaluator is not part of the cluster
         return None
     if task_type not in cluster or task_id is None or task_id >= len(cluster[task_type]):
         raise ConfigError(
@@ -142,7 +142,7 @@ def _read_environment() -> str | None:
 
 
 def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Strategy:
-    """Starts the TPU system."""
+    """Connects to a TPU, starts its system, and returns its strategy."""
     logger.info("Connecting to %s.", description)
     chosen = "local" if name == "local" else tpu
     make_resolver = tf.distribute.cluster_resolver.TPUClusterResolver

@@ -53,7 +53,7 @@ def make_ahead(
         finally:
             del stored  # the traceback of its error refers to this frame: a cycle that keeps files open
 
-    # The batches that are finished or in the making, beside the one that the trainer waits for.
+    # The batches that are finished or in the making, besides the one that the trainer waits for.
     count = maker.steps_ahead if waiting is None else maker.steps_asked + waiting
     started = deque[Future[Any]]()
     try:
@@ -80,7 +80,7 @@ def count_decoded(threads: int) -> int:
 
 
 def is_left() -> bool:
-    """Returns whether the trainer for which this thread reads has left its loop, so that nobody needs the records."""
+    """Returns whether nobody needs what this thread reads: the trainer has left its loop, or the program ends."""
     steps: _Steps | None = getattr(_working, "steps", None)
     return _ending.is_set() or (steps is not None and steps.is_closed)
 
@@ -103,7 +103,7 @@ class _Steps:
         self.is_closed = False
 
     def read(self, index: int, pauses: bool) -> Any:
-        """Reads the records of the batch with this index; with `pauses` it waits a moment first, to leave the GIL."""
+        """Reads the records of the batch with this index; with `pauses` after a moment, to leave others the GIL."""
         if pauses:
             time.sleep(PAUSE_S)
         with self._lock:

@@ -2,7 +2,7 @@
 
 ```
 the version and the hash of everything that the bytes depend on        4096 bytes
-for each record of the split where it lies: offset, bytes, their XOR   24 bytes; zeros if it is not there
+for each record of the split: its offset, its size, and their XOR      24 bytes; zeros if it is not there
 the records, in the order in which they were written                   frames as in TFRecord files:
     its number, and its payload, in which a decoded image is its pixels
 ```

@@ -42,7 +42,7 @@ class EpochWeights:
         self._tables: dict[int, IntArray] = {}
 
     def list_asked(self, epoch: int, entries: IntArray) -> IntArray:
-        """Returns the record's number at some entries of an epoch's table, with its copy's number in the high bits."""
+        """Returns the record numbers at some entries of an epoch's table, with the copy numbers in the high bits."""
         with self._lock:
             if epoch not in self._tables:
                 self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))

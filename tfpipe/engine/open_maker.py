@@ -1,7 +1,7 @@
 """Opens the checked maker of one host's batches, of one dataset or of a mixture, for every framework.
 
-A batch of a mixture has fixed shares of several datasets, spread evenly over the rows. At step N each dataset stands
-after N times its share of a batch, so a run goes on at any step with any number of hosts.
+A batch of a mixture has fixed shares of several datasets, spread evenly over the rows. Before step N, a run has read N
+times its share of a batch from each dataset, so it resumes at any step with any number of hosts.
 """
 
 from __future__ import annotations

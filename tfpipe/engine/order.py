@@ -34,7 +34,7 @@ from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, find_places, ke
 from tfpipe.system.units import human_count
 
 ORDER_VERSION = 1
-"""The version of the definition above. A position of a run means other records in another version."""
+"""The version of the definition above. The same position of a run means other records in another version."""
 
 _BLOCK_BYTES = 400 * 1000
 """The bytes of a block, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""

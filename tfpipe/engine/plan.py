@@ -241,7 +241,7 @@ def _check_images(plan: BatchPlan) -> None:
 
 
 def _check_without_images(source: Source, config: PipelineConfig) -> None:
-    """Refuses options that ask for images if the records have none."""
+    """Refuses options that need images if the records have none."""
     for option, value in (("as_supervised", True), ("augment", "device"), ("cache", "decoded")):
         if getattr(config, option) == value:
             raise ConfigError(f"`{option}` {value} needs images, and {source.name} has none.")

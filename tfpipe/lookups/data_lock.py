@@ -47,7 +47,7 @@ class HeldLayer:
 class DataLock:
     """The data and the options that decide the batches of a training."""
 
-    data: str  # a path or URL, and behind an `@` the view
+    data: str  # a path or URL, with the view after an `@`
     split: str
     fingerprint: str  # `SplitInfo.fingerprint`
     config: PipelineConfig
@@ -115,7 +115,7 @@ def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, 
 
 
 def read_lock(path: str, step: int | None = None) -> DataLock:
-    """Reads the lock of a run from its `run.json`: the one that held at a step; None: at a step to come."""
+    """Reads the lock of a run from its `run.json`: the one that held at a step, or with None the newest."""
     try:
         run = json.loads(file_io.read_bytes(path, BESIDE.bytes))
     except FileNotFoundError:

@@ -304,11 +304,11 @@ def center_crop_box(
     """
     shape = tf.cast(tf.stack([*original_size]), tf.float64)
     extent = tf.stack([*original_size]) if stored_size is None else tf.stack([*stored_size])
-    # In units of the output: its share of one axis is the other's extent over its own, and at most all.
+    # The original's sides in units of the output's: the largest box has the smaller number of units on both axes.
     units = shape / tf.constant(out_size, tf.float64)
     share = tf.reduce_min(units) / units * crop_fraction
-    # Halves up, by far more than these numbers' error: TensorFlow multiplies in another order from graph to graph,
-    # and a crop box must not depend on whether tf.data or a served model computes it.
+    # The margin, far above the rounding error, takes halves up: TensorFlow multiplies in another order from graph to
+    # graph, and a crop box must not depend on whether tf.data or a served model computes it.
     size = tf.cast(tf.floor(share * tf.cast(extent, tf.float64) + (0.5 + _HALF_MARGIN)), tf.int32)
     size = tf.clip_by_value(size, 1, extent)
     return tf.concat([(extent - size) // 2, size], 0)
@@ -381,7 +381,7 @@ def batch_examples(plan: BatchPlan) -> Stage:
             if config.one_hot:
                 result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
         if config.as_supervised and "mask" in result:
-            result["mask"] = tf.cast(result["mask"], tf.float32)  # as Keras takes sample weights
+            result["mask"] = tf.cast(result["mask"], tf.float32)  # Keras takes it as sample weights
         return form_batch(result, config)
 
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:

@@ -203,7 +203,7 @@ class _Steps:
     def _find_pass(self) -> tuple[np.int64, np.int64, np.int64]:
         """Returns the next pass's first element, the element after its last, and the one at which the pass counts.
 
-        A pass counts once more is taken than for a look at its first batch; else the next pass begins there again.
+        A pass counts if more is taken than for a look at its first batch; else the next pass begins there again.
         """
         with _CALLS:
             first, steps = self.next_step, self.count_next_steps()

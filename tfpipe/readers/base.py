@@ -43,7 +43,7 @@ BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def seed_transform(transform: ImageTransform | None) -> Transform | None:
-    """Wraps a transform so that the engine can call it: with a random generator that the record's seed begins."""
+    """Wraps a transform so that the engine calls it with a random generator that the record seeds."""
     check_function("transform", transform)
     return None if transform is None else partial(_call_seeded, transform)
 

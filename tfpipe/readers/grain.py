@@ -38,14 +38,14 @@ class RecordSource:
     with the features that were asked for, such as tensors and text. It can be pickled, so Grain's worker processes open
     the files themselves. Threads may share it. A number beyond the records is an IndexError.
 
-    A checkpoint of a `grain.DataLoader` holds the text of its source. The text here names the split, the records by
-    their checksums and the features, but no folder. So a checkpoint is restored where the same records lie elsewhere,
-    and refused where they are others.
+    A checkpoint of a `grain.DataLoader` holds the `repr` of its source. This `repr` names the split, the records by
+    their checksums and the features, but no folder. So a checkpoint can be restored if the same records lie elsewhere,
+    and is refused if the records are others.
 
     Attributes:
         manifest: The manifest of the dataset.
         split: The name of the split.
-        features: The names of the features that an element holds beside the image and the class.
+        features: The names of the features that an element holds besides the image and the class.
         decode: Whether `image` is pixels, and not the bytes that are stored.
     """
 
@@ -63,7 +63,7 @@ class RecordSource:
             manifest: A manifest from `load_manifest`, or a dataset's directory or URL. It may describe TFRecords of
                 another program.
             split: The name of a split.
-            features: The features that an element holds beside the image and the class.
+            features: The features that an element holds besides the image and the class.
             decode: Whether to decode images, to uint8 [height, width, 3]. A stage of yours can do it later.
 
         Raises:
@@ -162,9 +162,9 @@ class GrainBatches:
 
     Grain makes 500 elements ahead unless `grain.ReadOptions` says otherwise, and here each is a whole batch.
 
-    The text of a source names the split, the records by their checksums, the batch size, the seed and the order, but no
-    folder and no rank. So a `grain.DataLoader` goes on from its checkpoint where the same records lie elsewhere, and on
-    any number of processes.
+    The `repr` of a source names the split, the records by their checksums, the batch size, the seed and the order, but
+    no folder and no rank. So a `grain.DataLoader` goes on from its checkpoint even if the same records lie elsewhere,
+    and on any number of processes.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.

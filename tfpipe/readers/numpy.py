@@ -74,7 +74,7 @@ class NumpyBatches(EpochBatches):
         super().__init__(maker, start_step, num_threads, self._finish)
 
     def read(self, step: int) -> Any:
-        """Makes the batch of a global step of the run, of any epoch; in evaluation of a step of the pass.
+        """Makes the batch of any global step of the run; in evaluation, of any step of the pass.
 
         Raises:
             ConfigError: There is no such step.

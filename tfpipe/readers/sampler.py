@@ -85,7 +85,7 @@ class ExactSampler:
 
     @property
     def drop_last(self) -> bool:
-        """Whether an incomplete last batch is left out. Only a wrapper that shards the sampler again asks: an error."""
+        """Whether an incomplete last batch is left out. An error on several ranks: only a wrapper that shards asks."""
         if self._find_host().num_hosts > 1:
             raise ConfigError(
                 "An ExactSampler gives each rank its rows, so nothing may shard it again. In Lightning set "

@@ -90,7 +90,7 @@ class TrainConfig:
 
 
 def find_evaluation_split(manifest: Manifest, split: str) -> str | None:
-    """Returns the split to evaluate a training on; None if there is no other one."""
+    """Returns the split that evaluates a training: `validation`, else `test`; None if there is no other split."""
     return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
 
 

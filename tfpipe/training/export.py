@@ -89,7 +89,7 @@ def export_model(
         specs = {name: tf.TensorSpec([None], dtype, name) for name, dtype in inputs.items()}
         return tf.function(predict).get_concrete_function(**specs)
 
-    # The form fixes the size of all records' images, or says nothing; the first bytes of a record tell its format.
+    # The form may fix the size of all images, or say that all are raw; else an image's first bytes tell its format.
     size = None if form.square is None else (form.square, form.square)
     stored = StoredImages(frozenset(("RAW",) if form.encoding == "raw" else ()), size)
     file, sizes = {"image_bytes": tf.string}, {"height": tf.int64, "width": tf.int64}

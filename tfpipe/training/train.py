@@ -26,7 +26,7 @@ from tfpipe.training.models import BuildModel, build_model
 from tfpipe.training.run_dir import LOGS, MODEL, PROGRAM, RunDir, State
 
 _SUMS = 3  # each step returns sums over its images: of the losses, the correct predictions, and the images
-_LINE, _EPOCH = 0, 1  # the rows of the sums: since the last line, and since the epoch began
+_LINE, _EPOCH = 0, 1  # the rows of the sums: since the last line of metrics, and since the epoch began
 _SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"}, data_class="DATA_CLASS_SCALAR")
 
 Line = dict[str, Any]

@@ -60,8 +60,8 @@ class ServiceOptions:
             own machine alone. None: the command line takes TFPIPE_SERVICE_TOKEN from the environment. Default: None.
         certificate: The file of the certificate, in PEM, of the authority that signed those of the workers, or of the
             workers themselves. Connections are then encrypted. None: they are not. Default: None.
-        timeout_s: The seconds that this host waits for the batch of a step by the service. Then an error names the
-            workers. At least 1. Default: 300.
+        timeout_s: The seconds that this host waits for the workers to send the batch of a step, before an error names
+            them. At least 1. Default: 300.
 
     Raises:
         ConfigError: A value cannot be used.

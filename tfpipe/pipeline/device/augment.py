@@ -183,7 +183,7 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
         dtype: Any = None,
         trainable: bool = False,
     ) -> None:
-        # Without autocast: under a 16-bit policy it would round images that come as float before the crop, and crops.
+        # Without autocast, which under a 16-bit policy would round float images before the crop, and the crops too.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
         self.size = as_pair(size)
         self.options = options or AugmentOptions()
@@ -246,7 +246,7 @@ def cutmix(
     """
     height, width = images.shape[1:3]
     count, size = tf.shape(images)[0], tf.constant([height, width], tf.float32)
-    # As the authors' code: the image's aspect ratio, any center, cut at the border. It may be empty.
+    # As in the authors' code, a patch has the image's aspect ratio, any center, and ends at the border, or is empty.
     half = tf.floor(tf.floor(size * tf.sqrt(1.0 - _draw_beta(seed, count, alpha))[:, None]) / 2.0)
     center = tf.floor(tf.random.stateless_uniform([count, 2], tf.random.fold_in(seed, 1)) * size)
     corners = tf.concat([tf.maximum(center - half, 0.0), tf.minimum(center + half, size)], axis=-1)
@@ -290,7 +290,7 @@ def _draw_beta(seed: tf.Tensor, count: tf.Tensor, alpha: float) -> tf.Tensor:
     """Draws from Beta(alpha, alpha), float32 [count]: G / (G + H) of two gamma draws.
 
     Each is by Marsaglia and Tsang 2000, "A simple method for generating gamma variables": `tf.random.stateless_gamma`
-    does not compile with XLA. Logarithms, since a draw for a small `alpha` may be too small for float32.
+    does not compile with XLA. They are logarithms, since a gamma for a small `alpha` may be too small for float32.
     """
     numbers = 1.0 - tf.random.stateless_uniform([count, 2, 3 * _GAMMA_ATTEMPTS + 1], seed)  # above 0, for logarithms
     radius, angle, test = tf.split(numbers[..., :-1], 3, axis=-1)
