@@ -139,8 +139,8 @@ class ShardConfig:
         seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.
         form: The form of the stored images. Default: ImageForm().
         max_bad: The number of images, such as 25, or the share of images, such as 0.01, that may be quarantined. None:
-            1 %, or 10 images if that is more, but of few images a third, and always one. A whole number, or a share
-            from 0.0 to 1.0. Default: None.
+            1 %, but at least 10 images, or a third of fewer than 30, and at least one. A whole number, or a share from
+            0.0 to 1.0. Default: None.
         allow_missing: Whether a table, or annotations of COCO or Pascal VOC, may name images or masks that do not
             exist. Such images are quarantined and do not count for `max_bad`. Default: False.
         keep_quarantined: Whether the bytes of quarantined images are stored too. A file that does not begin like an

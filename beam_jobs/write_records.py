@@ -210,7 +210,7 @@ class WriteRecords(beam.PTransform):
     Args:
         output: The directory of the dataset, as a path or URL (gs://, s3://, az://) that every worker reaches. It must
             not exist yet, or be empty.
-        schema: The kind of each value by its name: `tfpipe.fields.Tensor`, `Text`, `Values` or `Label`.
+        schema: The kind of each value by its name, one of `tfpipe.fields`, as for `tfpipe.write`.
         num_shards: The number of shards of a split, or of each split by its name.
         key: The name of a value that no other record of the split has: a text or a whole number.
         refuse_nan: Whether a tensor with NaN is an error.

@@ -47,7 +47,7 @@ class ExportConfig:
         output: The directory that appears when everything in it is complete, or a URL, where export.json appears then.
             Required.
         to: The format that is written. "webdataset", "parquet" or "arrayrecord". Required.
-        splits: A split to write. Empty: all. Default: ().
+        splits: The names of the splits to write. Empty: all. Default: ().
         workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.
             Default: None.
 
