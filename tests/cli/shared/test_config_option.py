@@ -107,7 +107,8 @@ def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
     assert describe_field(ImageForm, "quality") == ("The JPEG quality of images that are encoded again.", "")
     layouts = " beside `annotations/instances_*.json`, or one with Annotations, "
     assert layouts in describe_field(ShardConfig, "input_format")[0]
-    assert describe_field(TableConfig, "missing")[0].startswith("What to do with records without a value: write nothing")
+    without = "What to do with records without a value: write nothing"
+    assert describe_field(TableConfig, "missing")[0].startswith(without)
 
 
 def test_every_option_has_a_text_that_the_site_can_show() -> None:
