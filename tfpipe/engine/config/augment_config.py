@@ -59,7 +59,7 @@ class AugmentOptions:
             Default: 0.875.
         antialias: Whether the resize kernel widens when a crop shrinks, as Pillow's does. `tf.image.resize` has it off.
             It is worth it if the output is much smaller than the stored image. It costs a device nothing, and a host
-            a part of a millisecond an image. Default: False.
+            a fraction of a millisecond an image. Default: False.
         dct_scaling: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size. It is if the crop or the whole image
             is at least that many times larger than the result. It saves decoding time. None: the engine does it, and
             the textbook pipeline, which refuses True, does not. Default: None.

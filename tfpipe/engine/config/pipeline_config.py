@@ -50,7 +50,7 @@ class ServiceOptions:
 
     Attributes:
         workers: The addresses of the workers, started by `tfpipe serve`: ("host1:5050", "host2:5050"). Any of them
-            makes any step, so the batches are those of this host alone, for any number of workers, and one may end at
+            makes any step, so the batches equal this host's own, for any number of workers, and one may end at
             any time. They must reach the dataset under the same path or URL. Without any, this host makes the batches.
             Like host:5050, one or several. Default: ().
         share: The share of the steps that this host makes itself, on cores that would be idle. "auto": it makes a step
@@ -143,7 +143,7 @@ class PipelineConfig:
     """The options of an input pipeline: the batches, the images, the order, the caches and the threads.
 
     `batch_size` must be given; every other option has a default. A list, as files have it, becomes a tuple. Each option
-    holds for every framework, or is refused where it cannot.
+    means the same for every framework, or is refused where it cannot.
 
     Attributes:
         batch_size: The number of images in a batch of all replicas and hosts together. The number of replicas must
@@ -153,7 +153,7 @@ class PipelineConfig:
         training: Whether the pipeline shuffles, draws random crops and flips, and repeats without end. Otherwise it
             makes one pass in order, and every pass is the same. Default: True.
         images: The images of a record that a batch holds, if records have several. "all": all of them, where each
-            record has the same number. "first": the first one, without an axis for more, as of records with one image.
+            record has the same number. "first": the first one, without an axis of images, as if records had one.
             A number: so many, drawn anew in each epoch by the record's seed, in the order of the record; in evaluation
             the first ones. "all", "first", or from 1 to 64. Default: "all".
         augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
@@ -177,7 +177,7 @@ class PipelineConfig:
             which is no class, with 0.0 or with empty text. Default: {}.
         multi_hot: The names of lists of classes that become float32 vectors, with a 1 for each class of the record and
             a 0 for each other one. Default: ().
-        max_boxes: The number of bounding boxes of an image in a batch: of the features that begin with
+        max_boxes: The number of bounding boxes of an image in a batch, for the features that begin with
             "image/object/". Fewer boxes are padded, and boxes beyond it are left out. At least 1. Default: 64.
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary. In
             evaluation the mask comes third; on one device that is not a TPU, the last batch is not filled up then.
@@ -198,9 +198,9 @@ class PipelineConfig:
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
-        cache_dir: The local folder of the cache, which other processes of this host and the next run find there, by
-            whichever reader. They write what they read, and what it lacks is read from the source. None: the cache is
-            in memory. Default: None.
+        cache_dir: The local folder of the cache, which other processes of this host and later runs share, with any
+            reader. They add what they read to it, and read what it lacks from the source. None: the cache is in
+            memory. Default: None.
         cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
