@@ -1,7 +1,7 @@
-"""The catalog of a dataset: one small file that lists what was appended, hidden, added as a column or named as a view.
+"""The catalog of a dataset: a small file that lists the appended and deleted records, the columns and the views.
 
-What no entry names is not there: a change that was cut off left it. A layer has the number of the state that it made. A
-line of JSON comes first, then the hidden records, compressed.
+A file or folder that no entry names is ignored: an interrupted change left it. Layer 1 is the dataset as first written;
+each append or delete makes the next. The file is a line of JSON, then the deleted records, compressed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_CATALOG_BYTES = 1 << 32
 
 _MAGIC = "tfpipe catalog 1"
 _JOB = matching(r"[0-9a-f]{64}", "a SHA-256 in hexadecimal digits")
-_JOB_DIGITS = 12  # in the name of a file or folder
+_JOB_DIGITS = 12  # digits of `job` in the name of a file or folder
 _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
 
 
@@ -45,17 +45,17 @@ class Entry:
     """One change of a dataset."""
 
     kind: Kind
-    job: Annotated[str, _JOB]  # the SHA-256 of all that was asked for, by which a repetition is recognized
-    number: int = 0  # of the layer made, from 2; of that whose records a column is for, from 1; 0 for a view
+    job: Annotated[str, _JOB]  # the SHA-256 of the request, by which a repeated one is recognized
+    number: int = 0  # the layer made, from 2; for a column the layer of its records, from 1; for a view 0
     name: str = ""  # of a column or view
-    below: Mapping[str, str] = field(default_factory=dict)  # the `stored_fingerprint` of each split below
-    made: Mapping[str, str] = field(default_factory=dict)  # of each split that it wrote
+    below: Mapping[str, str] = field(default_factory=dict)  # each split's `stored_fingerprint` before the change
+    made: Mapping[str, str] = field(default_factory=dict)  # the `stored_fingerprint` of each split written
     records: Mapping[str, int] = field(default_factory=dict)  # appended or hidden, of each split
-    hidden: Mapping[str, Hidden] = field(default_factory=dict)  # numbered as the state below has them
+    hidden: Mapping[str, Hidden] = field(default_factory=dict)  # numbered as in the layer before
 
     @property
     def path(self) -> str:
-        """The folder or file of the change, relative to the dataset; of `delete` the catalog itself."""
+        """The folder or file that the change wrote, relative to the dataset; for `delete` the catalog itself."""
         return CATALOG if self.kind == "delete" else get_path(self.kind, self.name or str(self.number), self.job)
 
 
@@ -67,7 +67,7 @@ class Catalog:
 
     @property
     def layers(self) -> tuple[Entry, ...]:
-        """The entries of layers, from layer 2 on."""
+        """The entries that made layers 2, 3, ...: those of `append` and `delete`."""
         return tuple(entry for entry in self.entries if entry.kind in ("append", "delete"))
 
     def list_names(self, kind: Kind) -> list[str]:
@@ -75,25 +75,25 @@ class Catalog:
         return sorted({entry.name for entry in self.entries if entry.kind == kind})
 
     def find(self, kind: Kind, name: str, number: int = 0) -> Entry | None:
-        """Finds the entry of a view, or of a column for the records of a layer; None if there is none."""
+        """Finds the entry of a view, or of a column for the records of layer `number`; None if there is none."""
         fits = (entry for entry in self.entries if (entry.kind, entry.name, entry.number) == (kind, name, number))
         return next(fits, None)
 
     def cut(self, directory: str, newest: int) -> Catalog:
-        """Returns the catalog with the layers up to one."""
+        """Returns the catalog without the layers after `newest` and the columns of their records."""
         count = len(self.layers) + 1
         if not 1 <= newest <= count:
             raise DataError(f"{directory} has no layer {newest}; its layers are 1 to {count}.")
         return Catalog(tuple(entry for entry in self.entries if entry.number <= newest))
 
     def change(self, new: Sequence[Entry]) -> Catalog:
-        """Returns the catalog with new entries, each in the place of the one of its kind and name that was there."""
+        """Returns the catalog with new entries; each replaces an entry of the same kind, name and number."""
         taken = {(entry.kind, entry.name, entry.number) for entry in new}
         kept = (entry for entry in self.entries if (entry.kind, entry.name, entry.number) not in taken)
         return Catalog((*kept, *new))
 
     def encode(self) -> bytes:
-        """Returns the bytes of the file."""
+        """Encodes the catalog as the bytes of its file."""
         lines, blocks = [], []
         for entry in self.entries:
             hidden = {}
@@ -107,7 +107,7 @@ class Catalog:
 
 
 def get_path(kind: Kind, name: str, job: str) -> str:
-    """Returns the folder or file of a change, relative to the dataset: `columns/captions-90ab34cd12ef`."""
+    """Returns the folder or file that a change writes, relative to the dataset: `columns/captions-90ab34cd12ef`."""
     folder = {"append": LAYERS_DIR, "column": COLUMNS_DIR, "view": VIEWS_DIR}[kind]
     return f"{folder}/{name}-{job[:_JOB_DIGITS]}{VIEW_SUFFIX if kind == 'view' else ''}"
 
@@ -119,7 +119,7 @@ class _HiddenHeader:
 
 
 def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
-    """Reads what `Catalog.encode` wrote; an entry must fit `count` of the splits before hidden records take memory."""
+    """Decodes a catalog; `count` of the entries so far gives each split's records, a bound for the hidden ones."""
     document, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     entries, start, layers = list[Entry](), 0, 1
     for i, header in enumerate(read(document.get("entries"), list[dict[str, Any]], where, "entries")):
@@ -149,7 +149,7 @@ def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[s
 
 
 def _decode_hidden(records: int, blocks: Sequence[bytes]) -> Hidden:
-    """Returns hidden records. Raises ValueError or zlib.error if their blocks are damaged."""
+    """Decodes the hidden records of a split. Raises ValueError or zlib.error if their blocks are damaged."""
     numbers, labels, sizes = (
         np.frombuffer(inflate(block, records * np.dtype(kind).itemsize), kind)
         for block, kind in zip(blocks, _DTYPES, strict=True)

@@ -1,6 +1,6 @@
-"""TFRecord files that are compressed. They are unpacked piece by piece: a few bytes can become gigabytes.
+"""Reads compressed TFRecord files in chunks, because a few compressed bytes can become gigabytes.
 
-A gzip file may be a row of gzip members. With one member a record it is seekable: each record is unpacked on its own.
+A gzip file may be several gzip members in a row. With one member per record, any record can be unpacked on its own.
 """
 
 import io
@@ -21,7 +21,7 @@ MAX_MEMBER_BYTES = 2**27
 """The largest gzip member that is read, packed: even a payload that does not shrink has a smaller one."""
 
 _CHUNK_BYTES = 1 << 20
-_PACKED_BYTES = 1 << 16  # `zlib` copies what it leaves over, up to so many bytes a member
+_PACKED_BYTES = 1 << 16  # bytes of one read; after each gzip member `zlib` copies the rest of them
 _WINDOW_BITS = {"GZIP": 16 + zlib.MAX_WBITS, "ZLIB": zlib.MAX_WBITS}
 _DEFLATE = 8
 
@@ -29,7 +29,7 @@ _DEFLATE = 8
 def detect_compression(head: bytes) -> Compression:
     """Returns how a file is compressed, from its first 12 bytes or from all bytes of a shorter file."""
     if len(head) >= HEADER_BYTES and decode_header(head[:HEADER_BYTES]) is not None:
-        return ""  # a record, whose checksum proves more than the two bytes below
+        return ""  # a TFRecord header, whose checksum proves more than the magic bytes below
     if head[:3] == bytes((0x1F, 0x8B, _DEFLATE)):  # RFC 1952
         return "GZIP"
     if len(head) >= 2 and head[0] & 15 == _DEFLATE and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
@@ -43,9 +43,9 @@ def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]
 
 
 def scan_members(file: BinaryIO, compression: Compression = "GZIP") -> Iterator[tuple[bytes, int | None]]:
-    """Yields the payload of every record of a compressed file, and the bytes that its gzip member takes in the file.
+    """Yields the payload of every record of a compressed file, and the size of its gzip member in the file.
 
-    The latter is None for a record that shares its member with others, lies in several, or in no gzip file.
+    The size is None unless the record has one gzip member to itself.
     """
     unpacked = _Unpacked(file, compression)
     begin: int | None = 0
@@ -89,7 +89,7 @@ def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
 
 @contextmanager
 def _explaining(name: str, compression: Compression) -> Iterator[None]:
-    """Says in a `FormatError` why data cannot be unpacked."""
+    """Turns an error of zlib into a `FormatError` that says why the data cannot be unpacked."""
     try:
         yield
     except zlib.error as error:
@@ -112,19 +112,19 @@ def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[by
 
 
 class _Unpacked:
-    """The unpacked bytes of a file, read piece by piece. Several gzip files in a row count as one, as in TensorFlow."""
+    """A compressed file, unpacked in chunks. Several gzip members in a row count as one, as in TensorFlow."""
 
     def __init__(self, file: BinaryIO, compression: Compression) -> None:
         self._file, self._bits = file, _WINDOW_BITS[compression]
         self._inflate = zlib.decompressobj(self._bits)
         self._packed = b""
-        self._taken = 0  # bytes of the file
+        self._taken = 0  # compressed bytes read so far
         self._buffer, self._at = b"", 0
-        self.members = 0  # that were begun since somebody set it
+        self.members = 0  # begun since the caller last reset the count
 
     @property
     def done(self) -> int:
-        """The bytes of the file that were unpacked."""
+        """The number of compressed bytes that were unpacked so far."""
         return self._taken - len(self._packed)
 
     def read(self, size: int) -> bytes:
@@ -136,13 +136,13 @@ class _Unpacked:
         return data.getvalue()
 
     def ends_member(self) -> bool:
-        """Returns whether everything was read of the gzip member that was begun last."""
+        """Returns whether the current gzip member was read to its end."""
         while self._at == len(self._buffer) and not self._inflate.eof:
             self._unpack()
         return self._at == len(self._buffer)
 
     def _fill(self) -> bool:
-        """Unpacks the next piece into the buffer. Returns False at the end."""
+        """Unpacks the next chunk into the buffer. Returns False at the end of the file."""
         self._buffer, self._at = b"", 0
         while not self._buffer:
             if self._inflate.eof or not self._taken:  # an empty file has no records, as in TensorFlow
@@ -154,14 +154,14 @@ class _Unpacked:
         return True
 
     def _unpack(self) -> None:
-        """Unpacks a piece of the member into the empty buffer."""
+        """Unpacks the next chunk of the current member into the empty buffer."""
         if not self._load():
             raise EOFError
         self._buffer, self._at = self._inflate.decompress(self._packed, _CHUNK_BYTES), 0
         self._packed = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
 
     def _load(self) -> bool:
-        """Reads on in the file if all that was read is unpacked. Returns False at the end of the file."""
+        """Reads the next compressed bytes once the last are unpacked. Returns False at the end of the file."""
         if not self._packed:
             self._packed = self._file.read(_PACKED_BYTES)
             self._taken += len(self._packed)

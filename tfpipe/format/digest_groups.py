@@ -19,10 +19,10 @@ def list_duplicates(
     read_paths: Callable[[int, list[int]], Iterable[str]],
     dropped: int,
 ) -> tuple[Duplicates, Iterator[bytes]]:
-    """Counts images that occur more than once, and returns the line of `encode_group` for each, by first record.
+    """Counts images that occur more than once, and returns a line of JSON for each, ordered by first record.
 
-    The table is uint8 [records, 32]; each shard is a split and a number of records. `read_paths` of a shard and of
-    places in it is called once for each shard with duplicates, so memory grows with these and not with the images.
+    `table` is uint8 [records, 32], a SHA-256 per record; each shard is a split and a number of records. `read_paths`
+    takes a shard and rows in it, and is called only for shards with duplicates: memory grows with duplicates alone.
     """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
@@ -48,13 +48,13 @@ def list_duplicates(
 
 
 def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> bytes:
-    """Returns the line of JSON about equal images: of each its split, its index in the split and its path."""
+    """Encodes a group of equal images as a line of JSON, from each one's split, index in the split and path."""
     objects = [{"split": split, "index": index, "path": path} for split, index, path in records]
     return json.dumps({"sha256": sha256.hex(), "records": objects}).encode() + b"\n"
 
 
 def equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
-    """Returns the groups of equal rows, of at least 8 bytes, by their first member; 16 bytes of memory a row."""
+    """Returns the row numbers of each group of equal rows, ordered by first row. A row must have 8 bytes or more."""
     if not len(table):
         return []
     prefix = np.ascontiguousarray(table[:, :8]).view(np.uint64).ravel()

@@ -17,13 +17,13 @@ QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
 QUARANTINED_BYTES_DIR = "quarantine/bytes"
 WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed once the manifest is written
-OPAQUE = "opaque.json"  # the result of an opaque job, whose records nobody needs to understand
+OPAQUE = "opaque.json"  # the result of `tfpipe reshard --opaque`, which never parses a record
 INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
 MAX_SHARDS = 100_000
 """The most shards of a dataset: 10 TB and more at the usual shard size. Reading such a manifest takes 80 MB."""
 
-# TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.
+# TFDS names a split with \w+ and parses shard names back with it; ASCII works on every file system.
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_PATH = 4096
 SPLITS = {
@@ -71,7 +71,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def check_foreign_name(name: str) -> str:
-    """Returns the name of a shard that another program wrote. Raises `FormatError` if it could lead elsewhere.
+    """Returns the name of a shard that another program wrote. Raises `FormatError` if it leaves the root directory.
 
     The file may be in a folder below the manifest's root, and nowhere else: `images/part-7`, never `../x`, `/etc/x` or
     `gs://bucket/x`.
@@ -98,7 +98,7 @@ def check_column_name(name: str) -> str:
 
 
 def index_name(shard: str) -> str:
-    """Returns the path of a shard's index, relative to the dataset directory; that of a layer lies in the layer."""
+    """Returns the path of a shard's index, relative to the dataset; a layer has an index folder of its own."""
     folder, _, name = shard.rpartition("/")
     if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(folder)):
         folder, name = "", shard
@@ -106,5 +106,5 @@ def index_name(shard: str) -> str:
 
 
 def facts_name(shard: str) -> str:
-    """Returns the path of the facts about a shard's records, relative to the dataset directory."""
+    """Returns the path of the Parquet file with facts about a shard's records, relative to the dataset."""
     return index_name(shard).removesuffix(".idx") + ".parquet"

@@ -62,7 +62,7 @@ class ImageForm:
             raise ConfigError("`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers.")
 
     def change(self, changes: Mapping[str, Any]) -> ImageForm:
-        """Returns the form that images of this one can be brought into. A new size replaces the old one."""
+        """Returns this form with changed options, a new size in place of the old; refuses impossible conversions."""
         no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
         no_markers = {"seekable": False} if changes.get("encoding") == "raw" else {}
         new = replace(self, **{**no_sizes, **no_markers, **changes})
@@ -82,7 +82,7 @@ class ImageForm:
 
     @staticmethod
     def join_limits(forms: Sequence[ImageForm]) -> dict[str, Any]:
-        """Returns the options that hold for the images of all forms, of those that may differ between them."""
+        """Merges the options in which forms may differ into values that hold for the images of every form."""
         return {
             "quality": min(form.quality for form in forms),
             "max_pixels": max(form.max_pixels for form in forms),
@@ -90,13 +90,13 @@ class ImageForm:
         }
 
     def describe(self, *, whole: bool = False) -> str:
-        """Returns the encoding and the size, as in "encoding jpeg, square 224"; the `whole` with the quality."""
+        """Returns the encoding and the size, as in "encoding jpeg, square 224"; with `whole` also the quality."""
         options = {"encoding": self.encoding, "square": self.square, "resize_short": self.resize_short}
         options |= {"quality": self.quality} if whole else {}
         return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the options as JSON values, without `seekable` if it is false: other datasets stay byte for byte."""
+        """Returns the options as JSON values, without `seekable` if false: other manifests keep their bytes."""
         options = asdict(self)
         if not self.seekable:
             del options["seekable"]

@@ -16,7 +16,7 @@ from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
 def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
-    """Returns the manifest of all parts, whose folders are relative to the first, itself ""; labels only grow."""
+    """Joins manifests into one; `folders` are relative to the first one's, "". The last one has all class names."""
     first, last = parts[0], parts[-1]
     names = dict.fromkeys(name for part in parts for name in part.splits)
     facts = [part.fingerprint for part in parts]
@@ -40,7 +40,7 @@ def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifes
 
 
 def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sum of counts by name, in the order of the names."""
+    """Sums counts by name, and sorts the sums by name."""
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
@@ -70,7 +70,7 @@ def explain_misfit(first: Manifest, other: Manifest) -> str | None:
 
 
 def describe_spec(spec: FeatureSpec) -> str:
-    """Returns the number and the kind of the values of a feature in words."""
+    """Describes the number and kind of a feature's values in words, such as "a list of int64"."""
     kind = spec.dtype if spec.kind == "values" else spec.tensor or spec.kind
     return f"{'one' if spec.shape == () else 'a list of'} {kind}"
 
@@ -80,7 +80,7 @@ def _list_form(manifest: Manifest) -> list[object]:
 
 
 def _join_schemas(parts: Sequence[Manifest]) -> Schema:
-    """Returns the features of all parts. A shape is left open if lists have different lengths."""
+    """Joins the schemas of all parts. The shape of a feature becomes None if its lists differ in length."""
     for before, part in pairwise(parts):
         if (reason := explain_misfit(before, part)) is not None:
             raise FormatError(f"{part.directory} does not belong to its dataset: {reason}")

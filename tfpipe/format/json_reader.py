@@ -1,4 +1,4 @@
-"""Writes JSON, and reads it from outside: a message names the path of a mistake, `splits.train.shards[3].records`."""
+"""Writes JSON, and reads untrusted JSON: an error names the path of a wrong value, `splits.train.shards[3].records`."""
 
 import json
 import math
@@ -26,7 +26,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class Rule(NamedTuple):
-    """A rule for the values of a field, which stands in its type: `Annotated[int, whole(1, 9)]`."""
+    """A rule for the values of a field, written in the field's type: `Annotated[int, whole(1, 9)]`."""
 
     must: str  # what a value must be, for a message
     holds: Callable[[Any], bool]
@@ -39,13 +39,13 @@ def whole(low: int, high: int = MAX_COUNT) -> Rule:
 
 
 def matching(pattern: str, must: str) -> Rule:
-    """Returns the rule for text that a pattern describes."""
+    """Returns the rule for text that matches a pattern."""
     compiled = re.compile(pattern)
     return Rule(must, lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None)
 
 
 def at_most(length: int, what: str) -> Rule:
-    """Returns the rule for a list of at most some values."""
+    """Returns the rule for a list of at most `length` values."""
     return Rule(f"a list of at most {length} {what}", lambda values: len(values) <= length)
 
 
@@ -70,11 +70,11 @@ _RULES: dict[Any, tuple[Rule, ...]] = {
     ),
     Any: (),
 }
-"""The rules of types without any of their own: an `int` is a count, and an `object` a single value."""
+"""The default rules of types: an `int` is a count, and an `object` a single value."""
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as JSON values, which `read` inverts. An optional field with its default is left out."""
+    """Converts a value to JSON values, which `read` converts back. Leaves out optional fields with their defaults."""
     if is_dataclass(value):
         found = {}
         for field in fields(value):
@@ -91,11 +91,11 @@ def to_json(value: Any) -> Any:
 
 
 def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
-    """Returns a JSON value as a type: a dataclass, a list, an object, or a single value that keeps the type's rules.
+    """Converts a JSON value to a type: a dataclass, a list, an object, or a single value that keeps the type's rules.
 
-    Unknown fields are ignored, and so are those that a dataclass does not compare: they are not part of a document.
-    Only the fields that it names in `optional` may be missing. Raises `FormatError` with the path of what is not
-    valid in the document `where`.
+    Unknown fields are ignored, and so are a dataclass's fields with `compare=False`: they are not part of a document.
+    Only the fields listed in the class's `optional` may be missing. Raises `FormatError` with the path of the invalid
+    value in the document `where`.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind in _RULES:
@@ -128,12 +128,12 @@ def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
     found = {name: read(value[name], below, where, join(path, name)) for name, below in types.items() if name in value}
     try:
         return kind(**found)
-    except ValueError as error:  # of the type's own checks
+    except ValueError as error:  # raised by the type's own checks
         raise refuse(where, path, error) from None
 
 
 def _read_rows(values: list[Any], kind: Any) -> list[Any] | None:
-    """Reads objects as named tuples, field by field, because there may be 100,000; None if anything may be wrong."""
+    """Reads objects as named tuples, a field of all at a time, as there may be 100,000; None if one may be invalid."""
     types, _ = _list_fields(kind)
     try:
         columns = [[value[name] for value in values] for name in types]
@@ -153,7 +153,7 @@ def _follow(rules: tuple[Rule, ...], value: Any, where: str, path: str) -> Any:
 
 @cache
 def _list_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
-    """Lists the fields of a type that a document has, and those of them that it must have."""
+    """Returns the type of each field that a document can have, and the names of the required fields."""
     beside = {name for name, field in getattr(kind, "__dataclass_fields__", {}).items() if not field.compare}
     types = {name: below for name, below in get_type_hints(kind, include_extras=True).items() if name not in beside}
     return types, [name for name in types if name not in getattr(kind, "optional", ())]
@@ -163,7 +163,7 @@ def parse_json(text: str, where: str) -> Any:
     """Parses one JSON document.
 
     Refused are `NaN` and `Infinity`, a key twice in one object (readers would differ on which value counts), numbers
-    with thousands of digits, deep nesting, and more than a million parts.
+    with thousands of digits, deep nesting, and more than a million lists, objects and commas.
     """
     try:
         DOCUMENT.check_json(text)
@@ -203,7 +203,7 @@ def refuse(where: str, path: str, reason: object) -> FormatError:
 
 
 def join(path: str, key: str) -> str:
-    """Returns the path of the value of a key."""
+    """Appends a key to a path, as in `splits.train`."""
     name = key if _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
     return f"{path}.{name}" if path else name
 
@@ -216,5 +216,5 @@ def _shorten(path: str) -> str:
 def _show(value: object) -> str:
     try:
         return reprlib.repr(value)
-    except ValueError:  # thousands of digits
+    except ValueError:  # the number has thousands of digits
         return f"a {type(value).__name__} too long to show"

@@ -33,7 +33,7 @@ SHA256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 class ShardInfo(NamedTuple):
     """One file of records."""
 
-    file: str  # without a folder, but for `layers/2-1f0c9a77be52/` and foreign ones
+    file: str  # a bare name, but with a folder in layers (`layers/2-1f0c9a77be52/`) and in foreign datasets
     records: int
     bytes: int
     sha256: Annotated[str, SHA256]
@@ -53,10 +53,10 @@ class ImageSizes:
 
 @dataclass(frozen=True, slots=True)
 class ImagesPerRecord:
-    """The numbers of images in the records of a split whose records have several."""
+    """The numbers of images per record, for a split whose records have several images."""
 
-    total: int  # of all images
-    min: Annotated[int, whole(1)]  # of a record
+    total: int  # in all records
+    min: Annotated[int, whole(1)]  # in one record
     max: Annotated[int, whole(1)]
 
 
@@ -69,13 +69,13 @@ class SplitInfo:
     formats: Mapping[str, int]  # images in each format, such as `{"JPEG": 20, "PNG": 3}`
     class_counts: tuple[int, ...]  # in the order of the label names; empty without labels
     sizes: ImageSizes
-    seekable_jpegs: int = 0  # from which a crop can be decoded; 0 if nobody looked
+    seekable_jpegs: int = 0  # JPEGs with restart markers, for decoding crops; 0 if not counted
     tensors: Mapping[str, TensorStats] = field(default_factory=dict)
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
     images_per_record: ImagesPerRecord | None = None  # None if each record has one, or none
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # records with each class of a list
     unpacked_bytes: int = 0  # of all records, framing included, if each is a gzip member of its own; else 0
-    chosen: ViewSplit | None = field(default=None, compare=False, repr=False)  # by a view
+    chosen: ViewSplit | None = field(default=None, compare=False, repr=False)  # the records of a view; None for all
     optional = ("seekable_jpegs", "tensors", "masks", "images_per_record", "label_counts", "unpacked_bytes")
 
     def __repr__(self) -> str:
@@ -113,23 +113,23 @@ class SplitInfo:
 
     @property
     def memory_bytes(self) -> float:
-        """The size in memory of all records, or of about those that a view reads: that of the shards if not packed."""
+        """The size of all records once uncompressed, or of those that a view reads, for gzip files an estimate."""
         stored = sum(shard.bytes for shard in self.shards)
         return self.bytes * self.unpacked_bytes / stored if self.unpacked_bytes else self.bytes
 
     @property
     def stored_records(self) -> int:
-        """The number of records in all shards, whatever is chosen."""
+        """The number of records in all shards, also those that a view leaves out."""
         return sum(shard.records for shard in self.shards)
 
     @property
     def stored_fingerprint(self) -> str:
-        """The `fingerprint` of all records in the shards, whatever is chosen."""
+        """The `fingerprint` of all records in the shards, also those that a view leaves out."""
         return replace(self, chosen=None).fingerprint
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the shards' names, sizes and checksums and of a view's choice. Equal hashes mean equal records."""
+        """A hash of the shards' names, sizes and checksums and of a view's records. Equal hashes mean equal records."""
         shards = [[shard.file, shard.bytes, shard.sha256] for shard in self.shards]
         if self.chosen is not None:
             shards.append(["view", self.chosen.records, self.chosen.digest])
@@ -140,21 +140,21 @@ class SplitInfo:
 class Duplicates:
     """The images whose source files are equal byte for byte."""
 
-    within: Mapping[str, int]  # those that occur earlier in the same split
-    across: int  # those that occur in another split: a model is tested on what it was trained on
-    dropped: int  # those left out because they occur elsewhere
+    within: Mapping[str, int]  # images that occur earlier in the same split, for each split
+    across: int  # images that occur in several splits, so that a model is tested on its training data
+    dropped: int  # images left out because an equal image is stored
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The facts that `tfpipe index` found out about shards that another program wrote, and that reading them needs."""
+    """The properties of another program's shards that `tfpipe index` found and that readers need."""
 
     root: str  # what shards' names are relative to: `.` for the manifest's directory, else an absolute path
-    image_key: str | None  # None without images; a list has several of a record
-    label_key: str | None  # None without labels that can be used; that of floats has no classes
-    label_base: Annotated[int, whole(0, 1)]  # what is stored for class 0: 0 or 1
+    image_key: str | None  # None without images; the feature may be a list of images
+    label_key: str | None  # None without usable labels; a feature of floats has no classes
+    label_base: Annotated[int, whole(0, 1)]  # the number stored for class 0: 0 or 1
     compression: Compression  # of every file
-    more_images: tuple[str, ...] = ()  # further features with an image of the record
+    more_images: tuple[str, ...] = ()  # further features with one image per record
     optional = ("more_images",)
 
     @property
@@ -171,7 +171,7 @@ def get_images_shape(schema: Schema, image_keys: Sequence[str]) -> tuple[int, ..
 
 
 def list_images(features: Mapping[str, Any], image_keys: Iterable[str]) -> list[bytes]:
-    """Lists the images of a record: the values of these features, one behind the other."""
+    """Lists the images of a record: the values of the features `image_keys`, in this order."""
     values = (features.get(key) for key in image_keys)
     return [image for images in values if isinstance(images, list) for image in images]
 
@@ -204,8 +204,8 @@ class Manifest:
         columns: The columns that were added to the records. Each lies in a folder of its own as a dataset does, with as
             many records in each split. They are not part of the file either.
         layer: The number of the layer that is read. It is not part of the file either.
-        withheld: The numbers of the records of each split that are there only to tell where others stand, because a
-            later layer hides them.
+        withheld: The numbers of the records of each split that were deleted since a training run began. They are not
+            read, but keep their numbers, so that the run can resume in the same order.
         parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
             without appended ones.
         version: The text that changes when the file on a local disk is written anew; empty for one elsewhere.
@@ -250,7 +250,7 @@ class Manifest:
         return f"{self.directory}@{self.view}" if self.view else self.directory
 
     def get_split(self, split: str) -> SplitInfo:
-        """Returns the facts of a split; raises a ConfigError if there is no such split."""
+        """Returns the entry of a split; raises a ConfigError if there is no such split."""
         if split not in self.splits:
             raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(self.splits)}.")
         return self.splits[split]
@@ -311,7 +311,7 @@ class Manifest:
 
     @property
     def promised_lists(self) -> list[str]:
-        """The lists of quarantined and of equal images that lie beside the shards."""
+        """The files beside the shards that list quarantined and duplicate images, if there are such images."""
         has_duplicates = bool(self.duplicates.within or self.duplicates.across)
         lists = {file_names.QUARANTINE: self.quarantined > 0, file_names.DUPLICATES: has_duplicates}
         return [name for name, is_promised in lists.items() if is_promised]

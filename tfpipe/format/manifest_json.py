@@ -24,7 +24,7 @@ _MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, 
 
 
 def dumps(manifest: Manifest) -> str:
-    """Returns the manifest as ASCII text, sorted, with a line for each shard and feature, so that versions compare."""
+    """Encodes the manifest as sorted ASCII text with a line for each shard and feature, which suits `diff`."""
     splits = {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())}
     facts = to_json(replace(manifest, splits={}))
     return _render({"format_version": FORMAT_VERSION, **facts, "splits": splits}, "") + "\n"
@@ -48,7 +48,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
 def stats_to_json(
     split: SplitInfo, tensors: Mapping[str, TensorStats], label_counts: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Returns the fields about tensors, masks, several images and lists of classes that a split or its columns have."""
+    """Returns the JSON fields for the tensors, masks, images per record and lists of classes of a split, if any."""
     stats = to_json(replace(split, shards=(), tensors=tensors, label_counts=label_counts))
     return {name: stats[name] for name in _STATS if name in stats}
 
@@ -96,7 +96,7 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
 
 
 def _check(manifest: Manifest, splits: Mapping[str, Any], where: str) -> None:
-    """Checks what the fields of a manifest say together."""
+    """Checks that the fields of a manifest agree with each other."""
     schema, foreign = manifest.schema, manifest.foreign
     if len(set(manifest.label_names)) < len(manifest.label_names):
         twice, name = next((i, name) for i, name in enumerate(manifest.label_names) if name in manifest.label_names[:i])
@@ -123,8 +123,8 @@ def _check(manifest: Manifest, splits: Mapping[str, Any], where: str) -> None:
 
 
 def _check_foreign(foreign: Foreign, schema: Schema, where: str) -> None:
-    # All shards lie below one directory, which this field shows to everybody. Their names cannot lead out of it.
-    path = re.sub(r"^(gs|s3|az):/(?=/[^/])", "", foreign.root)  # of a bucket its name and the path in it
+    # All shards lie below this directory, so the manifest shows what it reads. Shard names cannot lead out of it.
+    path = re.sub(r"^(gs|s3|az):/(?=/[^/])", "", foreign.root)  # for a bucket: its name and the path in it
     if foreign.root != "." and (not posixpath.isabs(path) or posixpath.normpath(path) != path):
         must = "'.' or an absolute path without . and .., or such a place in a bucket"
         raise wrong(where, "foreign.root", must, foreign.root)
@@ -149,7 +149,7 @@ def _check_foreign(foreign: Foreign, schema: Schema, where: str) -> None:
 
 
 def _check_shards(split: SplitInfo, files: set[str], foreign: Foreign | None, where: str) -> None:
-    """Checks the names of shards, and that each can hold its records. `files` has the foreign names until now."""
+    """Checks the names of shards, and that each can hold its records. `files` collects the names of foreign shards."""
     at, factor = f"splits.{split.name}.shards", _MAX_INFLATION if foreign is not None and foreign.compression else 1
     for i, shard in enumerate(split.shards):
         if foreign is not None:
@@ -180,7 +180,7 @@ def _check_shards(split: SplitInfo, files: set[str], foreign: Foreign | None, wh
 
 
 def _check_counts(split: SplitInfo, manifest: Manifest, where: str) -> None:
-    """Checks the counts of classes, and those by which readers choose a decoder: they must cover exactly the images."""
+    """Checks the counts of classes and of formats. These must cover all images: readers choose a decoder by them."""
     at, records, classes = f"splits.{split.name}", split.records, len(manifest.label_names)
     if split.class_counts and len(split.class_counts) != classes:
         must = f"empty or a count for each of the {classes} label names"

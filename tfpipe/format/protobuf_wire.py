@@ -9,7 +9,7 @@ from tfpipe.errors import FormatError
 from tfpipe.system.budget import FIELDS, Budget, OverBudget
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-"""The wire types, which say what follows a tag."""
+"""The wire types of protobuf, which tell how the value after a tag is encoded."""
 
 _SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
 _CHUNK_BYTES = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays

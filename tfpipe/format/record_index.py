@@ -55,7 +55,7 @@ def encode_index(sizes: Sequence[int]) -> bytes:
 
 
 def max_index_bytes(shard_bytes: int, records: int) -> int:
-    """Returns the largest possible size of the index of such a shard. A larger file need not be read."""
+    """Returns the largest size that the index of a shard can have. A larger file need not be read."""
     if records > MAX_RECORDS:
         raise FormatError(
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {records:,}. Write them "
@@ -67,11 +67,11 @@ def max_index_bytes(shard_bytes: int, records: int) -> int:
 def decode_index(data: bytes, shard_bytes: int, records: int, *, is_packed: bool = False) -> NDArray[np.int64]:
     """Reads the offset and size of every record, int64 [records, 2], and checks them against the size of the shard.
 
-    A packed shard without records has bytes too.
+    With `is_packed`, for a gzip file, a shard without records may still have bytes.
     """
     table = _table(data, records)
     offsets, sizes = table[:, 0], table[:, 1]
-    # Bounds first: then no sum below can leave int64.
+    # The bounds are checked first, so that no sum below can overflow int64.
     bad = (sizes < FRAME_BYTES) | (sizes > shard_bytes) | (offsets < 0) | (offsets > shard_bytes)
     if bad.any():
         row = int(bad.argmax())
@@ -91,13 +91,13 @@ def decode_index(data: bytes, shard_bytes: int, records: int, *, is_packed: bool
 
 
 def _table(data: bytes, records: int) -> NDArray[np.int64]:
-    """Parses the numbers without checking their values. Every check comes before the memory that it bounds."""
+    """Parses the numbers without checking their values. The text is checked before the numbers take memory."""
     lines = data.count(b"\n")
     if lines != records or data[-1:] not in (b"\n", b""):
         raise FormatError(f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}")
     if data.translate(None, b"0123456789 \n") or data.count(b" ") != records:
         raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
-    numbers = np.fromstring(data, np.int64, sep=" ")  # five times as fast as `int`; gives int64's maximum beyond it
+    numbers = np.fromstring(data, np.int64, sep=" ")  # five times as fast as `int`; larger ones become int64's maximum
     if (numbers == _INT64_MAX).any():
         large = (match[0].lstrip(b"0")[:20] for match in re.finditer(rb"[0-9]{19,}", data))
         if any(int(digits or b"0") > _INT64_MAX for digits in large):

@@ -38,13 +38,13 @@ BOX_COLUMNS = {BBOX_XMIN: "xmin", BBOX_YMIN: "ymin", BBOX_XMAX: "xmax", BBOX_YMA
 """The columns of a table for the features of boxes."""
 DERIVED = frozenset((IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, IMAGE_CHANNELS, IMAGE_COLORSPACE))
 DERIVED |= {IMAGE_FILENAME, IMAGE_SHA256, CLASS_LABEL, CLASS_TEXT}
-"""The features that a job finds out anew when it writes records."""
+"""The features that a job computes anew when it writes records."""
 
 DType: TypeAlias = Literal["bytes", "int64", "float"]
 Kind: TypeAlias = Literal["values", "text", "tensor", "mask"]
 """The meaning of a feature's stored values."""
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "crop", "flip", "number")
-"""The names that the input pipeline gives to parts of a batch, so that no other feature of a batch can have them."""
+"""The names that the input pipeline gives to entries of a batch, so that no other feature of a batch can have them."""
 
 _MAX_DIMENSIONS = 8
 _MAX_DIMENSION = 2**31 - 1
@@ -75,8 +75,8 @@ class FeatureSpec:
     doc: str = ""  # the meaning of the values, for people
     kind: Kind = "values"  # "text" is UTF-8, "mask" a PNG with the class of each pixel
     tensor: TensorType | None = None  # of the kind "tensor"
-    names: tuple[str, ...] = ()  # of the classes that the values are; empty for the class of an image
-    optional = ("kind", "tensor", "names")  # others stay byte for byte
+    names: tuple[str, ...] = ()  # the class names, if the values are classes; empty for the class of an image
+    optional = ("kind", "tensor", "names")  # left out of the JSON if default, so that other manifests keep their bytes
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
@@ -85,7 +85,7 @@ class FeatureSpec:
             raise ConfigError(f"Feature {self.name!r}: {fault}")
 
     def _find_fault(self) -> str | None:
-        """Returns what is not valid, or what does not fit; None if all does."""
+        """Returns a sentence about an invalid field, or fields that contradict each other; None if there are none."""
         if self.dtype not in get_args(DType):
             return f"dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}."
         if self.shape is not None and (
@@ -135,14 +135,14 @@ class FeatureSpec:
     def decode(self, features: Mapping[str, Feature]) -> Any:
         """Returns the value of this feature in a decoded record; None if the record lacks it.
 
-        A tensor is a read-only array, text str or a list of it, and a mask the bytes of its PNG. Others come as they
-        are stored.
+        A tensor becomes a read-only array, text a str or a list of str, and a mask the bytes of its PNG. Other values
+        stay as stored.
         """
         value = self.check_stored(features)
         return value if self.tensor is None else value.view(get_numpy_dtype(self.tensor.dtype))
 
     def check_stored(self, features: Mapping[str, Feature]) -> Any:
-        """Returns what `decode` does, but the bits of bfloat16 as uint16, and raises the same `FormatError`."""
+        """Returns what `decode` returns, but bfloat16 as its bits in uint16; raises the same `FormatError`."""
         value = features.get(self.name)
         if self.kind == "values":
             return value
@@ -165,7 +165,7 @@ class FeatureSpec:
         return texts[0] if self.shape == () else texts
 
     def _read_list(self, value: Feature, features: Mapping[str, Feature]) -> NDArray[Any]:
-        """Reads the tensor of a list, which is empty in a record without it."""
+        """Reads a tensor that is stored as a list of values; a record without values has an empty tensor."""
         assert self.tensor is not None
         if value is None or not len(value):
             value = [] if self.dtype == "bytes" else np.empty(0, self.tensor.bits)
@@ -205,7 +205,7 @@ class FeatureSpec:
         return value if count else _EMPTY[self.dtype]
 
     def _check_classes(self, value: Any) -> FeatureLike:
-        """Returns the numbers of classes that are given as numbers or names."""
+        """Converts classes, given as numbers or as names, to their numbers."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if not isinstance(value, list | tuple):
@@ -312,22 +312,22 @@ class Schema:
 
     @property
     def has_several_images(self) -> bool:
-        """Whether every record has a list of images. The schema of another program's records may be taken for one."""
+        """Whether every record has a list of images. It can be wrong for the schema of another program's records."""
         return IMAGE_ENCODED in self and self[IMAGE_ENCODED].shape != ()
 
     @property
     def name_key(self) -> str | None:
-        """The feature that holds the file that an image came from; None if there is none."""
+        """The feature that holds the path of an image's source file; None if there is none."""
         return next((key for key in _NAME_KEYS if key in self and self[key].dtype == "bytes"), None)
 
     @cached_property
     def sizes_keys(self) -> frozenset[str]:
-        """The features that hold sizes of tensors. A writer makes them, and no reader needs to name them."""
+        """The features that hold the unknown sizes of tensors. Writers add them, and a reader need not ask for them."""
         return frozenset(spec.tensor.sizes for spec in self.features if spec.tensor and spec.tensor.sizes)
 
     @property
     def further_names(self) -> list[str]:
-        """The features beside the image, the class, the boxes and the mask, without the sizes of tensors."""
+        """The features other than the image, the class, the boxes, the mask and the sizes of tensors."""
         usual = {*IMAGE_KEYS, *class_schema().names, *BOX_COLUMNS, BBOX_TEXT, IMAGE_MASK, *self.sizes_keys}
         return [name for name in self.names if name not in usual]
 
@@ -363,7 +363,7 @@ class Schema:
 
 
 def find_tensors(schema: Schema, features: Mapping[str, Any]) -> Iterator[tuple[FeatureSpec, NDArray[Any]]]:
-    """Yields each feature that holds a tensor, and its bits, for a record that was checked or decoded."""
+    """Yields each tensor feature of a checked or decoded record with its values, bfloat16 as bits in uint16."""
     for spec in schema.tensors:
         assert spec.tensor is not None
         value = features.get(spec.name)
@@ -382,7 +382,7 @@ def get_sizes(tensor: TensorType, features: Mapping[str, Any]) -> Sequence[int] 
 
 
 def _get_stored_shape(tensor: TensorType, dtype: DType) -> tuple[int, ...] | None:
-    """Returns the shape of the values in which a record holds a tensor; None for any number."""
+    """Returns the `shape` of the feature that stores a tensor; None for any number of values."""
     if tensor.encoding != "list":
         return ()
     known = tuple(size for size in tensor.shape if size is not None)
@@ -482,8 +482,8 @@ _BOXES = tuple(
     )
 )
 IMAGE_KEYS = tuple(spec.name for spec in _IMAGE)
-"""The features of an image. Of several images in a record each is a list with one value for each image."""
+"""The features of an image. In a record with several images, each is a list with one value per image."""
 MAX_IMAGES = 1024
-"""The most images of a record. A reader has all of a record in memory."""
+"""The most images of a record, as a reader has a whole record in memory."""
 MASK = FeatureSpec(IMAGE_MASK, "bytes", (), "PNG with the class of each pixel", "mask")
 """The feature that holds the mask of an image."""

@@ -17,18 +17,18 @@ _COUNTS, _SIDES = ("formats", "labels", "changed", "noticed"), ("heights", "widt
 
 @dataclass(slots=True)
 class SideStats:
-    """The heights, or the widths, of images; or the numbers of images in records."""
+    """The range and the sum of the heights of images, of their widths, or of the numbers of images per record."""
 
     smallest: int | None = None  # in pixels; None before the first image
     largest: int = 0
     total: int = 0  # the sum
 
     def add(self, pixels: int) -> None:
-        """Adds the side of one image."""
+        """Adds one height, width or number of images."""
         self.merge(SideStats(pixels, pixels, pixels))
 
     def merge(self, other: "SideStats") -> None:
-        """Adds the sides of other images."""
+        """Adds the range and the sum of another instance."""
         if other.smallest is not None:
             self.smallest = other.smallest if self.smallest is None else min(self.smallest, other.smallest)
         self.largest = max(self.largest, other.largest)
@@ -39,12 +39,12 @@ class SideStats:
 class ShardStats:
     """The counts of the images in one or more shards."""
 
-    images: int = 0  # whose size is known, normally all
+    images: int = 0  # images whose size is known, normally all
     formats: Counter[str] = field(default_factory=Counter)  # images in each format
     labels: Counter[int] = field(default_factory=Counter)  # images with each label
     changed: Counter[str] = field(default_factory=Counter)  # by kind of change
     noticed: Counter[str] = field(default_factory=Counter)  # by property
-    seekable_jpegs: int = 0  # from which a crop can be decoded
+    seekable_jpegs: int = 0  # JPEGs with restart markers, for decoding crops
     heights: SideStats = field(default_factory=SideStats)
     widths: SideStats = field(default_factory=SideStats)
     tensors: dict[str, TensorStats] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The files with which TensorFlow Datasets opens a dataset. It nests features by `/`, and is not needed here."""
+"""Makes the files with which TensorFlow Datasets (TFDS) opens a dataset, without importing TFDS."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec
 
 VERSION = "1.0.0"
-"""The version that TFDS asks for. All datasets have this one."""
+"""The version of the dataset that TFDS requires. All datasets have this one."""
 
 _logger = logging.getLogger(__name__)
 _Json: TypeAlias = dict[str, object]
@@ -60,7 +60,7 @@ def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, s
 
 
 def can_hold(manifest: Manifest) -> bool:
-    """Returns whether TFDS can hold the features: it cannot nest some names, nor read all tensors."""
+    """Returns whether TFDS can represent the features: some names it cannot nest, and some tensors it cannot read."""
     try:
         features_json(manifest)
     except ConfigError:
@@ -103,7 +103,7 @@ def label_files(manifest: Manifest) -> dict[str, str]:
 
 
 def _nest(below: object, manifest: Manifest) -> _Json:
-    """Returns a feature, or a group of those below it."""
+    """Converts a feature, or a group of nested features, to the JSON of TFDS."""
     if isinstance(below, FeatureSpec):
         return _feature(below, manifest)
     assert isinstance(below, dict)
@@ -112,11 +112,11 @@ def _nest(below: object, manifest: Manifest) -> _Json:
 
 
 def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
-    if spec.name == IMAGE_ENCODED and spec.shape == ():  # several images are bytes: TFDS would stack them, of one size
+    if spec.name == IMAGE_ENCODED and spec.shape == ():  # a list of images stays bytes: TFDS would stack them
         return _image(manifest)
     if spec.name == CLASS_LABEL and manifest.label_names:
         return _node("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))})
-    if (tensor := spec.tensor) is not None:  # TFDS finds one unknown size by the length; more it stores in its own way
+    if (tensor := spec.tensor) is not None:  # TFDS infers one unknown size, and has its own form for more
         if tensor.encoding != "raw" or tensor.num_unknown > 1 or tensor.dtype == "uint32":
             raise ConfigError(f"TensorFlow Datasets cannot read the tensors of {spec.name!r}.")
         return _tensor(tensor.dtype, tuple(-1 if size is None else size for size in tensor.shape), "bytes")

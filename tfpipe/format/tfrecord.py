@@ -32,7 +32,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def _warn_if_slow(implementation: str) -> None:
-    """Warns once, at import, that checksums will take most of the time."""
+    """Warns once, at import, if checksums run in pure Python, where they take most of the time."""
     if implementation != "c":
         _logger.warning(
             "google-crc32c runs here in pure Python (%s), so checksums will take most of the time; install "
@@ -45,12 +45,12 @@ _warn_if_slow(google_crc32c.implementation)
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum of TFRecord files, a CRC32C, rotated, plus a constant: data may itself hold checksums."""
+    """Returns the checksum of TFRecord files, a CRC32C that is masked because data may itself hold CRCs."""
     return mask_crc(google_crc32c.value(data))
 
 
 def mask_crc(crc: int) -> int:
-    """Returns the form in which a CRC32C is stored in the file."""
+    """Returns the masked CRC32C, as TFRecord files store it: rotated, plus a constant."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -78,7 +78,7 @@ def frame_record(payload: bytes) -> bytes:
 
 
 def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
-    """Reads the payload of the record at an offset, whose size, framing included, is the index's."""
+    """Reads the payload of the record at an offset; `size` includes the framing, as in the index."""
     return read_record_at(_reader(file), file.seek(0, os.SEEK_END), offset, size)
 
 
@@ -106,7 +106,7 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
 
 
 def unframe(frame: memoryview) -> bytes | None:
-    """Returns the payload of a record that lies in memory, framing included; None if it is not whole."""
+    """Returns the payload of a framed record in memory; None if the record is damaged."""
     if len(frame) < FRAME_BYTES:
         return None
     payload = bytes(frame[HEADER_BYTES:-FOOTER_BYTES])
@@ -115,7 +115,7 @@ def unframe(frame: memoryview) -> bytes | None:
 
 
 def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and payload of every record from the file's position on. A hostile length takes no memory."""
+    """Yields offset and payload of every record from the file's position on. A false length takes no memory."""
     offset = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(offset)
@@ -154,7 +154,7 @@ def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
 
 
 def compute_crc(read_at: Callable[[int, int], Any], begin: int, length: int) -> int:
-    """Returns the unmasked CRC32C of any number of bytes, which are read piece by piece."""
+    """Returns the unmasked CRC32C of any number of bytes, which are read in chunks."""
     crc = 0
     for offset in range(begin, begin + length, _PIECE_BYTES):
         crc = google_crc32c.extend(crc, read_at(offset, min(_PIECE_BYTES, begin + length - offset)))

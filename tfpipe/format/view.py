@@ -1,4 +1,4 @@
-"""A view: some records of a dataset, and how often each is read. Record 0 is the first one that it chose."""
+"""A view: some records of a dataset, and how often each is read. A view numbers its own records from 0."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WEIGHT_UNITS = 1 << 16
 
 MAX_WEIGHT = 1000
 MAX_VIEW_BYTES = 1 << 34
-_Bytes: TypeAlias = bytes  # also in a class whose field has that name
-_LEVEL = 4  # of zlib: a third of the time of its default, and a tenth more bytes
+_Bytes: TypeAlias = bytes  # for use in a class with a field named `bytes`
+_LEVEL = 4  # takes a third of the time of zlib's default, for a tenth more bytes
 _MAGIC = "tfpipe view 1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -46,12 +46,12 @@ class Hidden:
         return len(self.numbers)
 
     def choose(self, rows: NDArray[Any]) -> Hidden:
-        """Returns some of them: by a mask, or by their rows."""
+        """Selects hidden records by a boolean mask or by their indices in this list."""
         return Hidden(self.numbers[rows], self.labels[rows], self.sizes[rows])
 
     @classmethod
     def join(cls, parts: Sequence[Hidden]) -> Hidden:
-        """Returns the records of all parts. No record is in two of them."""
+        """Joins hidden records and sorts them. No record may be in two parts."""
         whole = cls(
             np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]),
             np.concatenate([np.empty(0, np.int32), *(part.labels for part in parts)]),
@@ -102,7 +102,7 @@ class ViewSplit:
         )
 
     def list_rows(self, first: int, count: int) -> NDArray[np.int64]:
-        """Lists the chosen records among `count` from `first` on, counted from there: int64 [n]."""
+        """Lists the chosen records from `first` to `first + count`, numbered from `first`: int64 [n]."""
         begin, end = np.searchsorted(self.numbers, (first, first + count))
         return self.numbers[begin:end] - first
 
@@ -122,7 +122,7 @@ class ViewSplit:
         return zlib.compress(np.packbits(bits).tobytes(), _LEVEL), weights
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An eighth of a byte for each stored record, and not eight bytes for each chosen one.
+        # A pickle takes an eighth of a byte for each stored record, in place of 8 bytes for each chosen record.
         facts = self.stored_records, self.bytes, self.class_counts, self.fingerprint
         return _unpack, (*self.pack(), self.records, *facts)
 
@@ -166,7 +166,7 @@ class _Header:
 
 
 def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
-    """Reads what `View.encode` wrote; `records` are the most of each split, checked before a bitmap takes memory."""
+    """Decodes a view; `records` are each split's most records, which are checked before a bitmap takes memory."""
     document, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
     header = read(document, _Header, where)
     splits, at = {}, 0
@@ -203,7 +203,7 @@ def check_view_name(name: str) -> str:
 
 
 def check_records(count: int, where: str, split: str, records: Mapping[str, int], advice: str) -> None:
-    """Refuses a number of records in a header that is more than the shards of a split have."""
+    """Refuses a file whose header claims more records than the shards of the split have."""
     if count > (most := records.get(split, 0)):
         raise FormatError(
             f"{where} was made for other shards: it names {count:,} records of {split!r}, and there are {most:,}. "
@@ -212,7 +212,7 @@ def check_records(count: int, where: str, split: str, records: Mapping[str, int]
 
 
 def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *facts: Any) -> ViewSplit:
-    """Returns the split whose `pack` gave the first two. Raises ValueError or zlib.error if they are damaged."""
+    """Restores a split from the two values of `ViewSplit.pack`. Raises ValueError or zlib.error if they are damaged."""
     bitmap = np.frombuffer(inflate(chosen, -(-stored_records // 8)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(bitmap, count=stored_records)).astype(np.int64)
     if len(numbers) != records:
@@ -222,13 +222,13 @@ def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *f
 
 
 def encode_headed(magic: str, header: Mapping[str, object], blocks: Iterable[bytes]) -> bytes:
-    """Returns the content of a file."""
+    """Encodes a file as a line of JSON with its format and SHA-256, and binary blocks."""
     body, line = b"".join(blocks), {"format": magic, **header}
     return _dump(line | {"sha256": _hash(line, body)}) + b"\n" + body
 
 
 def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Any, bytes]:
-    """Returns the header of a file, and the bytes behind it."""
+    """Decodes a file of `encode_headed` into its header and the bytes after that; checks the format and the SHA-256."""
     text, newline, _ = data[:_MAX_HEADER_BYTES].partition(b"\n")
     body = data[len(text) + 1 :]
     try:
@@ -249,7 +249,7 @@ def decode_headed(data: bytes, where: str, magic: str, advice: str) -> tuple[Any
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    """Decompresses as many bytes as there must be, and never more. Raises ValueError or zlib.error for any others."""
+    """Decompresses data that must give exactly `size` bytes, and no more. Otherwise raises ValueError or zlib.error."""
     inflater = zlib.decompressobj()
     plain = inflater.decompress(data, size + 1)
     if len(plain) != size or not inflater.eof:

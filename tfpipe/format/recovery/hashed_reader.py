@@ -1,4 +1,4 @@
-"""A reader that takes a file once from front to back, hashes it on the way, and never holds all of it."""
+"""A reader that reads a file once from front to back, hashes it on the way, and never has all of it in memory."""
 
 import hashlib
 import io
@@ -54,7 +54,7 @@ class HashedReader:
         return self._buffer[offset - self._start : offset - self._start + size]
 
     def peek(self, offset: int, size: int) -> bytes:
-        """Returns bytes from any place, fewer at the end of the file. The buffer stays as it is."""
+        """Returns bytes from any offset, fewer at the end of the file. The buffer stays as it is."""
         self._file.seek(offset)
         data = read_fully(self._file, size)
         self._at = offset + len(data)
@@ -78,7 +78,7 @@ class HashedReader:
         return length + FRAME_BYTES if mask_crc(crc) == int.from_bytes(footer.tobytes(), "little") else 0
 
     def payload(self, at: int, size: int) -> bytes:
-        """Returns the payload of a record that `record_at` found. Memory is taken only by this call."""
+        """Returns the payload of a record that `record_at` found. Only this call takes memory for it."""
         begin, length = at + HEADER_BYTES, size - FRAME_BYTES
         return self.view(begin, length).tobytes() if length <= BUFFER_BYTES else self.peek(begin, length)
 

@@ -1,7 +1,7 @@
-"""Finds every intact record of a file that may be damaged, and every place of damage.
+"""Finds every intact record and every damage of a file.
 
-With an index damage is reported record by record: inserted or removed bytes show as records at other offsets, and a
-record inside a payload by a size or an offset that the index does not have.
+With an index, damage is reported record by record: inserted or removed bytes shift the records after them, and a record
+inside a payload is recognized because the index lists no record of its size and offset.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Gap, Search, iterate_headers
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, record_header
 
-_TRIED = 64  # the number of records of one size whose neighbors are compared
+_TRIED = 64  # the most records of one size whose next record is compared
 
 
 class Intact(NamedTuple):
@@ -30,7 +30,7 @@ Places = NDArray[np.int64]
 
 
 def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Gap]:
-    """Yields intact records and damages in order; an index that contradicts intact records is no longer followed."""
+    """Yields intact records and damage in order; an index that contradicts intact records is ignored from there on."""
     at = number = 0
     search = Search(reader)
     guide = None if places is None else _Guide(places, reader, search)
@@ -55,7 +55,7 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
 
 
 class _Guide:
-    """The offsets of records by the index. Bytes that were inserted or removed before a record shift it."""
+    """A search guided by the index: inserted or removed bytes shift later records from their indexed offsets."""
 
     def __init__(self, places: Places, reader: HashedReader, search: Search) -> None:
         self._offsets, self._sizes = places[:, 0], places[:, 1]
@@ -93,7 +93,7 @@ class _Guide:
         return [self._describe(m, shift, at, stop, in_place) for m in range(number, following)], stop, following
 
     def _describe(self, number: int, shift: int, first: int, stop: int, in_place: bool) -> Gap:
-        """Describes one of the lost records between `first`, where the first one begins, and `stop`."""
+        """Describes record `number`, one of the lost records from offset `first` to offset `stop`."""
         at = self._begin(number) + shift
         if at >= self._reader.size and stop == self._reader.size:  # else a later record stands before the end
             detail = f"the file ends before it, at byte {self._reader.size:,}"
@@ -108,7 +108,7 @@ class _Guide:
         return int(self._offsets[number]) if number < self.count else self._end
 
     def _next_in_place(self, number: int, shift: int) -> int | None:
-        """Returns the next record whose header is at its shifted offset, or the count if the file ends as it must."""
+        """Returns the next record whose header is at its offset plus `shift`, or the count if the file ends there."""
         for later in range(number, self.count):
             at = int(self._offsets[later]) + shift
             if at + HEADER_BYTES > self._reader.size:
@@ -118,10 +118,10 @@ class _Guide:
         return self.count if self._end + shift == self._reader.size else None
 
     def _after_one_damage(self, at: int, number: int, first: int, stop: int) -> tuple[int, int] | None:
-        """Returns the offset and number of the next record if nothing behind it is damaged, counted from the end.
+        """Returns the offset and number of the next record if all records from it to the file's end are intact.
 
-        Then one place of damage explains all, and records inside the payload of a damaged one need no look. One place
-        is an insertion into one record, or a removal that took every record whole but its first and its last.
+        Then a single damage explains all, and records inside a damaged payload need no search. A single damage is an
+        insertion into one record, or a removal that may cut its first and last record and took those between whole.
         """
         shift = self._reader.size - self._end
         removed = at - int(self._offsets[number]) - shift
@@ -137,11 +137,11 @@ class _Guide:
     def _next_shifted(
         self, begin: int, end: int, number: int, stop: int, shift: int, *, in_place: bool
     ) -> tuple[int, int] | None:
-        """Returns the offset and number of the next record before `stop` whose shift differs from the ones before it.
+        """Returns the offset and number of the next record before `stop` whose shift differs from the records before.
 
-        A record that stands alone between two places of damage counts, unless it can be a part of a payload. It can be
-        one if it lies inside the damaged record, or if it contradicts a later record that does not stand alone. Where
-        `stop` is `in_place`, so are the records before it, and one of them may hold the record that was found.
+        A single record between two damages counts, unless it may be bytes of a payload: if it lies inside the damaged
+        record, or contradicts a later record that another one follows. If record `stop` is `in_place`, so are the
+        records before it, and a record found inside one of these does not count.
         """
         length = self._search.length_at(begin)
         claimed = begin if length is None else begin + length + FRAME_BYTES
@@ -159,9 +159,9 @@ class _Guide:
         return alone
 
     def _locate(self, at: int, size: int, number: int, stop: int, *, shift: int = 0, sure: bool = False) -> int | None:
-        """Returns the record from `number` to before `stop` that has this size; of several, the one nearest in offset.
+        """Returns the record from `number` up to `stop` that has this size; of several, the one nearest in offset.
 
-        With `sure` the record counts only if the rest of the file is shifted by as much, or if the next record follows.
+        With `sure` a record counts only if the rest of the file is shifted as much, or if the next record follows it.
         """
         same = np.flatnonzero(self._sizes[number:stop] == size) + number
         if not same.size:
@@ -176,12 +176,12 @@ class _Guide:
         return int(same[np.abs(shifts - shift).argmin()])
 
     def _is_inside(self, at: int, size: int, number: int) -> bool:
-        """Returns whether a record other than `number` holds these bytes, by the index."""
+        """Returns whether these bytes lie inside a record other than `number`, by the index."""
         holder = int(np.searchsorted(self._offsets, at, side="right")) - 1
         return holder not in (-1, number) and at + size <= int(self._offsets[holder] + self._sizes[holder])
 
     def _followed(self, at: int, size: int, number: int) -> bool:
-        """Returns whether the next record, or the end of the file, comes right after."""
+        """Returns whether the next record, or the end of the file, directly follows record `number`."""
         stop = at + size
         return stop == self._reader.size if number + 1 == self.count else self._header_is(stop, number + 1)
 

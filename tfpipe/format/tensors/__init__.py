@@ -1,1 +1,1 @@
-"""Tensors in records: their type, their bytes, TensorFlow's protocol buffer of one; numbers about them and masks."""
+"""Tensors in records: their type, their bytes and TensorFlow's `TensorProto`; statistics of tensors and masks."""

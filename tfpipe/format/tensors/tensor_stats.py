@@ -1,4 +1,4 @@
-"""The numbers about the tensors and the masks of a feature."""
+"""The statistics of the tensors and the masks of a feature."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tfpipe.format.tensors.tensor_type import MAX_AXES, TensorType
 _LARGEST = {"float16": 0x7BFF, "bfloat16": 0x7F7F}  # the bits of the largest finite number
 
 COUNTED_CLASSES = 256
-"""The classes, from 0, whose pixels are counted one by one."""
+"""The number of classes, from 0, that have a pixel count each; the pixels of higher classes share one."""
 
 _CLASSES = at_most(COUNTED_CLASSES, "counts")
 _SIZES = at_most(MAX_AXES, "sizes")
@@ -23,12 +23,12 @@ _NUMBER = Rule("a number or null", is_number)
 
 @dataclass(slots=True)
 class MaskStats:
-    """The numbers about masks, those of a shard or of a split."""
+    """The statistics of the masks of a shard or of a split."""
 
     records: int = 0
-    # Of each class from 0 to 255, up to the last that occurs.
+    # One count for each class from 0 to 255, up to the last that occurs.
     pixels: Annotated[list[int], _CLASSES] = field(default_factory=list)
-    images: Annotated[list[int], _CLASSES] = field(default_factory=list)  # masks in which each of these occurs
+    images: Annotated[list[int], _CLASSES] = field(default_factory=list)  # masks that contain the class
     higher: int = 0  # pixels whose class is 256 or more
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class MaskStats:
 
 @dataclass(slots=True)
 class TensorStats:
-    """The numbers about the tensors of one feature."""
+    """The statistics of the tensors of one feature."""
 
     records: int = 0
     values: int = 0  # in all tensors
@@ -63,7 +63,7 @@ class TensorStats:
     infinite: int = 0
     low: Annotated[float, _NUMBER] | None = None  # of the finite values; false and true count as 0 and 1
     high: Annotated[float, _NUMBER] | None = None
-    min_sizes: Annotated[tuple[int, ...], _SIZES] = ()  # of each axis whose size is unknown
+    min_sizes: Annotated[tuple[int, ...], _SIZES] = ()  # for each axis whose size is unknown
     max_sizes: Annotated[tuple[int, ...], _SIZES] = ()
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class TensorStats:
             raise ValueError(f"`low` and `high`, and `min_sizes` and `max_sizes`, must belong together, got {got}.")
 
     def add(self, kind: TensorType, bits: NDArray[Any]) -> int:
-        """Adds a tensor as `TensorType.read_bits` returns it, 64 KB in 5 to 15 us; returns its number of NaN."""
+        """Adds a tensor from `TensorType.read_bits`, 64 KB in 5 to 15 us, and returns its number of NaN values."""
         nan = infinite = 0
         low: float | None = None
         high: float | None = None
@@ -118,13 +118,13 @@ class TensorStats:
         self._add_range(other.low, other.high)
 
     def forget_sizes(self, axes: int) -> None:
-        """Leaves out the sizes of all but the first axes, because the others are known."""
+        """Drops the sizes of all but the first `axes` axes, because the type tells the others."""
         self.min_sizes, self.max_sizes = self.min_sizes[:axes], self.max_sizes[:axes]
 
 
 def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
-    """Returns the smallest and the largest value. If a value is NaN or infinite, one of both is not finite."""
-    if kind.dtype in _LARGEST:  # NumPy compares these one by one, but integers in vectors
+    """Returns the smallest and the largest value. If a value is NaN or infinite, at least one of these is too."""
+    if kind.dtype in _LARGEST:  # NumPy compares these floats one by one, but integers with vector instructions
         numbers = bits.view(np.int16)
         ordered = numbers ^ (numbers >> 15 & 0x7FFF)  # in the order of the values, NaN at both ends
         low, high = int(np.minimum.reduce(ordered, axis=None)), int(np.maximum.reduce(ordered, axis=None))
@@ -133,9 +133,9 @@ def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
         ends = np.array([low, high], np.int16)
         low_value, high_value = _to_float(kind, (ends ^ (ends >> 15 & 0x7FFF)).view(bits.dtype)).tolist()
         return low_value, high_value
-    # `bits.min()` does the same by way of Python.
+    # `bits.min()` does the same, but takes a detour through Python code.
     low, high = np.minimum.reduce(bits, axis=None).item(), np.maximum.reduce(bits, axis=None).item()
-    return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # as JSON can have them
+    return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # what JSON can hold
 
 
 def _look_closely(kind: TensorType, bits: NDArray[Any]) -> tuple[float | None, float | None, int, int]:

@@ -1,4 +1,4 @@
-"""The type of a feature's tensors, and the way from an array to the bytes of a record and back."""
+"""The type of a feature's tensors, and the conversion between arrays and the bytes of a record."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _MAX_SIZE = 2**31 - 1
 SIZE = whole(1, _MAX_SIZE)
 """The rule for the size of an axis."""
 
-_MAX_EMPTY_SIZE = 2**16  # of an axis beside one of size 0, whose size no values prove
+_MAX_EMPTY_SIZE = 2**16  # the largest size beside an axis of size 0, where no bytes prove the size
 _TEXT = re.compile(r"\s*(\w+)\s*\[([\d?,\s]*)\]\s*", re.ASCII)
 DTYPES: tuple[TensorDType, ...] = get_args(TensorDType)
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
@@ -43,7 +43,7 @@ _DTYPES: dict[int, TensorDType] = {
     **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool"},
     **{14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32"},
 }
-_DTYPE_TAG = 8  # the first byte, by which nearly everything else is told apart
+_DTYPE_TAG = 8  # the first byte of a TensorProto, which other data rarely begins with
 
 
 class TensorProto(NamedTuple):
@@ -62,7 +62,7 @@ class TensorType:
     # None for an axis whose size differs between records; such axes come first.
     shape: tuple[Annotated[int, SIZE] | None, ...]
     encoding: Encoding = "raw"  # "raw": the values in row order, little endian, as one piece of bytes
-    sizes: str | None = None  # the feature with the sizes of two unknown axes or more; bytes tell a single one
+    sizes: str | None = None  # the feature with the sizes of two or more unknown axes; the byte count tells one
     optional = ("sizes",)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class TensorType:
 
     @cached_property
     def row_bytes(self) -> int:
-        """The bytes of the known axes together."""
+        """The bytes of the known axes together: the product of their sizes and the bytes of a value."""
         return self.bits.itemsize * prod(size for size in self.shape if size is not None)
 
     @cached_property
@@ -118,7 +118,7 @@ class TensorType:
     def to_array(self, value: Any) -> NDArray[Any]:
         """Returns a value of this dtype as an array in row order; lists and numbers are taken if no value changes."""
         if type(value) is np.ndarray and value.shape == self.shape and value.dtype == self._native:
-            return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # as most come
+            return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # the usual case
         array = np.asarray(value)
         if not hasattr(value, "dtype") and array.dtype.name != self.dtype:
             array = self._convert_plain(array)
@@ -126,7 +126,7 @@ class TensorType:
             raise ConfigError(f"{self}, got {_describe(array)}")
         if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and self.bits.byteorder == ">"):
             array = array.astype(array.dtype.newbyteorder("<"))
-        return np.ascontiguousarray(array).reshape(array.shape)  # which makes an axis of a single number
+        return np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` adds an axis to a single number
 
     def _convert_plain(self, array: NDArray[Any]) -> NDArray[Any]:
         """Converts numbers without a dtype of their own if all keep their values; returns others as they are."""
@@ -149,7 +149,7 @@ class TensorType:
     def find_shape(self, num_bytes: int, sizes: Sequence[int] | None = None, got: str = "") -> tuple[int, ...]:
         """Returns the shape of a raw tensor from the length of its bytes and the stored sizes of its unknown axes.
 
-        An error says what it `got`, by default the bytes.
+        `got` says in an error what was found, by default the number of bytes.
         """
         if num_bytes == self._static_bytes:
             return self.shape  # type: ignore[return-value]  # no size is unknown
@@ -178,7 +178,7 @@ class TensorType:
         return np.frombuffer(data, self.bits, prod(proto.shape), proto.begin).reshape(proto.shape)
 
     def read_list(self, values: list[bytes] | NDArray[Any], sizes: Sequence[int] | None = None) -> NDArray[Any]:
-        """Reads a tensor out of the values of a list as `read_bits` does out of bytes."""
+        """Reads a tensor stored as a list of values, as `read_bits` reads one stored as bytes."""
         if not isinstance(values, list):
             if values.dtype != self.bits:
                 raise FormatError(f"{self}, got values of {values.dtype.name}")
