@@ -1,7 +1,7 @@
 """Finds the next intact record after damage in a file, from the bytes alone, without an index.
 
-The length in the damaged record's header is used if a header or the file's end follows it. Else the next header is used that
-another header, the end of the file or its payload confirms: by chance 1 in 2**64, or a record inside a payload.
+The length in the damaged record's header is used if a header or the file's end follows it. Else the search takes a
+later header that another header, the file's end or its payload confirms: by chance 1 in 2**64, or one inside a payload.
 """
 
 from collections.abc import Iterator
