@@ -15,7 +15,7 @@ from tfpipe.system.extras import importing
 
 SCHEMES = ("gs", "s3", "az")
 REQUIREMENT = "tfpipe[cloud]"
-_REGION = "us-east-1"  # of Amazon, where nothing says another
+_REGION = "us-east-1"  # Amazon's default, if nothing names another
 _SCOPES = tuple(
     f"https://www.googleapis.com/auth/devstorage.{right}" for right in ("full_control", "read_only", "read_write")
 )
@@ -38,12 +38,12 @@ class StoreOptions:
             is then read as a public one is. "none": requests are never signed.
         impersonate: The Google service accounts to act as, as in Beam's `--impersonate_service_account`: the last of
             the names between commas, by way of the others.
-        endpoint: The address of a store with Amazon's protocol.
+        endpoint: The address of an S3-compatible store.
         region: The region of Amazon's store.
         access_key_id: The key for Amazon's store.
         secret_access_key: The secret of that key.
-        session_token: The token of a passing key.
-        disable_ssl: Whether Amazon's store is asked by HTTP.
+        session_token: The session token of a temporary key.
+        disable_ssl: Whether requests to Amazon's store use HTTP in place of HTTPS.
         verify: The file with the certificates to trust, or "False" to trust any.
     """
 
@@ -63,11 +63,11 @@ class Bucket:
     """An open bucket."""
 
     once: Any  # the client of obstore that makes each request once
-    patient: Any  # the one that repeats them, for what takes several requests
+    patient: Any  # the client that repeats failed requests, for calls that take several
 
 
 def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryConfig = RETRIES) -> Bucket:
-    """Opens a bucket. Nothing is asked of the store yet."""
+    """Opens a bucket, without a request to the store."""
     check_not_forked(f"{scheme}://{name}")
     limits = {
         "connect_timeout": timedelta(seconds=retries.connect_s),
@@ -111,7 +111,7 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
 
 
 def _answer_emulator() -> dict[str, Any]:
-    """Returns a token for an emulator, which takes any. Without one obstore asks this machine for one."""
+    """Returns a token for an emulator, which accepts any. Without a token obstore asks this machine for one."""
     return {"token": "emulator", "expires_at": None}
 
 
@@ -177,7 +177,7 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
 
 
 def _find_region(session: Any, bucket: str, region: str) -> str:
-    """Asks Amazon for the region of a bucket, which answers this to everybody. obstore must know it beforehand."""
+    """Asks Amazon for the region of a bucket, which obstore needs beforehand. This takes no credentials."""
     from botocore import UNSIGNED
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -218,7 +218,7 @@ def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Ma
 
 
 class _Renewed:
-    """The credentials of a bucket. Their library's own errors become one kind of error."""
+    """The credentials of a bucket. Every error of the cloud's library becomes a `CredentialsError`."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider

@@ -1,4 +1,4 @@
-"""The meaning of obstore's errors, and how a single request is repeated here, where it can be interrupted."""
+"""Explains obstore's errors, and repeats single requests in Python, where the user can interrupt them."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ LONGEST_PAUSE_S = 16.0
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """The limits on a request that a store does not serve. Whichever limit is reached first ends it.
+    """The limits on repeating a request that fails. The first limit that is reached ends it.
 
     Attributes:
         first_s: The seconds for the first request of a job. A wrong name or a missing network should show soon.
@@ -59,14 +59,14 @@ RETRIES = RetryConfig()
 
 
 class CredentialsError(Exception):
-    """The cloud's own library cannot renew its credentials. obstore raises an error of its own with this one's text."""
+    """The error for credentials that the cloud's library cannot renew. obstore raises its own error with this text."""
 
 
 _NOT_RENEWED = re.compile(r"CredentialsError: (.*)")
 
 
 def read_failure(error: BaseException) -> tuple[int | None, str]:
-    """Returns the HTTP status, if there is one, and the part of the message that is worth reading."""
+    """Returns the HTTP status, if there is one, and the useful part of the message."""
     message, _, debug = str(error).partition(_DEBUG)
     if found := _STATUS.search(message):
         status, phrase, body = int(found[1]), found[2], found[3]
@@ -82,7 +82,7 @@ def read_failure(error: BaseException) -> tuple[int | None, str]:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Returns whether the same request may succeed later: the store is busy or broken, or the network is."""
+    """Returns whether the same request may succeed later, because the store or the network failed for a while."""
     from obstore.exceptions import BaseError, InvalidPathError
 
     if not isinstance(error, (BaseError, OSError)) or isinstance(error, InvalidPathError):
@@ -118,7 +118,7 @@ def make_first_error(url: str, error: BaseException) -> DataError:
 
 @contextlib.contextmanager
 def explain(url: str) -> Iterator[None]:
-    """Turns an error of obstore into one of the object or of the store."""
+    """Turns an error of obstore into an `OSError` about the object or a `DataError` about the store."""
     from obstore.exceptions import BaseError, InvalidPathError
 
     try:
@@ -141,7 +141,7 @@ def shorten(reason: str) -> str:
 
 
 def repeat(call: Callable[[], Result], retries: RetryConfig, is_first: bool = False) -> Result:
-    """Repeats one request while it fails in a way that may pass; the first one of a job has limits of its own."""
+    """Repeats a request while it fails with a temporary error; the first request of a job has its own limits."""
     attempts = retries.first_attempts if is_first else retries.attempts
     end = time.monotonic() + (retries.first_s if is_first else retries.retry_s)
     longest_pause = retries.first_pause_s

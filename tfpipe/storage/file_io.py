@@ -25,9 +25,9 @@ from tfpipe.storage.stores import get_store
 _READ_BUFFER_BYTES = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
 _READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
-_ASKED_AT_ONCE = 1000  # files, by one thread
-_LOCAL_S = 5e-5  # a local disk answers sooner, a file system of the network later
-_THREADS = 16  # an object store answers in tens of milliseconds, however small the file
+_ASKED_AT_ONCE = 1000  # the files that one thread looks up
+_LOCAL_S = 5e-5  # seconds a file: a local disk answers sooner, a network file system later
+_THREADS = 16  # because an object store takes tens of milliseconds for any file
 
 
 def is_url(path: str) -> bool:
@@ -46,7 +46,7 @@ def join(base: str, *parts: str) -> str:
 
 
 def join_names(base: str, names: Iterable[str]) -> list[str]:
-    """Returns each of many relative names below `base`, as `join` does it for one."""
+    """Joins `base` with each of many relative names, as `join` does with one."""
     prefix = join(base, "")
     return [prefix + name for name in names]
 
@@ -73,7 +73,7 @@ def lies_below(path: str, root: str) -> bool:
 
 
 def refuse_links(folder: str, names: Iterable[str]) -> None:
-    """Refuses to write below a local folder that came with links to other folders; it may itself be a link."""
+    """Refuses to write into a local folder if `names` in it contain links to folders; it may itself be a link."""
     if is_url(folder):
         return
     for path in (join(folder, name) for name in names):
@@ -94,18 +94,18 @@ def refuse_links(folder: str, names: Iterable[str]) -> None:
 
 
 def check_stores(paths: Iterable[str]) -> None:
-    """Asks every store among `paths` once, before anything costs time."""
+    """Checks once that each store among `paths` can be reached, before a job spends time."""
     for path in filter(is_url, paths):
         get_store(path).check(path)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading at any place, a local one unbuffered. Compressed files are not unpacked."""
+    """Opens a file for reading at any offset, a local file unbuffered. Compressed files are not unpacked."""
     return get_store(path).open(path) if is_url(path) else local.open_file(path)
 
 
 def open_read(path: str) -> BinaryIO:
-    """Opens a file for reading at any place, with a buffer."""
+    """Opens a file for reading at any offset, with a buffer."""
     return get_store(path).open(path) if is_url(path) else open(path, "rb", buffering=_READ_BUFFER_BYTES)
 
 
@@ -132,7 +132,7 @@ def read_range(path: str, offset: int, size: int) -> bytes:
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Reads a whole file that somebody else may have written. Of a larger one no more than `max_bytes` is read."""
+    """Reads a whole file, and refuses one of more than `max_bytes`: another program may have written it."""
     try:
         if is_url(path):
             data = get_store(path).read(path, 0, max_bytes + 1)
@@ -169,7 +169,7 @@ def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
 def create(
     path: str, temporary: str | None = None, *, makes_folders: bool = False
 ) -> AbstractContextManager[IO[bytes]]:
-    """Opens a new file that appears under `path`, on the disk itself, when the block ends well."""
+    """Opens a new file that appears under `path`, synced to disk, when the block ends without an error."""
     if is_url(path):
         return get_store(path).create(path)
     if makes_folders:
@@ -188,7 +188,7 @@ def write_file(path: str, data: bytes, temporary: str | None = None, *, makes_fo
 
 
 def write_new(path: str, data: bytes) -> bool:
-    """Writes a small file, and folders, unless there is one of its name, and returns whether it did. Only one does."""
+    """Writes a small file and its folders unless the file exists; returns whether it did. Only one process does."""
     if is_url(path):
         return get_store(path).write_new(path, data)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -196,17 +196,17 @@ def write_new(path: str, data: bytes) -> bool:
 
 
 def get_replaceable(url: str) -> object:
-    """Returns what tells whether an object is still the same, for `replace_file`; None without one."""
+    """Returns the version of an object, for `replace_file`; None if there is no object."""
     return get_store(url).get_replaceable(url)
 
 
 def replace_file(url: str, data: bytes, expected: object) -> bool:
-    """Writes an object if it is still the one for which `get_replaceable` gave `expected`; returns whether it was."""
+    """Writes an object if it still has the version `expected` of `get_replaceable`; returns whether it did."""
     return get_store(url).replace(url, data, expected)
 
 
 def make_folder(path: str) -> None:
-    """Creates a folder and those above it, unless it is there. In a bucket the names of objects are enough."""
+    """Creates a folder and its parents, unless they exist. A bucket needs no folders."""
     if is_url(path):
         get_store(path).make_folder(path)
     else:
@@ -276,7 +276,7 @@ def list_tree(base: str) -> Iterator[tuple[str, int]]:
 
 
 def list_children(base: str) -> Iterator[tuple[str, int]]:
-    """Yields what lies directly in a folder of a store: files with their bytes, folders with a slash and -1."""
+    """Yields the names directly in a folder of a store: `file` with its size, and `folder/` with -1."""
     base = base.rstrip("/") + "/"
     for path, num_bytes in get_store(base).list(base, recursive=False):
         if path != base and ("/" not in path[len(base) :].rstrip("/")):
@@ -374,7 +374,7 @@ def _check_found(path: str, expected: int, found: int | None) -> None:
 def explain_os_errors(
     action: str, if_full: str = "Free some and run the same command again.", otherwise: str = ""
 ) -> Iterator[None]:
-    """Turns errors of the system into a `DataError` about an action, as in "write to /data/out", with an advice."""
+    """Turns OS errors into a `DataError` about an action, as in "write to /data/out", with advice."""
     try:
         yield
     except OSError as error:
@@ -386,7 +386,7 @@ def explain_os_errors(
 
 @contextlib.contextmanager
 def explain_reading(path: str) -> Iterator[None]:
-    """Turns errors of the system while a file is read into a `DataError`."""
+    """Turns OS errors while a file is read into a `DataError`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The calls that any place with files by URL answers."""
+"""The interface of every store of files by URL."""
 
 import io
 import os
@@ -8,11 +8,11 @@ from typing import IO, Any, BinaryIO
 
 from tfpipe.errors import DataError
 
-_READ_AHEAD_BYTES = 8 * 2**20  # a request costs as much as some megabytes
+_READ_AHEAD_BYTES = 8 * 2**20  # a request takes as long as transferring some megabytes
 
 
 class _RangedObject(io.RawIOBase):
-    """An object that is read by one ranged request for each read."""
+    """An object opened as a file, with one ranged request for each read."""
 
     def __init__(self, read: Callable[[int, int], bytes], num_bytes: int) -> None:
         super().__init__()
@@ -42,10 +42,10 @@ class _RangedObject(io.RawIOBase):
 
 
 class FileStore:
-    """A place with files by URL. Its methods raise an `OSError` for a missing file, a `DataError` for a bad store."""
+    """A store of files by URL. Its methods raise an `OSError` for a missing file, a `DataError` if the store fails."""
 
     def check(self, url: str) -> None:
-        """Checks, with few retries, that the bucket can be reached. Elsewhere only the first use shows it."""
+        """Checks, with few retries, that the bucket can be reached. Other stores show it at their first use."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
         """Returns `size` bytes of the file from `offset`, by default all; fewer only at the end of the file."""
@@ -59,14 +59,14 @@ class FileStore:
             file.write(data)
 
     def write_new(self, url: str, data: bytes) -> bool:
-        """Writes a small file unless there is one, and returns whether it did. Two that try at once may both do."""
+        """Writes a small file unless it exists, and returns whether it did. Two processes at once may both write."""
         if self.size(url) >= 0:
             return False
         self.write(url, data)
         return True
 
     def get_replaceable(self, url: str) -> Any:
-        """Returns what tells whether a file is still the same, for `replace`; None without one."""
+        """Returns the version of a file, for `replace`; None if there is no file."""
         raise DataError(
             f"{url} would be written only if no other process has changed it, which this store does not promise. Copy "
             "the dataset to a local disk or to gs://, s3:// or az:// first."
@@ -77,15 +77,15 @@ class FileStore:
         raise NotImplementedError
 
     def open(self, url: str) -> BinaryIO:
-        """Opens a file for reading at any place."""
+        """Opens a file for reading at any offset."""
         raise NotImplementedError
 
     def create(self, url: str) -> AbstractContextManager[IO[bytes]]:
-        """Opens a new file that appears when the block ends well, and otherwise never."""
+        """Opens a new file that appears when the block ends without an error, and otherwise never."""
         raise NotImplementedError
 
     def make_folder(self, url: str) -> None:
-        """Makes a folder, where folders are more than the names of files."""
+        """Makes a folder, in a store that has real folders."""
 
     def size(self, url: str) -> int:
         """Returns the bytes of a file, or -1 if there is none."""
@@ -97,7 +97,7 @@ class FileStore:
         return None if size < 0 else str(size)
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Yields URL and bytes of all files in a folder; not recursive, a folder with a slash at its end and -1."""
+        """Yields URL and size of all files below a folder, or of its direct entries (a folder as `name/` with -1)."""
         raise NotImplementedError
 
     def rename(self, source: str, target: str) -> None:
@@ -121,5 +121,5 @@ def get_bucket_url(url: str) -> str:
 
 
 def open_seekable(read: Callable[[int, int], bytes], num_bytes: int) -> BinaryIO:
-    """Opens an object for reading at any place; each request reads some megabytes ahead."""
+    """Opens an object for reading at any offset; each request reads some megabytes ahead."""
     return io.BufferedReader(_RangedObject(read, num_bytes), _READ_AHEAD_BYTES)

@@ -1,7 +1,6 @@
 """Datasets on Hugging Face: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, by the file system of `huggingface_hub`.
 
-A written file is a commit. So what a job keeps while it works, in folders that begin with `.tfpipe`, lies on this
-machine.
+Each written file is a commit, so a job keeps its working files, in folders like `.tfpipe`, on this machine.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ SCHEME = "hf"
 _WORKING = "/.tfpipe"
 _UNFINISHED = Path("~/.cache/tfpipe/unfinished")
 _CLIENTS = ("huggingface_hub", "httpx2", "httpx", "requests")  # whose errors have no common class
-_OF_THE_SITE = (".gitattributes", "README.md")  # a repository has them from its beginning
+_OF_THE_SITE = (".gitattributes", "README.md")  # every new repository has these files
 
 
 class HuggingFaceStore(FileStore):
@@ -47,7 +46,7 @@ class HuggingFaceStore(FileStore):
             ) from error
 
     def open(self, url: str) -> BinaryIO:
-        """Implements `FileStore.open`. What is read is asked for, and nothing ahead."""
+        """Implements `FileStore.open`, without reading ahead."""
         if path := _find_local(url):
             return local.open_file(path)
         with self._explain(url):
@@ -60,7 +59,7 @@ class HuggingFaceStore(FileStore):
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
-        """Opens a new file that is sent, as one commit, when the block ends well."""
+        """Opens a new file that is sent, as one commit, when the block ends without an error."""
         if path := _find_local(url):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with local.new_file(path) as file:
@@ -153,7 +152,7 @@ class HuggingFaceStore(FileStore):
 
     @contextlib.contextmanager
     def _explain(self, url: str) -> Iterator[None]:
-        """Turns the errors of the library into a sentence. Those of missing files are the system's already."""
+        """Turns errors of the HTTP clients into a `DataError`. A missing file raises `FileNotFoundError` already."""
         try:
             yield
         except FileNotFoundError:
@@ -168,5 +167,5 @@ class HuggingFaceStore(FileStore):
 
 
 def _find_local(url: str) -> str | None:
-    """Returns where a file of a working folder lies; None for a file of the repository."""
+    """Returns the local path of a file in a working folder; None for a file of the repository."""
     return str(_UNFINISHED.expanduser() / url.removeprefix("hf://")) if _WORKING in url else None

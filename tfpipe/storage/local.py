@@ -1,4 +1,4 @@
-"""Files of this machine. None is half there, and no call waits for a pipe or a device."""
+"""Local files. A file appears whole or not at all, and no call waits for a pipe or a device."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from tfpipe.system.aside import run_aside
 from tfpipe.system.file_lock import open_no_link
 
 _WRITE_BUFFER_BYTES = 1 << 20
-_SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
+_SYNC_BYTES = 16 << 20  # a disk takes about 10 ms to sync these, and a thread 0.1 ms to start
 HASH_CHUNK_BYTES = 1 << 20
 
 
@@ -30,7 +30,7 @@ def get_file_size(path: str) -> int:
 
 
 def sync_folder(path: str) -> None:
-    """Makes sure that the names in a local folder are on the disk, as the bytes of a `new_file` are already."""
+    """Writes the names in a local folder to the disk; `new_file` has synced the bytes of the files already."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -47,7 +47,7 @@ def hash_stream(file: IO[bytes]) -> str:
 
 
 def open_descriptor(path: str) -> int:
-    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait."""
+    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device at once."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -64,7 +64,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 def read_regular(path: str) -> bytes | None:
-    """Returns the whole of a local file by four system calls, or None if it is not a regular one."""
+    """Reads a whole local file with four system calls; returns None if it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -76,7 +76,7 @@ def read_regular(path: str) -> bytes | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         data = os.read(descriptor, status.st_size + 1)
-        if len(data) != status.st_size:  # it grows or shrinks, or is larger than one call reads
+        if len(data) != status.st_size:  # the file grows or shrinks, or is larger than one call reads
             while more := os.read(descriptor, HASH_CHUNK_BYTES):
                 data += more
         return data
@@ -85,13 +85,13 @@ def read_regular(path: str) -> bytes | None:
 
 
 class _EarlySyncedFile(io.FileIO):
-    """A file whose bytes go to the disk while more are written, so that no core is idle at the end of a large one."""
+    """A file that is synced while it is written, so that no core idles during a long sync at the end."""
 
     _unsynced_bytes = 0
     _early: Future[None] | None = None
 
     def write(self, data: Any, /) -> int:
-        """Writes `data`, and has another thread bring what was written to the disk each time that it is much."""
+        """Writes `data`, and has another thread sync the file after each `_SYNC_BYTES`."""
         count = super().write(data)
         self._unsynced_bytes += count
         if self._unsynced_bytes >= _SYNC_BYTES and (self._early is None or self._early.done()):
@@ -108,7 +108,7 @@ class _EarlySyncedFile(io.FileIO):
         os.fsync(self.fileno())
 
     def close(self) -> None:
-        """Closes the file. Its thread ends before: another file may get the same descriptor."""
+        """Closes the file after its thread ended, because another file may get the same descriptor."""
         if self._early is not None:
             wait((self._early,))
         super().close()
@@ -116,7 +116,7 @@ class _EarlySyncedFile(io.FileIO):
 
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
-    """Opens a new local file that appears, its bytes on disk, under `path` when the block ends without an error."""
+    """Opens a new local file that appears under `path`, synced to disk, when the block ends without an error."""
     temporary = temporary or f"{path}.{uuid4().hex}.tmp"
     try:
         with (

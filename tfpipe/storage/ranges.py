@@ -1,4 +1,4 @@
-"""Reading parts of objects over connections that stay open, many at once and ahead of time."""
+"""Reads byte ranges of objects over connections that stay open, many at once and ahead of time."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tfpipe.storage.stores import get_store
 from tfpipe.system.host_limits import usable_cpus
 
 _THREADS_PER_CORE, _MOST_THREADS = 48, 512  # a core decodes about as many images as 48 requests of 50 ms bring
-_HELD_ANNOUNCEMENTS = 8  # an order uses what it asks for; what is left over at the end of an epoch goes in time
+_HELD_ANNOUNCEMENTS = 8  # nearly all ranges are read; those left at the end of an epoch are dropped in time
 
 
 class Range(NamedTuple):
-    """A part of an object."""
+    """A byte range of an object."""
 
-    place: int  # of the object in the reader's list
+    place: int  # the index of the object in the reader's list
     begin: int  # the first byte
-    end: int  # behind the last one
-    stop: int = 0  # up to which it is read at once, as it is needed soon; 0 for `end`
+    end: int  # the byte after the last one
+    stop: int = 0  # the end of the request, as the next bytes are needed soon; 0 for `end`
 
 
 @dataclass(eq=False)
 class _Held:
-    """A part of an object that was asked for."""
+    """A byte range that was requested from the store, and may be read later."""
 
-    number: int  # of the request, in order
+    number: int  # the requests are numbered in order
     begin: int
     end: int
     data: Future[memoryview]
-    unread: int  # bytes that nobody took yet
+    unread: int  # bytes that no call of `read` has returned yet
 
 
 class RangeReader:
-    """A reader of parts of objects, for threads; what it asked for ahead is held until it is read, once."""
+    """A thread-safe reader of byte ranges. It keeps a range that it requested ahead until this is read once."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = tuple(urls)
@@ -48,14 +48,14 @@ class RangeReader:
         self._threads = ThreadPoolExecutor(min(_THREADS_PER_CORE * usable_cpus(), _MOST_THREADS), "tfpipe-store")
 
     def announce(self, ranges: Sequence[Range]) -> None:
-        """Asks the store for parts that are read soon, and for what follows them up to their `stop`."""
+        """Starts requests for ranges that will be read soon, each up to its `stop`."""
         self._check_process()
         with self._lock:
             asked = sum(self._hold(one)[1] for one in ranges)
             self._drop_oldest(asked)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Reads parts of objects, all at once, with what follows up to their `stop`; less at the end of an object."""
+        """Reads ranges, all at once; new requests fetch up to `stop`. Returns fewer bytes at the end of an object."""
         self._check_process()
         with self._lock:
             held = [self._hold(one) for one in ranges]
@@ -67,7 +67,7 @@ class RangeReader:
         for one, part in zip(ranges, parts, strict=True):
             try:
                 frames.append(part.data.result()[one.begin - part.begin : one.end - part.begin])
-            except BaseException:  # the next read asks again
+            except BaseException:  # so that the next read requests the range again
                 self._drop(one.place, part)
                 raise
         return frames
@@ -77,7 +77,7 @@ class RangeReader:
         return next((part for part in held if part.begin <= one.begin and one.end <= part.end), None)
 
     def _hold(self, one: Range) -> tuple[_Held, int]:
-        """Returns the part that holds a range, and how many bytes were asked for now."""
+        """Returns the request that covers a range, and its bytes if it is new, 0 if it was made before."""
         held = self._find_held(one)
         if held is not None:
             return held, 0
@@ -90,7 +90,7 @@ class RangeReader:
         return held, held.unread
 
     def _take(self, one: Range, part: _Held) -> None:
-        """Counts a range as read, and drops the part that holds it once all of that is read."""
+        """Counts a range as read, and drops its request once all bytes of that are read."""
         size = min(one.end - one.begin, part.unread)
         part.unread -= size
         self._held_bytes -= size
@@ -104,14 +104,14 @@ class RangeReader:
                 self._held_bytes -= part.unread
 
     def _drop_oldest(self, asked: int) -> None:
-        """Drops what nobody read, if it became much more than what is asked for at once."""
+        """Drops the oldest unread requests if they keep many times the bytes of the largest call."""
         self._most_bytes = max(self._most_bytes, asked)
         while self._held_bytes > _HELD_ANNOUNCEMENTS * self._most_bytes:
             oldest = min((parts for parts in self._held.values() if parts), key=lambda parts: parts[0].number)
             self._held_bytes -= oldest.pop(0).unread
 
     def _check_process(self) -> None:
-        """Refuses a forked process, whose copy of the lock may be held for ever, and whose threads are not there."""
+        """Refuses a forked process: its copy of the lock may stay locked forever, and it has no threads."""
         check_not_forked(self._urls[0])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""One object store of a scheme. Each failure becomes a sentence; an object cut off by an error never appears."""
+"""The object store of a URL scheme. Errors become sentences; an object whose writing fails never appears."""
 
 import contextlib
 import io
@@ -19,19 +19,19 @@ from tfpipe.system.extras import check_installed
 from tfpipe.system.fork_lock import ForkLock
 
 Result = TypeVar("Result")
-_TOO_LARGE_TO_COPY = 400  # Amazon copies 5 GiB at most; a larger object then goes through this machine
+_TOO_LARGE_TO_COPY = 400  # HTTP status: Amazon copies 5 GiB at most; a larger object goes through this machine
 _DELETE_AT_ONCE = 1000  # no store allows more
 _THREADS = 8
 
 PART_BYTES = 16 * 2**20
 """The bytes that a writer collects before it sends them: above 5 MiB, the least of all stores."""
 
-_MOST_PARTS = 10_000  # no store takes more of Google's and Amazon's
+_MOST_PARTS = 10_000  # of one object, the limit of Google's and Amazon's stores
 _LOOK_EVERY_S = 0.1
 
 
 class _Aborted(Exception):
-    """The block that writes the object ended with an error."""
+    """The error that ends an upload after the block that writes the object failed."""
 
 
 class _Upload(io.BufferedIOBase):
@@ -76,7 +76,7 @@ class _Upload(io.BufferedIOBase):
         self._wait(self._sent)
 
     def abort(self) -> None:
-        """Removes the parts."""
+        """Removes the parts that were uploaded."""
         if self._sent is not None:
             with contextlib.suppress(Exception):  # a rule of the bucket can remove parts that stay
                 self._hand_over(_Aborted())
@@ -143,7 +143,7 @@ class Store(FileStore):
         return self._ask(url, ask)
 
     def open(self, url: str) -> BinaryIO:
-        """Opens an object for reading at any place."""
+        """Opens an object for reading at any offset."""
         return open_seekable(partial(self.read, url), self._head(url)["size"])
 
     def write(self, url: str, data: bytes) -> None:
@@ -151,12 +151,12 @@ class Store(FileStore):
         self._put(url, data)
 
     def write_new(self, url: str, data: bytes) -> bool:
-        """Writes a small object unless there is one, and returns whether it did. Of several that try one does."""
+        """Writes a small object unless it exists, and returns whether it did. Of several processes one does."""
         return self._put(url, data, "create")
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
-        """Opens a new object that appears when the block ends well, and otherwise never."""
+        """Opens a new object that appears when the block ends without an error, and otherwise never."""
         import obstore
 
         bucket, key = self._find_to_write(url)
@@ -183,7 +183,7 @@ class Store(FileStore):
         return None if meta is None else f"{meta['size']}:{meta['e_tag'] or meta['last_modified']}"
 
     def get_replaceable(self, url: str) -> Any:
-        """Returns what tells whether an object is still the same, for `replace`; None without one."""
+        """Returns the version of an object, for `replace`; None if there is no object."""
         meta = self._find_meta(url)
         return meta and {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
 
@@ -193,7 +193,7 @@ class Store(FileStore):
         return self._put(url, data, "create" if expected is None else expected) or self.read(url) == data
 
     def _put(self, url: str, data: bytes, mode: Any = None) -> bool:
-        """Writes a small object, and returns whether it did: not where the condition of `mode` does not hold."""
+        """Writes a small object if the condition `mode` holds, and returns whether it did."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -253,7 +253,7 @@ class Store(FileStore):
         """Removes objects of one bucket; one that does not exist is ignored."""
         remaining = iter(urls)
         while chunk := list(islice(remaining, _DELETE_AT_ONCE)):
-            if self._scheme == "gs":  # which removes one object with each request
+            if self._scheme == "gs":  # Google's store removes one object per request
                 with ThreadPoolExecutor(_THREADS) as pool:
                     for _ in pool.map(self._delete, ([url] for url in chunk)):
                         pass
@@ -301,7 +301,7 @@ class Store(FileStore):
             return repeat(call, self._retries)
 
     def _find_to_write(self, url: str) -> tuple[Bucket, str]:
-        """Does the same as `_find`, and refuses what obstore cannot do: to write to Google's store it needs a token."""
+        """Finds what `_find` does, and refuses Google's store without credentials, to which obstore cannot write."""
         bucket, key = self._find(url)
         if self._scheme == "gs" and bucket.once.config.get("skip_signature"):
             raise DataError(

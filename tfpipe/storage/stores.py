@@ -117,7 +117,7 @@ def can_read(url: str) -> bool:
 
 
 def configure(opener: Opener | None = None) -> None:
-    """Forgets the open stores. New ones are opened by `opener`, or without one as any program finds them."""
+    """Forgets the open stores. New ones are opened by `opener`, by default with the credentials found here."""
     global _opener
     with _lock:
         _opener = opener or _open
@@ -125,7 +125,7 @@ def configure(opener: Opener | None = None) -> None:
 
 
 def get_store(url: str) -> FileStore:
-    """Returns the store of a URL: the clients take seconds to import, so none is opened before."""
+    """Returns the store of a URL, opened at its first use because the client takes seconds to import."""
     global _stores_pid
     scheme = url.partition("://")[0]
     with _lock:  # a runner may work in threads, and one client serves them all
