@@ -35,7 +35,7 @@ class FileJob:
     """A file to check."""
 
     path: str
-    name: str  # in reports
+    name: str  # of the file in reports
     split: str = ""  # empty without a manifest
     shard: ShardInfo | None = None  # the manifest's entry
     index: str | None = None  # its path; None without one
@@ -53,7 +53,7 @@ class FileReport:
     damaged: list[Damage] = field(default_factory=list)
     classes: Counter[int] = field(default_factory=Counter)  # of intact records
     formats: Counter[str] = field(default_factory=Counter)  # of intact records
-    # Of each record whose content was checked: a hash of its image [records, 16], its number and offset [records, 2].
+    # For each record whose content was checked: a hash of its image [records, 16], its number and offset [records, 2].
     identities: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, IDENTITY_BYTES), np.uint8))
     places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
@@ -64,7 +64,7 @@ Counters: TypeAlias = Any
 
 
 def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -> FileReport:
-    """Checks framing, checksums, index and the manifest's entry, and the content if given; damage is only reported."""
+    """Checks a file's framing, index and manifest entry, and with `content` its records; damage raises no error."""
     report, progress = FileReport(job), Tally(counters)
     try:
         with open_file(job.path) as file:
@@ -100,7 +100,7 @@ def add_fault(report: FileReport, error: OSError | FormatError) -> None:
 
 
 def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
-    """Reads a file's index if it can be used, and adds its damage to `damaged`."""
+    """Reads a file's index, or returns None if it cannot be used; adds the index's damage to `damaged`."""
     assert job.index is not None
     name = file_names.index_name(job.name)
     try:
@@ -129,7 +129,7 @@ class Tally:
         self._counters, self._next, self._reported = counters, 0.0, (0, 0, 0)
 
     def step(self, num_bytes: int, records: int, damaged: int = 0, *, at_end: bool = False) -> None:
-        """Adds the bytes, records and damages of the file so far, if it is time or the end of the file."""
+        """Adds the file's bytes, records and damage so far to the counters, every 0.2 s and at the file's end."""
         if (now := time.monotonic()) < self._next and not at_end:
             return
         self._next, sums = now + _REPORT_EVERY_S, (num_bytes, records, damaged)
@@ -166,14 +166,14 @@ def _check_compressed(
 
 
 def _report_index(report: FileReport, fits: bool) -> None:
-    """Adds the damage of an index that does not fit, unless it has another one."""
+    """Adds a damage for an index that does not fit the file, unless the report has one for this index already."""
     if not fits and not any(damage.kind == "index" for damage in report.damaged):
         text = "it belongs to another file: records have other sizes"
         report.damaged.append(Damage(file_names.index_name(report.job.name), "index", text))
 
 
 def _add_records(report: FileReport, content: ContentCheck | None, records: _Records) -> None:
-    """Adds what is told by the content of records; without `content` none of it is known."""
+    """Reads all records, and with `content` adds their damage, counts and hashes to the report."""
     identities, places = bytearray(), []
     for number, offset, record in records:
         if content is not None and record is not None:
@@ -187,7 +187,7 @@ def _add_records(report: FileReport, content: ContentCheck | None, records: _Rec
 def _unpack_records(
     reader: HashedReader, report: FileReport, compression: Compression, places: Places | None
 ) -> Iterator[tuple[int, int | None, bytes]]:
-    """Yields number, offset and payload of every record of a compressed file, and reports the damage that it meets."""
+    """Yields number, offset and payload of every record of a compressed file, and adds its damage to the report."""
     name, number, fits_index = report.job.name, 0, True
     table: list[list[int]] = [] if places is None else places.tolist()
     try:
@@ -227,7 +227,7 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 def scan_content(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Tally
 ) -> Iterator[tuple[Intact, Content | None]]:
-    """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage."""
+    """Yields every record with correct checksums, and its content if checked; adds counts and damage to `report`."""
     for item in scan(reader, places):
         if isinstance(item, Intact):
             report.records += 1

@@ -32,7 +32,7 @@ Fault = tuple[Kind, str]
 class Content:
     """The content of one record."""
 
-    faults: tuple[Fault, ...]  # kinds, with the ends of sentences
+    faults: tuple[Fault, ...]  # the kind of each, and the end of a sentence about it
     features: Mapping[str, Feature]  # empty if it is not a valid Example
     image_keys: tuple[str, ...] = (keys.IMAGE_ENCODED,)  # empty without an image
 
@@ -43,13 +43,13 @@ class Content:
         return "" if value is None else value.decode("utf-8", "surrogateescape")
 
     def find_markers(self) -> bool | None:
-        """Returns whether all JPEGs have the restart markers of seekable ones; None without a JPEG."""
+        """Returns whether all JPEGs have restart markers, for decoding crops; None without a JPEG."""
         jpegs = [image for image in self._images if sniff_format(image) == "jpeg"]
         return all(map(is_seekable, jpegs)) if jpegs else None
 
     @property
     def identity(self) -> bytes:
-        """The beginning of the SHA-256 of the image's source, of several digests, of the stored bytes, or of all."""
+        """The first 16 bytes of the SHA-256 of the source image or, if the record lacks it, of the stored data."""
         value = self.features.get(keys.IMAGE_SHA256)
         if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
             with contextlib.suppress(ValueError):
@@ -68,7 +68,7 @@ class Content:
 class ContentCheck:
     """The check that every record of a dataset must pass."""
 
-    schema: Schema | None = None  # None: any Example, and what looks like an image must decode
+    schema: Schema | None = None  # None: any Example is valid if values that look like images decode
     form: ImageForm = field(default_factory=ImageForm)
     label_names: tuple[str, ...] = ()
     decode: bool = True  # whether images are decoded
@@ -99,7 +99,7 @@ class ContentCheck:
         return int(labels[0]) - self.foreign.label_base if labels[0] >= 0 else None
 
     def check(self, payload: bytes) -> Content:
-        """Checks one payload."""
+        """Decodes and checks the payload of one record."""
         try:
             features = decode_example(payload)
         except FormatError as error:
@@ -108,7 +108,7 @@ class ContentCheck:
             return Content(tuple(_foreign_faults(features)) if self.decode else (), features)
         faults = list(_schema_faults(self.schema, features, strict=self.foreign is None))
         faults += _kind_faults(self.schema, features) if not faults else ()
-        if not faults:  # the next checks rely on a right schema
+        if not faults:  # the next checks rely on a record that fits the schema
             faults += _label_faults(self.get_label(features), self.label_names, features)
             faults += _class_faults(self.schema, features)
             faults += self._image_faults(features)
@@ -124,7 +124,7 @@ class ContentCheck:
         yield from self._several_faults(features) if self.has_several_images else self._stored_faults(features)
 
     def _several_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
-        """Yields what is wrong with several images. The number of the image stands first, from 0."""
+        """Yields the faults of a list of images. The text about an image begins with its number, from 0."""
         lists = {name: values for name in keys.IMAGE_KEYS if (values := features.get(name)) is not None}
         count = len(lists.get(keys.IMAGE_ENCODED, ()))
         wrong = [f"{len(lists.get(name, ()))} {name}" for name in keys.IMAGE_KEYS if len(lists.get(name, ())) != count]
@@ -136,7 +136,7 @@ class ContentCheck:
             yield from ((kind, f"image {number}: {text}") for kind, text in self._stored_faults(row))
 
     def _stored_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
-        """Yields what is wrong with one image."""
+        """Yields the faults of one stored image."""
         encoded, kind = _text(features, keys.IMAGE_ENCODED), _text(features, keys.IMAGE_FORMAT)
         if encoded is None or kind is None:
             return
@@ -161,7 +161,7 @@ class ContentCheck:
                 yield "image", f"{key} says {recorded[0]}, the image says {fact}"
 
     def _mask_faults(self, features: Mapping[str, Feature], size: tuple[int, int]) -> Iterator[Fault]:
-        """Yields the masks that do not decode, or that have another size than the image, a width and a height."""
+        """Yields a fault for each mask that does not decode or has another size than the image's (width, height)."""
         for spec in self.schema.masks if self.schema is not None else ():
             try:
                 mask_size = check_mask(spec.check_stored(features), self.form.max_pixels)
@@ -174,7 +174,7 @@ class ContentCheck:
 
 
 def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool) -> Iterator[Fault]:
-    """Yields the differences from the schema. With `strict` empty lists must exist too, and other features may not."""
+    """Yields the differences from the schema. With `strict`, missing lists and unknown features count too."""
     for spec in schema.features:
         if spec.name not in features:
             if strict or spec.shape is not None:
@@ -186,7 +186,7 @@ def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool
 
 
 def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
-    """Returns how a value differs from its specification, or "" if it does not."""
+    """Returns what a value must be and what it is, or "" if it fits its specification."""
     kind = "nothing" if value is None else "bytes"
     if isinstance(value, np.ndarray):
         kind = "int64" if value.dtype.kind == "i" else "float"
@@ -200,7 +200,7 @@ def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
 
 
 def _kind_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:
-    """Yields the tensors and texts whose bytes are not such."""
+    """Yields a fault for each tensor or text whose stored values are not valid."""
     for spec in schema.features:
         value = features.get(spec.name)
         if spec.kind != "values" and value is not None and len(value):
@@ -223,7 +223,7 @@ def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[s
 
 
 def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:
-    """Yields the lists of classes with a number that is not a class."""
+    """Yields a fault for each list of classes with a number that is not a class."""
     for spec in schema.features:
         value = features.get(spec.name) if spec.names else None
         for number in map(int, () if value is None else value):
@@ -234,7 +234,7 @@ def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[F
 
 
 def _foreign_faults(features: Mapping[str, Feature], sure: bool = False) -> Iterator[Fault]:
-    """Yields the images that do not decode. With `sure` every value counts as an image, whatever it looks like."""
+    """Yields a fault for each image that does not decode. With `sure` every bytes value counts as an image."""
     for name, value in features.items():
         for data in value if isinstance(value, list) else ():
             if sure or data.startswith(_MAGIC) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):

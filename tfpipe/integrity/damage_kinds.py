@@ -1,4 +1,4 @@
-"""The kinds of damage that a dataset can have, and the place of one damage."""
+"""The kinds of damage that a dataset can have, and the description of one damage."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -35,7 +35,7 @@ Kind = Literal[
 class Damage:
     """One damage that was found."""
 
-    file: str  # in the dataset, or its path without one
+    file: str  # its name in the dataset, or its path if there is no dataset
     kind: Kind
     detail: str  # a sentence without its first capital and full stop
     record: int | None = None  # from 0; None for damage of the file or the dataset

@@ -1,4 +1,4 @@
-"""The work on many files by worker processes, and the counters from which an observer learns its progress."""
+"""Runs work on many files in worker processes, and shares counters that show an observer the progress."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ def run_on_files(
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> list[Result]:
-    """Calls `function(*shared, counters, job)` for each job with its bytes; by default in one process a core."""
+    """Calls `function(*shared, counters, job)` for each job, given with its bytes; by default in a process per core."""
     count = min(usable_cpus() if workers is None else workers, len(jobs))
     with _share_counters(sum(size for _, size in jobs), observer or Observer()) as counters:
         if not count:

@@ -136,7 +136,7 @@ def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
 
 
 def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
-    """Opens the layers up to the one asked for."""
+    """Opens the layers up to `layer`, by default all, and checks the newest of these."""
     try:
         base = replace(manifest, directory=source)
         history = History(base, Catalog()) if layer == "1" else History.read(base)
@@ -149,7 +149,7 @@ def _open_layers(source: str, manifest: Manifest, layer: str) -> History:
 
 
 def _find_columns(history: History) -> tuple[Manifest, list[Damage]]:
-    """Returns the manifest of all layers with the columns that can be used, and a damage for each other one."""
+    """Returns the manifest of all layers with its usable columns, and a damage for each unusable column."""
     manifest = history.load_state(history.newest, history.newest, with_columns=False)
     columns, unusable = list[Manifest](), []
     for name in history.catalog.list_names("column"):
@@ -173,7 +173,7 @@ def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -
 def _finished(staging: RepairFolder, identity: str) -> RepairResult | None:
     """Reads the result of a finished repair; None if there is no result yet."""
     document = staging.find_report(file_names.REPAIR, identity)
-    # A bucket gets one file after another.
+    # In a bucket files appear one after the other, so the report alone does not prove a finished repair.
     if document is None or not file_io.exists(file_io.join(staging.output, file_names.MANIFEST)):
         return None
     lost = [Damage(**damage | {"key": damage["key"] or ""}) for damage in document["lost"]]
@@ -205,7 +205,7 @@ def _write_dataset(
 
 
 def _describe(manifest: Manifest, splits: _Splits) -> Manifest:
-    """Returns the new manifest, which keeps the counts of changed images, and has no lists of others."""
+    """Returns the new manifest, which keeps the counts of changed images but names no duplicate or quarantined ones."""
     infos = {
         name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
         for name, split in manifest.splits.items()
@@ -268,7 +268,7 @@ def _infer_schema(scan: FileScan) -> keys.Schema:
 
 
 def _find_raw(features: Mapping[str, Feature]) -> int:
-    """Returns the bytes of the first image of a record if it is raw, else 0."""
+    """Returns the size in bytes of a record's first image if this is raw, else 0."""
     stored, formats = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
     is_raw = isinstance(stored, list) and isinstance(formats, list) and stored and set(formats) == {b"RAW"}
     return len(stored[0]) if is_raw and isinstance(stored, list) else 0
@@ -302,8 +302,8 @@ def _label_names(directory: str, scan: FileScan) -> tuple[str, ...]:
 def repair_shard(
     content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
 ) -> WrittenShard:
-    """Writes the clean shard and what belongs to it, or keeps those of an earlier run; damage is only reported."""
-    name = job.name.replace("/", "-")  # those of layers lie beside the others
+    """Writes a shard's undamaged records as a new shard, unless an earlier run did; damage raises no error."""
+    name = job.name.replace("/", "-")  # the shards of layers go into the same folder
     if (written := staging.find_finished(name)) is not None:
         return written
     columns, progress, report = _ColumnValues(manifest, job), Tally(counters), FileReport(job)
@@ -346,11 +346,11 @@ def _good_records(
 
 
 class _NoValue(Exception):
-    """The error for a record of which a column has no value that can be used."""
+    """The error for a record without a usable value in one of the columns."""
 
 
 class _ColumnValues:
-    """The values that columns have of the records of a shard, and which of these are hidden."""
+    """The values of the columns for the records of a shard, and which of these records are deleted."""
 
     def __init__(self, manifest: Manifest, job: FileJob) -> None:
         assert job.shard is not None
@@ -365,11 +365,11 @@ class _ColumnValues:
         ]
 
     def hides(self, number: int, is_sure: bool) -> bool:
-        """Returns whether a record was deleted, or may be; arguments as for `join`."""
+        """Returns whether a record was deleted or, unless `is_sure` of its number, whether it may have been."""
         return number in self._hidden if is_sure else bool(self._hidden)
 
     def join(self, number: int, payload: bytes, record: Content, is_sure: bool) -> tuple[bytes, Content]:
-        """Returns payload and content of a record with the values of all columns, if its number can be told."""
+        """Adds the values of all columns to a record's payload and content. Raises `_NoValue` if a value is missing."""
         if not self._columns:
             return payload, record
         if not is_sure or number >= self._records:
@@ -391,7 +391,7 @@ def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: M
     tells = is_seekable if seekable else None
     try:
         count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, is_seekable=tells)
-    except BadImage:  # only where images are not decoded as a check
+    except BadImage:  # only if the check did not decode images (`quick`)
         masks = {spec.name for spec in content.schema.masks}
         others = {name: value for name, value in features.items() if name not in masks}
         count_record(stats, others, schema=content.schema, is_seekable=tells)

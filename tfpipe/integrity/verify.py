@@ -95,7 +95,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     _add_damages(report, of_others=listing is None)
     if manifest is None or listing is None:
         return report
-    # A column has no changes of its own.
+    # A column has no layers, columns or views of its own.
     history = None if manifest.stands_on else _check_changes(manifest, listing, options, report, observer)
     report.damaged += _find_extra_and_missing(listing, manifest)
     if not options.quick:
@@ -106,7 +106,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
 
 
 def _add_damages(report: VerifyReport, of_others: bool) -> None:
-    """Adds the damages of all files. A file of others may hold records that are all no Examples, which is a note."""
+    """Adds the damage of all files. If no record of another program's file is an Example, adds a note instead."""
     no_examples = []
     for file in report.checked:
         rest = [damage for damage in file.damaged if damage.kind != "example"]
@@ -141,7 +141,7 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
 
 
 def list_files(directory: str) -> dict[str, int] | None:
-    """Returns the files in the folders where a dataset has some, with their bytes; None if it is no directory."""
+    """Returns the size of each file in the folders of a dataset; None if `directory` is not a directory."""
     if file_io.is_url(directory):
         return dict(file_io.list_tree(directory)) or None
     if not os.path.isdir(directory):
@@ -168,7 +168,7 @@ def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] 
 def _open_manifest(
     directory: str, listing: Mapping[str, int], report: VerifyReport
 ) -> tuple[Manifest | None, ContentCheck]:
-    """Loads the manifest, and the check that it asks for; one that cannot be used is a damage if there are shards."""
+    """Loads the manifest and its check; a manifest that cannot be used is a damage if there are shards."""
     try:
         manifest = load_own_manifest(directory)
         return manifest, ContentCheck.from_manifest(manifest)
@@ -203,7 +203,7 @@ def _foreign_jobs(target: str) -> list[FileJob]:
 
 
 def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
-    """Yields files that the manifest does not know, and missing ones. Any file may lie beside foreign shards."""
+    """Yields a damage for each unknown or missing file. Any file may lie beside another program's shards."""
     if manifest.foreign is not None:
         return
     shards = {shard.file for split in manifest.splits.values() for shard in split.shards}
@@ -221,7 +221,7 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
 
 
 def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
-    """Yields the facts about records that are damaged. Without PyArrow nothing reads them, so they are not checked."""
+    """Yields the damaged Parquet files of facts about records. They are checked only with PyArrow, which reads them."""
     if importlib.util.find_spec("pyarrow") is None:
         return
     facts = RecordFacts(manifest)
@@ -240,7 +240,7 @@ def _check_changes(
     report: VerifyReport,
     observer: Observer | None,
 ) -> History | None:
-    """Checks what the catalog names, and what it makes together; None if its states cannot be used."""
+    """Checks the layers, columns and views of the catalog, and returns its layers; None if they cannot be used."""
     try:
         history = History.read(manifest)
     except (FormatError, DataError) as error:
@@ -264,14 +264,14 @@ def _check_changes(
     try:
         history.load()
     except (FormatError, DataError) as error:
-        if not any(damage.kind == "column" for damage in report.damaged):  # which says more
+        if not any(damage.kind == "column" for damage in report.damaged):  # its text says more
             report.damaged.append(Damage(file_names.COLUMNS_DIR, "column", str(error).rstrip(".")))
     for entry in (entry for entry in catalog.entries if entry.kind == "view"):
         try:
             history.load(entry.name, with_columns=False)
         except (ConfigError, FormatError) as error:
             report.damaged.append(Damage(entry.path, "view", str(error).rstrip(".")))
-        except DataError:  # somebody removed it
+        except DataError:  # somebody removed the view
             continue
     return history
 
@@ -279,7 +279,7 @@ def _check_changes(
 def _check_folder(
     history: History, entry: Entry, options: VerifyConfig, report: VerifyReport, observer: Observer | None
 ) -> None:
-    """Checks appended records or a column as a dataset of its own, and adds what was found."""
+    """Checks appended records or a column as a dataset of its own, and adds the result to the report."""
     path = file_io.join(history.base.directory, entry.path)
     try:
         if entry.kind == "column":
@@ -318,7 +318,7 @@ def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator
 
 
 def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[FileReport]:
-    """Returns the reports of the shards of the newest layer, by split, with only the images that it shows."""
+    """Returns the reports of the newest layer's shards, split by split, without the hashes of deleted records."""
     by_name, shown = {report.job.name: report for report in reports}, []
     for split in history.load(with_columns=False).splits.values():
         first = 0

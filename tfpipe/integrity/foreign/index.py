@@ -37,7 +37,7 @@ WORKERS = WorkerPool(
     death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Nothing was "
     "written; run the same command again.",
 )
-_PROBED = 16  # records of the first file, if tensors that the user named are empty in the first
+_PROBED = 16  # records of a file that are searched for values of the tensors that the user named
 _ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
 
 Export: TypeAlias = Literal["dali", "vahidk"]
@@ -134,7 +134,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
 
 
 def _find_compression(heads: Mapping[str, bytes]) -> Compression:
-    """Returns the compression of all files, from the first bytes of each by its path."""
+    """Returns the compression that all files must share; `heads` has the first bytes of each file by its path."""
     by_kind = {detect_compression(head): path for path, head in heads.items() if head}
     if len(by_kind) > 1:
         examples = ", ".join(f"{path} is {kind or 'not'}" for kind, path in sorted(by_kind.items()))
@@ -145,7 +145,7 @@ def _find_compression(heads: Mapping[str, bytes]) -> Compression:
 def _read_first(
     heads: Mapping[str, bytes], compression: Compression, tensors: Sequence[str]
 ) -> tuple[dict[str, Feature], dict[str, int]]:
-    """Reads the first record of all files; where tensors are named, what is empty in it comes from one of the next."""
+    """Reads the first record. With `tensors`, features that are empty in it are filled from the records after it."""
     features: dict[str, Feature] = {}
     widths: dict[str, int] = {}
     for path in (path for path, head in heads.items() if head):
@@ -164,7 +164,7 @@ def _read_first(
 
 
 def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, scans: Sequence[FileScan]) -> Manifest:
-    """Makes the manifest out of what was found in the files, and adds notes to the metadata's."""
+    """Makes the manifest from the scans of all files, and adds notes to those of `metadata`."""
     total, notes = FileScan(), metadata.notes
     for scan in scans:
         total.merge(scan)
@@ -219,7 +219,7 @@ def _make_split(name: str, scans: Sequence[FileScan], labels: Classes, schema: S
 
 @contextlib.contextmanager
 def _open_output(directory: str) -> Iterator[Manifest | None]:
-    """Makes the output directory, and yields the manifest in it. If the block fails, nothing of its work is left."""
+    """Makes the output directory, yields its earlier manifest or None, and removes the working files at the end."""
     file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
     old, work = _old_manifest(directory), file_io.join(directory, file_names.INDEX_WORK_DIR)
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
@@ -232,7 +232,7 @@ def _open_output(directory: str) -> Iterator[Manifest | None]:
             file_io.remove_tree(work)
             if is_new:
                 with contextlib.suppress(OSError):
-                    os.rmdir(directory)  # only an empty one
+                    os.rmdir(directory)  # removes it only if it is empty
 
 
 def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan], exports: Sequence[Export]) -> None:
@@ -240,7 +240,7 @@ def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan],
     directory, text = manifest.directory, manifest_json.dumps(manifest).encode()
     names = {scan.job.name for scan in scans}
     if old is not None:
-        if manifest_json.dumps(old).encode() != text:  # else it would stand beside new indexes after a crash
+        if manifest_json.dumps(old).encode() != text:  # after a crash the old manifest must not lie beside new indexes
             file_io.remove(file_io.join(directory, file_names.MANIFEST))
         for name in {shard.file for split in old.splits.values() for shard in split.shards} - names:
             file_io.remove(file_io.join(directory, file_names.index_name(name)))

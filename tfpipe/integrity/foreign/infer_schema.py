@@ -1,4 +1,4 @@
-"""Infers the keys, the schema and the labels of foreign records: from the first of them, and from a scan of all."""
+"""Infers the keys of foreign records from the first record, and their schema and labels from a scan of all."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ _MAX_CLASSES = 1_000_000
 class Classes:
     """The classes of a dataset."""
 
-    key: str | None = None  # None without labels that can be used
-    base: int = 0  # what is stored for class 0
-    names: tuple[str, ...] = ()  # or stored numbers if nothing names them
+    key: str | None = None  # None without usable labels
+    base: int = 0  # the number stored for class 0
+    names: tuple[str, ...] = ()  # the stored numbers as text, if the classes have no names
 
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
@@ -93,7 +93,7 @@ def _is_image(value: Feature) -> bool:
 def find_tensors(
     texts: Sequence[str], first: Mapping[str, Feature], widths: Mapping[str, int], sizes_file: str
 ) -> tuple[FeatureSpec, ...]:
-    """Finds the types of the tensors that `texts` name, by the first record, its lists of steps, and a JSON file."""
+    """Finds the types of the tensors that the user named in `texts`, by the first record and a JSON file of sizes."""
     specs: dict[str, FeatureSpec] = {}
     for text in texts:
         match = _TENSOR.fullmatch(text)
@@ -129,7 +129,7 @@ def _find_type(dtype: str, text: str, encoding: Encoding, first: Mapping[str, Fe
         shape = tuple(_find_size(size, sizes_file) for size in sizes)
         if shape.count(None) > 1:
             raise ConfigError("it has one ? at most. Name the feature that holds the shape in place of sizes.")
-    return TensorType(dtype, shape, encoding, key)  # type: ignore[arg-type]  # it checks the dtype
+    return TensorType(dtype, shape, encoding, key)  # type: ignore[arg-type]  # `TensorType` checks the dtype
 
 
 def _find_size(text: str, sizes_file: str) -> int | None:
@@ -150,14 +150,14 @@ def _find_size(text: str, sizes_file: str) -> int | None:
 
 
 def _name_features(features: Mapping[str, Feature]) -> str:
-    """Names the features of the first record, for a message."""
+    """Lists the features of the first record, for an error message."""
     names = sorted(features)
     more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
     return f"the first record has {', '.join(map(repr, names[:_MAX_SHOWN])) or 'no feature'}{more}"
 
 
 def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
-    """Infers the shape of each feature; one of several kinds, or whose name is not text, is left out with a note."""
+    """Infers the shape of each feature. A feature of several dtypes or with an invalid name gets a note instead."""
     named = {spec.name: spec for spec in keys.tensors}
     specs = []
     for name, stats in sorted(scan.features.items()):
@@ -192,14 +192,14 @@ def _spec(name: str, stats: FeatureStats, scan: FileScan) -> FeatureSpec:
 
 
 def _find_sizes(stats: TensorStats) -> tuple[int | None, ...]:
-    """Returns the size of each axis, and None up to the last axis whose size differs: readers expect these first."""
+    """Returns the size of each axis, but None up to the last axis that differs: unknown sizes must come first."""
     low, high = stats.min_sizes, stats.max_sizes
     unknown = max((k + 1 for k in range(len(low)) if low[k] != high[k] or not low[k]), default=0)
     return (None,) * unknown + high[unknown:]
 
 
 def _fix_sizes(spec: FeatureSpec, stats: TensorStats) -> FeatureSpec:
-    """Returns a named tensor without the feature of its sizes if these, but for the first, are the same everywhere."""
+    """Returns a tensor that needs no feature for its sizes, if all sizes but the first are equal in all records."""
     assert spec.tensor is not None
     shape = _find_sizes(stats)
     if spec.tensor.sizes is None or shape.count(None) > 1:
@@ -208,7 +208,7 @@ def _fix_sizes(spec: FeatureSpec, stats: TensorStats) -> FeatureSpec:
 
 
 def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None:
-    """Checks that every record has an image in each of several features, or one or more in a single one."""
+    """Checks that every record has an image in each image feature, or a list of images in the only one."""
     for key in keys.images:
         stats, spec = scan.features.get(key), next((spec for spec in schema.features if spec.name == key), None)
         has_all = stats is not None and stats.records == scan.records and stats.min_values > 0
@@ -239,7 +239,7 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
         first = int(base)
     elif key in metadata.classes:
         first = 0
-    else:  # a list of names tells the number by its length
+    else:  # the number of class names tells the first number
         first = int(stored[-1] >= len(names) if names else stored[0] == 1)
     if stored[0] < first:
         raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")
@@ -253,7 +253,7 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
 
 
 def _suggest_label(schema: Schema) -> str:
-    """Returns what can be done with features that are called as labels, and are no classes."""
+    """Returns advice on features that are named like labels but hold no classes."""
     usual = [schema[key] for key in _LABEL_KEYS if key in schema and schema[key].kind == "values"]
     advice = ""
     for name in [spec.name for spec in usual if (spec.dtype, spec.shape) == ("float", ())][:1]:

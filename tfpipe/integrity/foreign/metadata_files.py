@@ -1,4 +1,4 @@
-"""Reads the files beside foreign shards that describe them: hints, of which a note names what cannot be used."""
+"""Reads the metadata files beside foreign shards. These are hints: a note names a file that cannot be used."""
 
 import re
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ _LABEL_FILE = "labels.txt"  # written by TF-Slim's converters, a line like `0:da
 
 @dataclass
 class Metadata:
-    """The facts that the files beside the shards give."""
+    """The metadata from the files beside the shards."""
 
     name: str = ""
     file_splits: dict[str, str] = field(default_factory=dict)  # the split of each file
     file_records: dict[str, int] = field(default_factory=dict)  # the records that each file should hold
-    images: list[str] = field(default_factory=list)  # features
+    images: list[str] = field(default_factory=list)  # the features that are images
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # features that are classes, with their names
-    listed: tuple[str, ...] = ()  # label names of no known feature
+    listed: tuple[str, ...] = ()  # label names that belong to no known feature
     notes: list[str] = field(default_factory=list)  # sentences about files that cannot be used
 
 
@@ -78,7 +78,7 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
 
 
 def _read_features(document: Any, where: str, metadata: Metadata) -> None:
-    """Reads `features.json`, which tells the features that are images and those that are classes."""
+    """Reads `features.json`, which says which features are images and which are classes."""
     for path, feature in _leaves(document, where, ""):
         kind = read(feature.get("pythonClassName", ""), str, where, path).rpartition(".")[2]
         if kind == "Image":

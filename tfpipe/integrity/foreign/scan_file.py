@@ -31,7 +31,7 @@ OTHER = "OTHER"
 
 _MAX_FEATURES = 1_000  # over all records; with more names than this the names are data
 _MAX_LABELS = 1_000_000
-_PROBED_RECORDS = 16  # of a file, after which images that no decoder knows end the scan
+_PROBED_RECORDS = 16  # of a file, after which the scan ends if no decoder knows any image
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class Keys:
 
 @dataclass(slots=True)
 class FeatureStats:
-    """The values of one feature in the records of a file."""
+    """The statistics of one feature's values in the records of a file."""
 
     records: int = 0  # that have the feature
     kinds: set[str] = field(default_factory=set)  # bytes, int64, float; empty without a value
     min_values: int = 2**62
     max_values: int = 0
     width: int | None = None  # the values of each step of lists of steps, -1 if these differ; None for no such list
-    tensor: TensorType | None = None  # of every value: its shape has unknown sizes only, or steps of one width
+    tensor: TensorType | None = None  # the type of every value: with unknown sizes only, or steps of one width
     may_be_tensor: bool = True  # False from the first value that is no tensor of that type
 
     def add(self, value: Feature, width: int | None) -> NDArray[Any] | None:
-        """Adds the value of one record, and the width of its steps; returns the bits of one that is a tensor."""
+        """Adds the value of one record, and the width of its steps; returns the array if the value is a tensor."""
         count = 0 if value is None else len(value)
         self.records += 1
         self.min_values, self.max_values = min(self.min_values, count), max(self.max_values, count)
@@ -103,20 +103,20 @@ class FeatureStats:
 
 @dataclass(slots=True)
 class FileScan:
-    """The content of a file, or after `merge` of several files."""
+    """The statistics of the records of a file, or after `merge` of several files."""
 
     job: FileJob = field(default_factory=lambda: FileJob("", ""))
     records: int = 0
     file_bytes: int = 0
-    sha256: str = ""  # without meaning after `merge`
+    sha256: str = ""  # meaningless after `merge`
     index: bytes | None = b""  # None without one, as of a file that is one compressed stream; no meaning after `merge`
     unpacked_bytes: int = 0  # of the records, framing included
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
-    texts: dict[int, set[bytes]] = field(default_factory=dict)  # the class names with each label, at most two
+    texts: dict[int, set[bytes]] = field(default_factory=dict)  # class names found with each label; two are enough
 
     def add(self, keys: Keys, name: str, features: Mapping[str, Feature], widths: Mapping[str, int]) -> None:
-        """Adds a record, which an error calls `name`; `widths` are the numbers of values of each step of its lists."""
+        """Adds a record; errors call it `name`, and `widths` has the number of values per step of each of its lists."""
         self.records += 1
         for key, value in features.items():
             feature_stats = self.features.get(key)
@@ -154,7 +154,7 @@ class FileScan:
                 self._add_texts(label, {text[0]})
 
     def merge(self, other: "FileScan") -> None:
-        """Adds the content of another file."""
+        """Adds the statistics of another file."""
         self.records += other.records
         for name, feature_stats in other.features.items():
             self.features.setdefault(name, FeatureStats()).merge(feature_stats)
@@ -169,7 +169,7 @@ class FileScan:
 
 
 def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
-    """Reads one file."""
+    """Reads all records of one file, and returns their statistics and the file's index."""
     scan, progress, sizes = FileScan(job), Tally(counters), list[int]()
     with file_io.explain_reading(job.path), file_io.open_file(job.path) as file:
         reader = HashedReader(file, hashed=True)
@@ -212,7 +212,7 @@ def read_records(path: str, reader: HashedReader, compression: Compression) -> I
 
 
 def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes, int]]:
-    """Yields the name of every record, its payload, and its bytes in the file; 0 if it cannot be unpacked alone."""
+    """Yields each record's name for errors, payload and size in the file, which is 0 if it cannot be unpacked alone."""
     if compression:
         for number, (payload, size) in enumerate(scan_members(reader.as_file(), compression)):
             yield f"record {number}", payload, size or 0
@@ -231,7 +231,7 @@ def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator
 
 
 def check_formats(stats: ShardStats, keys: Keys, place: str) -> None:
-    """Refuses images of which no decoder knows one."""
+    """Refuses a dataset if no decoder knows the format of any image."""
     if stats.formats.keys() == {OTHER}:
         key = keys.images[0]
         raise DataError(
