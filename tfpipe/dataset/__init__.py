@@ -1,1 +1,1 @@
-"""From a path or URL to the manifest of a dataset: its parts on disk, its layers, its views."""
+"""Loads the manifest of a dataset from a path or URL, with its layers, columns and views."""

@@ -21,7 +21,7 @@ _TFDS = re.compile(r"[a-z]\w*-(\w+)\.tfrecord-\d+-of-\d+", re.ASCII)
 def find_files(target: str) -> tuple[str, tuple[str, ...]]:
     """Finds the files that match a pattern, one file, or those of a directory that are named like TFRecords.
 
-    Returns the directory of all, an absolute path or a URL, and their names in it, sorted.
+    Returns their common directory, an absolute path or a URL, and their names relative to it, sorted.
     """
     if file_io.is_folder(target):
         root = file_io.make_absolute(target)
@@ -51,7 +51,7 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
 def group_by_split(
     root: str, names: Sequence[str], listed_splits: dict[str, str], split: str | None
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the files of each split: the one given, else the listed one, else that of its name; train first."""
+    """Groups files by split, train first: by `split` if given, else by `listed_splits`, else by the file's name."""
     if split is not None:
         file_names.check_split_name(split)
     files_by_split: dict[str, list[str]] = {}
@@ -77,7 +77,7 @@ def infer_split(name: str) -> str:
 
 
 def describe_missing_files(names: Sequence[str]) -> list[str]:
-    """Returns a sentence for each set of files `x-00000-of-00008` that is not complete."""
+    """Returns a sentence for each incomplete set of files like `x-00000-of-00008`."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for name in names:
         if match := _OF.search(os.path.basename(name)):
@@ -91,7 +91,7 @@ def describe_missing_files(names: Sequence[str]) -> list[str]:
 
 
 def _below(root: str) -> list[str]:
-    """Returns the files of a directory that are named like TFRecords or, if it has none, those of its folders."""
+    """Returns the files in a directory that are named like TFRecords or, if there are none, those in its subfolders."""
     entries = _list_entries(root)
     folders = [name for name, is_folder in entries.items() if is_folder and name[0] != "."]
     if paths := [f"{root}/{name}" for name, is_folder in entries.items() if not is_folder and _is_like_records(name)]:

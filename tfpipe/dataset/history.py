@@ -41,22 +41,22 @@ class History:
 
     base: Manifest  # the first layer, without columns
     catalog: Catalog
-    opened: dict[int, Manifest] = field(default_factory=dict)  # appended datasets, by their layers
-    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)  # of all records, by the appended layers
+    opened: dict[int, Manifest] = field(default_factory=dict)  # manifests of appended records, by layer
+    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)  # of all records, by the appending layers
 
     @classmethod
     def read(cls, base: Manifest) -> History:
         """Reads the catalog of a dataset."""
-        history = cls(base, Catalog())  # which keeps what is opened meanwhile
+        history = cls(base, Catalog())  # keeps the manifests that are opened while the catalog is read
         catalog = load_catalog(base.directory, lambda catalog: replace(history, catalog=catalog).count_records())
         return replace(history, catalog=catalog)
 
     def cut(self, newest: int) -> History:
-        """Returns the states up to a layer."""
+        """Returns the history up to layer `newest`."""
         return replace(self, catalog=self.catalog.cut(self.base.directory, newest))
 
     def check_newest(self) -> History:
-        """Checks that the newest layer was made for the records below it, and returns the same states."""
+        """Checks that the newest layer was made for the records of the layer before, and returns this history."""
         if self.catalog.layers:
             self.check(self.catalog.layers[-1])
         return self
@@ -67,7 +67,7 @@ class History:
         return len(self.catalog.layers) + 1
 
     def check(self, layer: Entry) -> None:
-        """Checks that a layer stands on the state below it."""
+        """Checks that a layer was made for the records of the layer before."""
         if layer.below != list_fingerprints(self.join_shards(layer.number - 1)):
             raise FormatError(
                 f"Layer {layer.number} of {self.base.directory} was made for other records than those below it. Copy "
@@ -75,7 +75,7 @@ class History:
             )
 
     def load(self, view: str = "", *, with_columns: bool = True) -> Manifest:
-        """Returns the newest layer, or what a view shows of the newest one it fits, without what is hidden now."""
+        """Returns the newest layer, or the newest that a view fits as the view shows it, without deleted records."""
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
         made = load_view(self.join_shards(self.newest), self.catalog, view)
@@ -85,7 +85,7 @@ class History:
     def load_state(
         self, number: int, hidden_at: int, view: View | None = None, *, with_columns: bool = True
     ) -> Manifest:
-        """Returns the records of one layer without those that another one, `hidden_at`, hides."""
+        """Returns the manifest of layer `number`, without the records that are deleted at layer `hidden_at`."""
         manifest = self.join_shards(number)
         if with_columns:
             columns = [self.load_column(name, number) for name in self.catalog.list_names("column")]
@@ -96,7 +96,7 @@ class History:
         return replace(manifest, splits=splits)
 
     def find_state(self, fits: Callable[[Manifest], bool], view: View | None) -> tuple[int, int] | None:
-        """Finds the newest state that fits: the layer whose shards it reads, and the one that says what is hidden."""
+        """Finds the `number` and the `hidden_at`, for `load_state`, of the newest state that fits; None without one."""
         tried = set()
         for hidden_at in range(self.newest, 0, -1):
             for number in range(self.newest, 0, -1):
@@ -146,17 +146,17 @@ class History:
         return self.catalog.layers[number - 2]
 
     def list_layers(self, kind: Kind, number: int) -> tuple[int, ...]:
-        """Lists the numbers of the layers of one kind up to a layer."""
+        """Lists the numbers of the layers of one kind up to layer `number`."""
         return tuple(layer.number for layer in self.catalog.layers[: number - 1] if layer.kind == kind)
 
     def _hide(self, info: SplitInfo, number: int) -> SplitInfo:
-        """Returns a split without the records that are hidden at a layer, which may also be a later one."""
+        """Returns a split without the records deleted at layer `number`, which may be later than the split's layer."""
         entries = [self.get_layer(each).hidden for each in self.list_layers("delete", number)]
         hidden = Hidden.join([entry[info.name] for entry in entries if info.name in entry])
         return hide_records(info, hidden.choose(hidden.numbers < info.stored_records))
 
     def load_column(self, name: str, number: int) -> Manifest | None:
-        """Returns a column of the records of a layer; None if it lacks values for some, with a warning."""
+        """Returns the manifest of a column at layer `number`; None, with a warning, if some records lack values."""
         parts = self.load_column_parts(name, number)
         lacking = next((layer for layer, part in parts.items() if part is None), None)
         if lacking is not None:
@@ -170,7 +170,7 @@ class History:
         return replace(join_manifests(found, folders), directory=self.base.directory)
 
     def load_column_parts(self, name: str, number: int) -> dict[int, Manifest | None]:
-        """Returns the manifest of a column by the layer whose records it has values for; None for a layer without."""
+        """Returns a column's manifest for each layer that added records; None for a layer without values."""
         parts = dict[int, Manifest | None]()
         for layer in (1, *self.list_layers("append", number)):
             entry = self.catalog.find("column", name, layer)
@@ -191,4 +191,4 @@ class History:
 
 
 _WARNED: set[tuple[str, str, int]] = set()
-"""The columns of which this process has said that they lack values: a warning comes once."""
+"""The columns about whose missing values this process has warned, which it does once."""

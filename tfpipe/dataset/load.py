@@ -45,7 +45,7 @@ def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None)
 
 
 def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:
-    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are."""
+    """Loads the manifest of the dataset at a path or URL; returns data of the given kinds as it is."""
     if isinstance(data, str | os.PathLike):
         return load_manifest(data)
     if not isinstance(data, kinds):
@@ -55,7 +55,7 @@ def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Splits `data/flowers@large` into the directory, as which a path that exists counts, and the view or ""."""
+    """Splits `data/flowers@large` into directory and view. An existing path is a directory, with the view ""."""
     directory, at, view = address.rstrip("/").rpartition("@")
     if not at or "/" in view or os.path.exists(address):
         return address, ""

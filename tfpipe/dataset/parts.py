@@ -1,4 +1,4 @@
-"""The parts of a dataset on disk, each read by itself: manifests of one folder, the catalog, columns, views."""
+"""Reads the files of a dataset, each by itself: the manifest of one folder, the catalog, columns, views."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """Reads the manifest of a dataset without its columns; arguments and errors are those of `load_manifest`."""
     path = file_io.join(directory, file_names.MANIFEST)
-    version = _get_version(path)  # of before it is read
+    version = _get_version(path)  # taken before the file is read
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def check_unchanged(manifest: Manifest, split: str) -> None:
 
 @lru_cache(16)
 def _read_fingerprint(directory: str, split: str, version: str) -> str:
-    """Returns the fingerprint that a split has in a version of a manifest; empty without such a split."""
+    """Returns a split's fingerprint, cached for each `version` of the manifest; empty without such a split."""
     splits = load_own_manifest(directory).splits
     return splits[split].stored_fingerprint if split in splits else ""
 
@@ -64,7 +64,7 @@ def _get_version(path: str) -> str:
 
 
 def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
-    """Reads the catalog, empty before the first change, and with a warning where a bucket does not let one look."""
+    """Reads the catalog; it is empty before the first change and, with a warning, where a bucket denies access."""
     path = file_io.join(directory, file_names.CATALOG)
     try:
         return decode_catalog(file_io.read_bytes(path, MAX_CATALOG_BYTES), path, count)
@@ -101,7 +101,7 @@ def load_column(manifest: Manifest, entry: Entry, directory: str) -> Manifest | 
 
 
 def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
-    """Returns the manifest of a dataset with its columns."""
+    """Adds columns to the manifest of a dataset; refuses two features of one name."""
     seen = dict.fromkeys(manifest.schema.names, manifest.directory)
     for column in columns:
         for name in column.schema.names:
@@ -127,7 +127,7 @@ def load_view(manifest: Manifest, catalog: Catalog, name: str) -> View:
 
 
 def use_view(manifest: Manifest, view: View) -> Manifest:
-    """Returns the manifest of a dataset as a view shows it. Records that are hidden stay hidden."""
+    """Returns the manifest of a dataset as a view shows it; the caller leaves out deleted records afterwards."""
     if (split := find_misfit(manifest, view)) is not None:
         raise FormatError(
             f"The view {view.name!r} was made for other shards than those of {split!r} in {manifest.directory}. "
@@ -149,7 +149,7 @@ def find_misfit(manifest: Manifest, view: View) -> str | None:
 
 
 def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
-    """Returns a split without records that are hidden: of those that a view chose, or of all."""
+    """Returns a split without deleted records: the rest of a view's records, or the rest of all."""
     if not hidden.records:
         return info
     numbers = np.arange(info.stored_records)
@@ -186,7 +186,7 @@ def list_unnamed(directory: str, catalog: Catalog, listing: Collection[str] = ()
 
 
 def check_links(directory: str) -> None:
-    """Refuses to change a dataset that came with links to folders outside of it."""
+    """Refuses to change a dataset that contains links to other folders."""
     folders = (file_names.INDEX_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR, VIEWS_DIR)
     file_io.refuse_links(directory, folders)
 
@@ -200,7 +200,7 @@ def check_readable(directory: str) -> None:
 
 
 def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
-    """Returns the manifest with the directory of its shards."""
+    """Returns the manifest with the shards' directory `root`; without `root` warns if the shards lie elsewhere."""
     directory, foreign = manifest.directory, manifest.foreign
     if foreign is None:
         if root is not None:
