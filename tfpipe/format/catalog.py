@@ -42,7 +42,7 @@ _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of h
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One change of a dataset."""
+    """One change of a dataset: appended or deleted records, an added column, or a view."""
 
     kind: Kind
     job: Annotated[str, _JOB]  # the SHA-256 of the request, by which a repeated one is recognized

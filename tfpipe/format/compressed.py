@@ -89,7 +89,7 @@ def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
 
 @contextmanager
 def _explaining(name: str, compression: Compression) -> Iterator[None]:
-    """Turns an error of zlib into a `FormatError` that says why the data cannot be unpacked."""
+    """Turns an error of unpacking into a `FormatError` that says why the data cannot be unpacked."""
     try:
         yield
     except zlib.error as error:
@@ -148,7 +148,7 @@ class _Unpacked:
             if self._inflate.eof or not self._taken:  # an empty file has no records, as in TensorFlow
                 if not self._load():
                     return False
-                self._inflate = zlib.decompressobj(self._bits)  # another gzip file follows
+                self._inflate = zlib.decompressobj(self._bits)  # another gzip member follows
                 self.members += 1
             self._unpack()
         return True

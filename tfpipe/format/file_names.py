@@ -33,7 +33,7 @@ SPLITS = {
 }
 """The names that datasets use for the three splits, and the split that each means."""
 
-_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot: working folders have one
+_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot, which marks working folders
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 _INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+|{COLUMNS_DIR}/{_COLUMN.pattern})-[0-9a-f]+")
 

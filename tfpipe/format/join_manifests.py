@@ -1,4 +1,4 @@
-"""Joins the manifests of the first layer of a dataset and of those that were appended to it into one."""
+"""Joins the manifest of a dataset's first records and those of appended records into one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
 def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
-    """Joins manifests into one; `folders` are relative to the first one's, "". The last one has all class names."""
+    """Joins manifests into one. Each folder is relative to that of the first, "". The last has all class names."""
     first, last = parts[0], parts[-1]
     names = dict.fromkeys(name for part in parts for name in part.splits)
     facts = [part.fingerprint for part in parts]

@@ -133,7 +133,7 @@ def read(value: Any, kind: Any, where: str = "", path: str = "") -> Any:
 
 
 def _read_rows(values: list[Any], kind: Any) -> list[Any] | None:
-    """Reads objects as named tuples, a field of all at a time, as there may be 100,000; None if one may be invalid."""
+    """Reads objects as named tuples, column by column, as there may be 100,000; None if one may be invalid."""
     types, _ = _list_fields(kind)
     try:
         columns = [[value[name] for value in values] for name in types]

@@ -113,7 +113,7 @@ class SplitInfo:
 
     @property
     def memory_bytes(self) -> float:
-        """The size of all records once uncompressed, or of those that a view reads, for gzip files an estimate."""
+        """The bytes of all records once uncompressed, or of those that a view reads (of gzip files an estimate)."""
         stored = sum(shard.bytes for shard in self.shards)
         return self.bytes * self.unpacked_bytes / stored if self.unpacked_bytes else self.bytes
 

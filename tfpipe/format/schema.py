@@ -124,7 +124,7 @@ class FeatureSpec:
 
     @classmethod
     def make_tensor(cls, name: str, tensor: TensorType, doc: str = "", dtype: DType = "bytes") -> "FeatureSpec":
-        """Makes the feature that holds a tensor, in values of this dtype."""
+        """Makes the feature that stores a tensor as values of this dtype."""
         return cls(name, dtype, _get_stored_shape(tensor, dtype), doc, "tensor", tensor)
 
     @classmethod

@@ -19,7 +19,7 @@ _COUNTS, _SIDES = ("formats", "labels", "changed", "noticed"), ("heights", "widt
 class SideStats:
     """The range and the sum of the heights of images, of their widths, or of the numbers of images per record."""
 
-    smallest: int | None = None  # in pixels; None before the first image
+    smallest: int | None = None  # in pixels or images; None before the first value
     largest: int = 0
     total: int = 0  # the sum
 
@@ -145,7 +145,7 @@ class ShardStats:
 
     @classmethod
     def from_split_info(cls, info: SplitInfo) -> "ShardStats":
-        """Inverts `to_split_info`, but for the means of the sizes, which are rounded there."""
+        """Restores the counts that `to_split_info` gave. The mean sizes are rounded."""
         images, sizes, several = sum(info.formats.values()), info.sizes, info.images_per_record
         stats = cls(images, Counter(info.formats), Counter(dict(enumerate(info.class_counts))))
         if sizes.max_height:
@@ -159,7 +159,7 @@ class ShardStats:
 
 
 def merge_stats(stats: Iterable[ShardStats]) -> ShardStats:
-    """Returns the sum over shards."""
+    """Sums the counts of several shards."""
     total = ShardStats()
     for shard_stats in stats:
         total.merge(shard_stats)

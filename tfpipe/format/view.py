@@ -84,7 +84,7 @@ class ViewSplit:
         return (int(self.weights.sum(dtype=np.int64)) + WEIGHT_UNITS // 2) // WEIGHT_UNITS
 
     def leave_out(self, hidden: Hidden) -> ViewSplit:
-        """Returns the chosen records without those that are hidden."""
+        """Returns the chosen records without the hidden ones."""
         if not hidden.records:
             return self
         stays = ~np.isin(self.numbers, hidden.numbers, assume_unique=True)
@@ -136,7 +136,7 @@ class View:
     made_from: Mapping[str, object] = field(default_factory=dict)  # the options that made it, for people
 
     def encode(self) -> bytes:
-        """Returns the bytes of the view's file."""
+        """Encodes the view as the bytes of its file."""
         blocks: list[bytes] = []
         splits = {}
         for name, split in self.splits.items():
@@ -166,7 +166,7 @@ class _Header:
 
 
 def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
-    """Decodes a view; `records` are each split's most records, which are checked before a bitmap takes memory."""
+    """Decodes a view; `records` are those of each split, a bound that is checked before a bitmap takes memory."""
     document, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
     header = read(document, _Header, where)
     splits, at = {}, 0

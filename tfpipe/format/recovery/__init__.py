@@ -1,1 +1,1 @@
-"""Finding the records of a TFRecord file that is damaged or has no index."""
+"""Finds the records of a TFRecord file that is damaged or has no index."""

@@ -135,7 +135,7 @@ def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
         return low_value, high_value
     # `bits.min()` does the same, but takes a detour through Python code.
     low, high = np.minimum.reduce(bits, axis=None).item(), np.maximum.reduce(bits, axis=None).item()
-    return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # what JSON can hold
+    return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # as JSON allows
 
 
 def _look_closely(kind: TensorType, bits: NDArray[Any]) -> tuple[float | None, float | None, int, int]:

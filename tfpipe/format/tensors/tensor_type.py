@@ -47,7 +47,7 @@ _DTYPE_TAG = 8  # the first byte of a TensorProto, which other data rarely begin
 
 
 class TensorProto(NamedTuple):
-    """A tensor in the bytes of its protocol buffer."""
+    """The dtype and shape of a serialized tensor, and the offset of its values in the bytes."""
 
     dtype: TensorDType
     shape: tuple[int, ...]
@@ -116,7 +116,7 @@ class TensorType:
         return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
 
     def to_array(self, value: Any) -> NDArray[Any]:
-        """Returns a value of this dtype as an array in row order; lists and numbers are taken if no value changes."""
+        """Returns a value of this dtype as an array in row order; converts lists and numbers by `_convert_plain`."""
         if type(value) is np.ndarray and value.shape == self.shape and value.dtype == self._native:
             return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # the usual case
         array = np.asarray(value)
@@ -129,7 +129,7 @@ class TensorType:
         return np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` adds an axis to a single number
 
     def _convert_plain(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Converts numbers without a dtype of their own if all keep their values; returns others as they are."""
+        """Converts Python numbers to a float dtype, or exactly to an integer dtype; returns others as they are."""
         dtype = get_numpy_dtype(self.dtype)
         if array.dtype.kind not in "biuf" or (self.dtype == "bool") != (array.dtype.kind == "b"):
             return array
@@ -201,7 +201,7 @@ class TensorType:
 
 
 def get_numpy_dtype(dtype: TensorDType) -> np.dtype[Any]:
-    """Returns the dtype of NumPy with this name."""
+    """Returns NumPy's dtype of this name; bfloat16 needs the package ml_dtypes."""
     if dtype == "bfloat16":
         with importing("bfloat16 in NumPy", "ml_dtypes", "ml_dtypes"):
             import ml_dtypes
