@@ -1,4 +1,4 @@
-"""Opening buckets with obstore. Credentials are those that the cloud's own tools leave behind."""
+"""Opens buckets with obstore, with the credentials that the cloud's own tools use."""
 
 import os
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class StoreOptions:
         credentials: The rule for requests. "needed": it is an error if there are no credentials. "optional": a bucket
             is then read as a public one is. "none": requests are never signed.
         impersonate: The Google service accounts to act as, as in Beam's `--impersonate_service_account`: the last of
-            the names between commas, by way of the others.
+            the names between commas, which the others delegate to.
         endpoint: The address of an S3-compatible store.
         region: The region of Amazon's store.
         access_key_id: The key for Amazon's store.
@@ -127,7 +127,7 @@ def _find_google_credentials(options: StoreOptions) -> Any:
             make: Any = impersonated_credentials.Credentials  # without type hints
             credentials = make(credentials, target, _SCOPES, delegates)
     except exceptions.GoogleAuthError as error:
-        # The message is another one if a key file is named, but it is missing or not valid.
+        # google-auth's message differs if a key file is named, but is missing or not valid.
         if "default credentials were not found" not in str(error):
             raise DataError(f"Google's credentials cannot be used: {failures.shorten(str(error))}.") from error
         if options.credentials == "optional":
@@ -151,9 +151,9 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
         )
         config: dict[str, Any] = {"region": session.region_name or _REGION}
         found = {"region_name": config["region"], "endpoint_url": options.endpoint, "use_ssl": not options.disable_ssl}
-        endpoint = str(session.client("s3", **found).meta.endpoint_url)  # by the options, the variables and the files
+        endpoint = str(session.client("s3", **found).meta.endpoint_url)  # from options, variables and AWS's files
         credentials = None if options.credentials == "none" else session.get_credentials()
-    except (BotoCoreError, ValueError) as error:  # a wrong endpoint, or a damaged file of the `aws` command
+    except (BotoCoreError, ValueError) as error:  # a wrong endpoint, or a damaged AWS config file
         raise DataError(f"S3's client refuses its options: {failures.shorten(str(error))}.") from error
     if credentials is None and options.credentials == "needed":
         raise DataError(_LOGIN_AMAZON)
@@ -162,7 +162,7 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
         provider = _Renewed(Boto3CredentialProvider(session))
     else:
         config["skip_signature"] = True
-    if not endpoint.endswith(".amazonaws.com") or options.disable_ssl:  # another store with Amazon's protocol
+    if not endpoint.endswith(".amazonaws.com") or options.disable_ssl:  # an S3-compatible store
         config["endpoint"], client["allow_http"] = endpoint, endpoint.startswith("http://")
     else:
         config["region"] = _find_region(session, name, config["region"])
@@ -203,7 +203,7 @@ def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Ma
     if options.credentials == "none":
         config["skip_signature"] = True
     elif Path("~/.azure/azureProfile.json").expanduser().exists():
-        config["use_azure_cli"] = True  # where no variable holds credentials
+        config["use_azure_cli"] = True  # if no environment variable holds credentials
 
     def make(**retry: Any) -> Any:
         try:
@@ -233,7 +233,7 @@ class _Renewed:
 
 @cache
 def _get_first_process() -> int:
-    """Returns the process that first opened a bucket: this one, or that from which it was forked."""
+    """Returns the id of the process that first opened a bucket: this process, or the one that forked it."""
     return os.getpid()
 
 

@@ -36,7 +36,7 @@ def is_url(path: str) -> bool:
 
 
 def join(base: str, *parts: str) -> str:
-    """Returns `base` with `parts` below it. A part that is absolute or a URL stands alone, as in `os.path.join`."""
+    """Returns `base` with `parts` below it. An absolute part or a URL drops those before it, as in `os.path.join`."""
     for part in parts:
         if is_url(part):
             base = part

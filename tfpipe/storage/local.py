@@ -134,7 +134,7 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
 
 
 def write_new(path: str, data: bytes) -> bool:
-    """Writes a small file unless there is one of its name, and returns whether it did."""
+    """Writes a small file unless it exists, and returns whether it did."""
     temporary = f"{path}.{uuid4().hex}.tmp"
     try:
         with open(temporary, "xb") as file:

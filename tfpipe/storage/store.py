@@ -301,7 +301,7 @@ class Store(FileStore):
             return repeat(call, self._retries)
 
     def _find_to_write(self, url: str) -> tuple[Bucket, str]:
-        """Finds what `_find` does, and refuses Google's store without credentials, to which obstore cannot write."""
+        """Returns what `_find` does; refuses Google's store without credentials, to which obstore cannot write."""
         bucket, key = self._find(url)
         if self._scheme == "gs" and bucket.once.config.get("skip_signature"):
             raise DataError(

@@ -102,7 +102,7 @@ class TensorFlowStore(FileStore):
 
     @contextlib.contextmanager
     def _explain(self, url: str) -> Iterator[None]:
-        """Turns TensorFlow's errors into those of the system."""
+        """Turns TensorFlow's errors into the OS errors that Python's files raise."""
         try:
             yield
         except self._tf.errors.NotFoundError:
