@@ -30,7 +30,7 @@ Fault = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of one record."""
+    """The features of one record, and the faults that its check found."""
 
     faults: tuple[Fault, ...]  # the kind of each, and the end of a sentence about it
     features: Mapping[str, Feature]  # empty if it is not a valid Example

@@ -34,7 +34,7 @@ _MAX_CLASSES = 1_000_000
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of a dataset."""
+    """The classes of a dataset: their feature, the number of the first class, and their names."""
 
     key: str | None = None  # None without usable labels
     base: int = 0  # the number stored for class 0

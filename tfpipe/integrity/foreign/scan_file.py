@@ -38,9 +38,9 @@ _PROBED_RECORDS = 16  # of a file, after which the scan ends if no decoder knows
 class Keys:
     """The features that hold the images, the class, the class name, and tensors of a type that the user named."""
 
-    images: tuple[str, ...] = ()  # with the bytes of an image file, or of several
-    label: str | None = None  # with the class
-    text: str | None = None  # with the name of the class
+    images: tuple[str, ...] = ()  # features with an image file, or a list of these
+    label: str | None = None  # the feature with the class
+    text: str | None = None  # the feature with the name of the class
     tensors: tuple[FeatureSpec, ...] = ()
 
 
@@ -48,7 +48,7 @@ class Keys:
 class FeatureStats:
     """The statistics of one feature's values in the records of a file."""
 
-    records: int = 0  # that have the feature
+    records: int = 0  # records that have the feature
     kinds: set[str] = field(default_factory=set)  # bytes, int64, float; empty without a value
     min_values: int = 2**62
     max_values: int = 0
