@@ -31,13 +31,13 @@ _logger = logging.getLogger(__name__)
 
 
 def load_history(directory: str) -> History:
-    """Reads the states of a dataset; arguments and errors are those of `load_manifest`."""
+    """Reads the layers of a dataset; arguments and errors are those of `load_manifest`."""
     return History.read(load_own_manifest(directory)).check_newest()
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """The states of a dataset, one for each layer."""
+    """The layers of a dataset, and the manifests that were read for them."""
 
     base: Manifest  # the first layer, without columns
     catalog: Catalog
@@ -142,7 +142,7 @@ class History:
         return self.opened[number]
 
     def get_layer(self, number: int) -> Entry:
-        """Returns the entry of a layer, from 2 on."""
+        """Returns the catalog's entry of layer `number`, 2 or later."""
         return self.catalog.layers[number - 2]
 
     def list_layers(self, kind: Kind, number: int) -> tuple[int, ...]:
