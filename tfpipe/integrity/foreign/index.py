@@ -64,8 +64,8 @@ class IndexConfig:
             image/encoded=uint8[image/shape]. Default: ().
         sizes: A JSON file with sizes by their names, for `tensors`. None: statistics.json beside the files.
             Default: None.
-        label_base: The number that the files store for the first class. "auto": the smallest; the pipeline always
-            counts from 0. "auto", "0" or "1". Default: "auto".
+        label_base: The number that the files store for the first class; the pipeline counts from 0. "auto": found by
+            TFDS's metadata, the list of names, or the smallest label. "auto", "0" or "1". Default: "auto".
         export: The reader that gets index files too, in a folder of its name: dali or vahidk. Default: ().
 
     Raises:
