@@ -22,8 +22,8 @@ class ColumnConfig:
 
     Attributes:
         name: The name of the column, which its folder gets. Required.
-        missing: What to do with records without a value: write nothing and say so, give them the default value, or
-            leave them out of a view with the column's name. "error", "default" or "view". Default: "error".
+        missing: The treatment of records without a value: nothing is written, they get the default value, or they are
+            left out of a view with the column's name. "error", "default" or "view". Default: "error".
         default: The value of each feature in records without one. A feature that is not named gets 0, an empty text, an
             empty list or zeros. Default: {}.
         replace: Whether the column takes the place of one with its name, whose features are gone then. Default: False.

@@ -107,7 +107,7 @@ def test_the_words_of_a_field_are_those_of_its_documentation() -> None:
     assert describe_field(ImageForm, "quality") == ("The JPEG quality of images that are encoded again.", "")
     layouts = " beside `annotations/instances_*.json`, or one with Annotations, "
     assert layouts in describe_field(ShardConfig, "input_format")[0]
-    without = "What to do with records without a value: write nothing"
+    without = "The treatment of records without a value: nothing is"
     assert describe_field(TableConfig, "missing")[0].startswith(without)
 
 
