@@ -36,12 +36,12 @@ class MeshBatches:
     """
 
     def __init__(self, mesh: dtensor.Mesh, steps_per_epoch: int | None, dataset: tf.data.Dataset) -> None:
-        """Sets the dataset of this process, which yields in turn a batch for each part of the rows that it holds."""
+        """Sets the dataset of this process: for each step one batch per slice of the rows that its devices need."""
         self.mesh, self.steps_per_epoch = mesh, steps_per_epoch
         self._dataset = dataset
-        parts = [location[_DATA] for location in mesh.local_device_locations()]
-        held = sorted(set(parts))
-        self._numbers = [held.index(part) for part in parts]
+        slices = [location[_DATA] for location in mesh.local_device_locations()]
+        own = sorted(set(slices))
+        self._numbers = [own.index(number) for number in slices]
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of a pass: DTensors in the structure of `build_dataset`'s."""

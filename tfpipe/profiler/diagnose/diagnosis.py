@@ -159,7 +159,7 @@ def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
 
 
 def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first. Fixes for memory or a late first batch have no demand."""
+    """Returns the changes that help, best first. Fixes for memory or a late first batch leave the rate as it is."""
     if bottleneck.stage == "accelerator":
         return ()
     now, required = profile.images_per_second, profile.step.required_rate
