@@ -83,6 +83,7 @@ def run_part(config: ShardConfig, part: Part, observer: ShardObserver | None = N
     with file_io.explain_os_errors(f"write to {config.output}"):
         header = _read_header(config, work)
         if header is None:
+            file_io.remove_tree(work.base)  # a part that was killed while it removed the folder leaves the rest of it
             return PartResult(0, 0, 0, True, time.monotonic() - started)
         workers = config.workers or usable_cpus()
         job = Job(work, header.fingerprint, header.versions, workers, job_stores.get_options())
