@@ -1,5 +1,7 @@
 """The records of an epoch in which some are read more often than others."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,6 +60,25 @@ def test_an_entry_is_the_same_however_it_is_asked_for() -> None:
     for epoch in (5, 0, 1, 0, 5):  # tables come and go
         entries = np.array([count - 1, 0, 3])
         assert maker.list_asked(epoch, entries).tolist() == [whole[epoch][k] for k in entries]
+
+
+def test_threads_share_it() -> None:
+    weights = [UNIT // 3 + 700 * k for k in range(100)]
+    maker, count = make(weights)
+    expected = [list_epoch(weights, epoch) for epoch in range(20)]
+    wrong = []
+
+    def ask(epoch: int) -> None:
+        for _ in range(20):
+            if maker.list_asked(epoch, np.arange(count)).tolist() != expected[epoch]:
+                wrong.append(epoch)
+
+    threads = [threading.Thread(target=ask, args=[epoch]) for epoch in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("weights", [[0, 0], [100, 200]])

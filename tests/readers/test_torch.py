@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pickle
 from itertools import chain, islice
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import tfpipe
+from tests.beam_jobs.commands import wait_for
 from tests.conftest import Processes
 from tests.integrity.made import payload, write_dataset
 from tests.readers.test_sampler import fake_ranks
@@ -228,6 +230,27 @@ def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> Non
     with pytest.raises(FormatError, match=r"^Record 5 of 'train': its image cannot be used, "):
         next(iter(loader))
     assert loader.state_dict() == state
+
+
+def count_open_files(folder: str) -> int:
+    """Counts the open files below a folder; 0 where the system does not list them."""
+    links = Path("/proc/self/fd")
+    paths = []
+    for link in links.iterdir() if links.is_dir() else ():
+        with contextlib.suppress(OSError):
+            paths.append(os.readlink(link))
+    return sum(path.startswith(os.path.realpath(folder)) for path in paths)
+
+
+def test_a_copy_opens_its_own_files(manifest: Manifest) -> None:
+    images = of(manifest)
+    expected = names(images)
+    images.set_epoch(0)
+    before = count_open_files(manifest.directory)
+    copied = pickle.loads(pickle.dumps(images))
+    assert names(copied) == expected
+    del copied
+    wait_for(lambda: count_open_files(manifest.directory) == before)  # threads end a moment after the last batch
 
 
 def test_a_dataset_in_place_of_its_reader_is_refused() -> None:
