@@ -23,7 +23,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import Hidden
 from tfpipe.storage import file_io
 from tfpipe.writer.changes import Change, open_layers
-from tfpipe.writer.working_folder import hash_facts
+from tfpipe.writer.working_folder import hash_values
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
     """Yields the job that appends images to a dataset. On a disk a lock keeps other processes from changing it."""
     with open_layers(dataset) as change:
         history = change.history
-        entry = change.make_layer("append", hash_facts("append", history.newest, repr(replace(config, output=""))))
+        entry = change.make_layer("append", hash_values("append", history.newest, repr(replace(config, output=""))))
         before = history.join_shards(history.newest)
         named = next((spec.names for spec in before.schema.class_lists), ())
         config = replace(

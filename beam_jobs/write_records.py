@@ -106,12 +106,12 @@ def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
 
 
 def _remove_shards(work: WorkDir, kept: set[str]) -> None:
-    """Removes all shards in the output but the kept ones, with their indexes and facts."""
+    """Removes all shards in the output but the kept ones, with their indexes and record info."""
     for name in file_io.list_names(work.output):
         with contextlib.suppress(FormatError):
             parse_shard_name(name)
             if name not in kept:
-                for path in (file_names.index_name(name), file_names.facts_name(name), name):
+                for path in (file_names.index_name(name), file_names.info_name(name), name):
                     file_io.remove(work.result(path))
 
 

@@ -55,8 +55,8 @@ NEIGHBORS = {
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.dataset"),
     ("tfpipe.writer", "tfpipe.fields"),
-    ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
-    ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
+    ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same record info
+    ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the record info that conditions ask for
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time
@@ -112,7 +112,7 @@ HEAVY = {
         "tfpipe.export.parquet",
         "tfpipe.service",
         "tfpipe.views.choose",
-        "tfpipe.writer.record_facts",
+        "tfpipe.writer.record_info",
     ),
     "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),

@@ -53,7 +53,7 @@ class InputDatasets:
         name, _, shard = file.partition("/")
         return self.sources[name], shard
 
-    def get_fingerprint_facts(self) -> dict[str, Any]:
+    def get_fingerprint_values(self) -> dict[str, Any]:
         """Returns the values that decide the bytes of the new dataset: all but the directories."""
         fields = asdict(self)
         del fields["dropped"]  # the schema tells

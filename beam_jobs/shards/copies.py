@@ -27,7 +27,7 @@ from tfpipe.dataset.history import load_history
 from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 from tfpipe.images.errors import BadImage
 from tfpipe.storage import file_io
-from tfpipe.writer.record_facts import read_digests
+from tfpipe.writer.record_info import read_digests
 
 _HASHED_AT_ONCE = 64
 

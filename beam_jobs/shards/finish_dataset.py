@@ -148,7 +148,7 @@ def _leave_out_empty(
         for shard in split_shards:
             if not shard.info.records:
                 file = shard.info.file
-                for name in (file, file_names.index_name(file), file_names.facts_name(file)):
+                for name in (file, file_names.index_name(file), file_names.info_name(file)):
                     file_io.remove(work.result(name))
     return splits
 

@@ -61,12 +61,12 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
     """Returns a hash of all that decides the dataset's bytes. The input's location and the runner do not."""
-    facts = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256, "form": header.form.to_json()}
+    values = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256, "form": header.form.to_json()}
     for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
-        del facts[name]
+        del values[name]
     if header.records is not None:
-        facts["records"] = header.records.get_fingerprint_facts()
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        values["records"] = header.records.get_fingerprint_values()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:

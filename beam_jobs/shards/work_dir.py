@@ -114,7 +114,7 @@ class WorkDir(ShardFolder):
         return file_io.join(self.output, *parts)
 
     def place(self, name: str) -> str:
-        """Returns the path of a shard, or of its index or facts."""
+        """Returns the path of a shard, or of its index or record info."""
         return self.result(name)
 
     def temporary(self, name: str) -> str:

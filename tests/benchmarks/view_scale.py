@@ -45,7 +45,7 @@ def link_copies(manifest: Manifest, copies: int, output: Path) -> None:
     shards = []
     for shard in info.shards * copies:
         name = file_names.shard_name("train", len(shards), len(info.shards) * copies)
-        for get_name in (str, file_names.index_name, file_names.facts_name):
+        for get_name in (str, file_names.index_name, file_names.info_name):
             os.link(source / get_name(shard.file), output / get_name(name))
         shards.append(shard._replace(file=name))
     counts = {"formats": {name: count * copies for name, count in info.formats.items()}}

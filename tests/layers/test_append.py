@@ -381,8 +381,8 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
         f"These images are layer 3 of {pets} already, from the same command, so nothing is appended. To have them "
         "twice, give another `seed`.\n",
     )
-    facts = json.loads(tfpipe("append", pets, more, "--seed", 7, "--json").out)
-    assert (facts["appended_to"], facts["layer"], facts["new_classes"]) == (pets, 3, [])
+    printed = json.loads(tfpipe("append", pets, more, "--seed", 7, "--json").out)
+    assert (printed["appended_to"], printed["layer"], printed["new_classes"]) == (pets, 3, [])
 
 
 def test_the_command_says_which_splits_get_no_image(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
@@ -415,11 +415,11 @@ def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, 
     assert library.load_manifest(grown).layer == 3
     (hidden,) = (name for name in list_names(grown) if name == "train/ant/0.jpg")
     delete_records(grown, [hidden])
-    facts = next(Path(grown, "index").glob("*.parquet"))
-    facts.rename(tmp_path / "facts.parquet")
+    info = next(Path(grown, "index").glob("*.parquet"))
+    info.rename(tmp_path / "info.parquet")
     ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates")
     assert ran.err == (
-        f"Error: {facts} must say which images {grown} has, and is missing or of another shard. Make it by `tfpipe "
+        f"Error: {info} must say which images {grown} has, and is missing or of another shard. Make it by `tfpipe "
         f"view {grown} 'bytes > 0' --name all`, or leave --drop-duplicates out.\n"
     )
     assert tfpipe("view", grown, "bytes > 0", "--name", "all").code == 0

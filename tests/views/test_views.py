@@ -22,15 +22,15 @@ from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format.file_names import facts_name
+from tfpipe.format.file_names import info_name
 from tfpipe.format.view import View
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.views.choose import _to_units, find_facts, make_view, write_view
+from tfpipe.views.choose import _to_units, find_info, make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.writer.record_facts import RecordFacts, list_columns
+from tfpipe.writer.record_info import RecordInfo, list_columns
 
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))
 
@@ -72,8 +72,8 @@ def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
     manifest = tfpipe.load_manifest(pets)
     columns = ("name", "label", "label_id", "bytes", "digest", "format", "height", "width", "channels", "colorspace")
     assert list_columns(manifest) == columns
-    files = find_facts(manifest, "train", str(tmp_path / "unused"))
-    assert files == [os.path.join(pets, facts_name(shard.file)) for shard in manifest.splits["train"].shards]
+    files = find_info(manifest, "train", str(tmp_path / "unused"))
+    assert files == [os.path.join(pets, info_name(shard.file)) for shard in manifest.splits["train"].shards]
     rows = [row for file in files for row in pq.read_table(file).to_pylist()]
     records = list(data_source(manifest, "train"))
     assert [(row["name"], row["label"], row["label_id"], row["bytes"]) for row in rows] == [
@@ -82,13 +82,13 @@ def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
     assert [(row["height"], row["width"]) for row in rows] == [record.image.shape[:2] for record in records]
 
 
-def test_facts_are_made_once_and_again_for_another_shard(pets: str) -> None:
+def test_record_info_is_made_once_and_again_for_another_shard(pets: str) -> None:
     choose(pets)
-    file = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    file = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
     made = file.stat().st_mtime_ns
     choose(pets)
     assert file.stat().st_mtime_ns == made
-    other = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[1].file))
+    other = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[1].file))
     shutil.copyfile(other, file)
     for damage in (other.read_bytes(), other.read_bytes()[:100], b""):
         file.write_bytes(damage)
@@ -96,7 +96,7 @@ def test_facts_are_made_once_and_again_for_another_shard(pets: str) -> None:
 
 
 def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
-    file = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    file = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
     whole, name = file.read_bytes(), "index/train-00000-of-00002.parquet"
     assert verify(pets, VerifyConfig(workers=0)).damaged == []
     manifest = tfpipe.load_manifest(pets)
@@ -105,13 +105,13 @@ def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
     for at in range(0, len(whole), 17):
         data = bytearray(whole)
         data[at] ^= 1
-        found += bool(RecordFacts(manifest).find_fault(data, shard.sha256, shard.records))
-        if not RecordFacts(manifest).find_fault(data, shard.sha256, shard.records):
+        found += bool(RecordInfo(manifest).find_fault(data, shard.sha256, shard.records))
+        if not RecordInfo(manifest).find_fault(data, shard.sha256, shard.records):
             assert pq.read_table(pa.BufferReader(data)).equals(table), at  # nobody reads this bit
     assert found > len(whole) // 28
     flip_bit(file, 4 + whole.index(b"train/"))
     (damage,) = verify(pets, VerifyConfig(workers=0)).damaged
-    assert (damage.file, damage.kind) == (name, "facts")
+    assert (damage.file, damage.kind) == (name, "info")
     assert damage.detail.startswith("it cannot be read: ")
     shutil.copyfile(file.with_name("train-00001-of-00002.parquet"), file)
     shutil.copyfile(file, file.with_name("test-00000-of-00001.parquet"))
@@ -125,7 +125,7 @@ def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
 
 def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch) -> None:
     before = sorted(os.listdir(Path(pets, "index")))
-    monkeypatch.setattr("tfpipe.format.file_names.facts_name", lambda shard: f"missing/{shard}.parquet")
+    monkeypatch.setattr("tfpipe.format.file_names.info_name", lambda shard: f"missing/{shard}.parquet")
     assert choose(pets, "label = 'dog'").splits["train"].records == 4
     assert sorted(os.listdir(Path(pets, "index"))) == before
 

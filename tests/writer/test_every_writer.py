@@ -37,7 +37,7 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.system.file_lock import hold_lock
-from tfpipe.views.choose import find_facts, make_view, write_view
+from tfpipe.views.choose import find_info, make_view, write_view
 from tfpipe.views.config import ViewConfig
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.write import hash_key
@@ -175,19 +175,19 @@ def test_it_goes_on_after_it_was_killed_with_its_workers(rng: random.Random, tmp
 
 
 @pytest.mark.parametrize("name", ["shard", "reshard", "merge", "write", "repair", "WriteRecords"])
-def test_it_leaves_the_facts_that_a_view_would_make(inputs: Path, tmp_path: Path, name: str) -> None:
+def test_it_leaves_the_info_that_a_view_would_make(inputs: Path, tmp_path: Path, name: str) -> None:
     EVERY[name](inputs, tmp_path / "out")
     written = {path.name: path.read_bytes() for path in tmp_path.glob("out/index/*.parquet")}
     manifest = tfpipe.load_manifest(str(tmp_path / "out"))
     for path in tmp_path.glob("out/index/*.parquet"):
         path.unlink()
-    made = [Path(file) for split in manifest.splits for file in find_facts(manifest, split, str(tmp_path))]
+    made = [Path(file) for split in manifest.splits for file in find_info(manifest, split, str(tmp_path))]
     assert made
     assert written == {path.name: path.read_bytes() for path in made}
 
 
-def test_without_pyarrow_no_facts_are_written(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("tfpipe.writer.record_facts.importlib.util.find_spec", lambda name: None)
+def test_without_pyarrow_no_info_are_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tfpipe.writer.record_info.importlib.util.find_spec", lambda name: None)
     write_shards(tmp_path, tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out/index")) == [f"train-{k:05}-of-00002.idx" for k in range(2)]
 

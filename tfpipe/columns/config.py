@@ -11,7 +11,7 @@ from tfpipe.format.file_names import check_column_name
 from tfpipe.system.options import Choice, Flag, Unchecked, check_options, option
 
 On = Literal["name", "number", "digest"]
-"""The fact about a record that a table's row repeats, so that the two can be joined."""
+"""What identifies a record: the value that a table's row repeats, so that the two can be joined."""
 Missing = Literal["error", "default", "view"]
 """The treatment of records that have no value."""
 
@@ -49,9 +49,9 @@ class TableConfig(ColumnConfig):
     """The options of a column that comes out of a table.
 
     Attributes:
-        on: The fact that joins a row with its record: the record's name, its number in the split, from 0, or the digest
+        on: What joins a row with its record: the record's name, its number in the split, from 0, or the digest
             of its original. "name", "number" or "digest". Default: "name".
-        key: The column of the table that holds that fact. None: the one that is called as `on` says. Default: None.
+        key: The column of the table that holds that value. None: the one that is called as `on` says. Default: None.
         features: The columns of the table that become features. Empty: all but the key and `split`. Default: ().
 
     Raises:

@@ -21,8 +21,8 @@ from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
-from tfpipe.views.choose import FactsTable, open_facts, quote, quote_text
-from tfpipe.writer import record_facts as facts
+from tfpipe.views.choose import InfoTable, open_info, quote, quote_text
+from tfpipe.writer import record_info
 from tfpipe.writer.changes import Change, open_change
 
 _SPLIT = "split"
@@ -70,7 +70,7 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
         if not written:
             new.check()
         manifest = new.choose_records(written or new.list_lacking())
-        with open_facts(manifest.keep_columns(())) as known:
+        with open_info(manifest.keep_columns(())) as known:
             counts = opened.join(known, manifest)
             counted = accumulate((info.num_shards for info in manifest.splits.values()), initial=0)
             first = dict(zip(manifest.splits, counted, strict=False))
@@ -169,10 +169,10 @@ class _Table:
             shortest, longest = connection.execute(query).fetchone() or (None, None)
         return (longest,) if longest and shortest == longest else None
 
-    def join(self, known: FactsTable, manifest: Manifest) -> tuple[int, int, int]:
+    def join(self, known: InfoTable, manifest: Manifest) -> tuple[int, int, int]:
         """Joins rows and records; returns the numbers of records with a row, of those without, and of unused rows."""
         on, by_split = self.config.on, _SPLIT in self.types and self.key != _SPLIT
-        own = {"name": facts.NAME, "number": "row_number_", "digest": facts.DIGEST}[on]
+        own = {"name": record_info.NAME, "number": "row_number_", "digest": record_info.DIGEST}[on]
         if on != "number" and own not in known.columns:
             raise ConfigError(f"`on` {on} needs records with a {on}, and those of {manifest.directory} have none.")
         if on == "number" and len(manifest.splits) > 1 and not by_split:
@@ -190,7 +190,7 @@ class _Table:
         twice = run(again).fetchone()
         if twice is not None:
             raise ConfigError(f"Each row of {self.path} must have another {self.key!r}, got {twice[0]!r} twice.")
-        label = facts.LABEL_ID if facts.LABEL_ID in known.columns else "NULL"
+        label = record_info.LABEL_ID if record_info.LABEL_ID in known.columns else "NULL"
         taken = ", ".join(f"{quote(name)} AS value{place}_" for place, name in enumerate(self.names))
         run(
             f"CREATE TABLE joined AS SELECT shard_, row_number_, split, {own} AS own_, {label} AS label_, "
@@ -204,7 +204,7 @@ class _Table:
         self._check_found(known, manifest, found, total)
         return found, total - found, rows - used
 
-    def _check_found(self, known: FactsTable, manifest: Manifest, found: int, total: int) -> None:
+    def _check_found(self, known: InfoTable, manifest: Manifest, found: int, total: int) -> None:
         run = known.connection.execute
         if not found:
             theirs, ours = (run(f"SELECT {name} LIMIT 1").fetchone() for name in ("key_ FROM keys", "own_ FROM joined"))
@@ -220,7 +220,7 @@ class _Table:
                 f"{own!r} of {split!r}. Add the rows, or set `missing` to default or view."
             )
 
-    def read(self, known: FactsTable, fields: Mapping[str, Field], shard: int) -> Iterator[Value]:
+    def read(self, known: InfoTable, fields: Mapping[str, Field], shard: int) -> Iterator[Value]:
         """Yields the joined values of a shard's records; `shard` is its number, counted through all splits."""
         taken = ", ".join(f"value{place}_" for place in range(len(fields)))
         query = f"SELECT label_, at_ IS NOT NULL, {taken} FROM joined WHERE shard_ = ? ORDER BY row_number_"

@@ -32,7 +32,7 @@ from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
 from tfpipe.writer.changes import Change
 from tfpipe.writer.record_form import RecordForm
-from tfpipe.writer.working_folder import check_output, hash_facts
+from tfpipe.writer.working_folder import check_output, hash_values
 from tfpipe.writer.write import WriteFolder, WriteJob, put_together, write_split
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -206,8 +206,8 @@ class NewColumn:
     def _identify(self, part: LayerRows) -> str:
         """Returns the identity of the job that writes the values of the records of a layer."""
         replaced = part.column.directory if part.column is not None and self._config.replace else ""
-        facts = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
-        return hash_facts(*facts, os.path.basename(replaced), *self._identity)
+        values = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
+        return hash_values(*values, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
         """Refuses features whose names the dataset has, or that differ from the column's features in other layers."""

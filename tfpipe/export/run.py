@@ -24,7 +24,7 @@ from tfpipe.system.extras import check_installed
 from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
 from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
-from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_facts
+from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_values
 
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
@@ -131,7 +131,7 @@ def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
 
 def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -> str:
     """Returns a hash of everything that decides the result, so that an export of a changed dataset begins anew."""
-    return hash_facts(
+    return hash_values(
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
         *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
         [column.splits[name].fingerprint for column in manifest.columns for name in splits],

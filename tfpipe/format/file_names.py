@@ -105,6 +105,6 @@ def index_name(shard: str) -> str:
     return f"{folder}/{INDEX_DIR}/{name.removesuffix('.tfrecord')}.idx".removeprefix("/")
 
 
-def facts_name(shard: str) -> str:
-    """Returns the path of the Parquet file with facts about a shard's records, relative to the dataset."""
+def info_name(shard: str) -> str:
+    """Returns the path of the Parquet file of a shard's record info, relative to the dataset."""
     return index_name(shard).removesuffix(".idx") + ".parquet"

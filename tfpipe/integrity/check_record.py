@@ -152,13 +152,13 @@ class ContentCheck:
             yield "image", error.reason
             return
         yield from self._mask_faults(features, (width, height))
-        facts = {keys.IMAGE_CHANNELS: channels}
+        sizes = {keys.IMAGE_CHANNELS: channels}
         if self.form.square is None:  # with `square` the record gives the size of the original
-            facts |= {keys.IMAGE_WIDTH: width, keys.IMAGE_HEIGHT: height}
-        for key, fact in facts.items():
+            sizes |= {keys.IMAGE_WIDTH: width, keys.IMAGE_HEIGHT: height}
+        for key, value in sizes.items():
             recorded = features.get(key)
-            if isinstance(recorded, np.ndarray) and recorded.size == 1 and recorded[0] != fact:
-                yield "image", f"{key} says {recorded[0]}, the image says {fact}"
+            if isinstance(recorded, np.ndarray) and recorded.size == 1 and recorded[0] != value:
+                yield "image", f"{key} says {recorded[0]}, the image says {value}"
 
     def _mask_faults(self, features: Mapping[str, Feature], size: tuple[int, int]) -> Iterator[Fault]:
         """Yields a fault for each mask that does not decode or has another size than the image's (width, height)."""

@@ -26,7 +26,7 @@ Kind = Literal[
     "view",  # a view is damaged, or was made for other shards
     "column",  # a column cannot be used, or does not have the value of a record
     "layer",  # a layer's entry or its records cannot be used
-    "facts",  # the facts about a shard's records are damaged; remove the file, and the next view makes it again
+    "info",  # the record info of a shard is damaged; remove the file, and the next view makes it again
 ]
 """The kinds of damage: those of records up to "compressed", then those of files and of the dataset."""
 

@@ -49,7 +49,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.shard_folder import ShardFolder
-from tfpipe.writer.working_folder import check_output, hash_facts
+from tfpipe.writer.working_folder import check_output, hash_values
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
 _MAX_LABELS = 1_000_000
@@ -167,7 +167,7 @@ def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -
     """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
     paths = [file_io.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
     layers = [layer.job for layer in history.catalog.layers]
-    return hash_facts(__version__, source, quick, layers, *zip(paths, file_io.get_versions(paths), strict=True))
+    return hash_values(__version__, source, quick, layers, *zip(paths, file_io.get_versions(paths), strict=True))
 
 
 def _finished(staging: RepairFolder, identity: str) -> RepairResult | None:
@@ -216,7 +216,7 @@ def _describe(manifest: Manifest, splits: _Splits) -> Manifest:
         splits=infos,
         duplicates=Duplicates({}, 0, manifest.duplicates.dropped),
         quarantined=0,
-        fingerprint=hash_facts(manifest.fingerprint, *(shard.info.sha256 for _, shard in chain(*splits.values()))),
+        fingerprint=hash_values(manifest.fingerprint, *(shard.info.sha256 for _, shard in chain(*splits.values()))),
         tool_version=__version__,
     )
 

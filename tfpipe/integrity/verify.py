@@ -26,7 +26,7 @@ from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
-from tfpipe.writer.record_facts import RecordFacts
+from tfpipe.writer.record_info import RecordInfo
 from tfpipe.writer.write import WriteFolder
 
 WORKERS = WorkerPool(
@@ -99,7 +99,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     history = None if manifest.stands_on else _check_changes(manifest, listing, options, report, observer)
     report.damaged += _find_extra_and_missing(listing, manifest)
     if not options.quick:
-        report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
+        report.damaged += [*_check_info(target, listing, manifest), *_check_counts(manifest, reports)]
         shown = report.checked if history is None else _leave_out_hidden(report.checked, history)
         report.damaged += [] if options.allow_duplicates else _find_duplicates(shown)
     return report
@@ -210,7 +210,7 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name in shard_files(listing):
         if name not in shards:
             yield Damage(name, "extra", "the manifest knows no such shard")
-    indexes = {of(name) for name in shards for of in (file_names.index_name, file_names.facts_name)}
+    indexes = {of(name) for name in shards for of in (file_names.index_name, file_names.info_name)}
     for name in sorted(listing):
         if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith((".idx", ".parquet")) and name not in indexes:
             yield Damage(name, "extra", "the manifest knows no such index")
@@ -220,17 +220,17 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
             yield Damage(name, "missing", "the file is missing")
 
 
-def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
-    """Yields the damaged Parquet files of facts about records. They are checked only with PyArrow, which reads them."""
+def _check_info(target: str, listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
+    """Yields the damaged Parquet files of record info. They are checked only with PyArrow, which reads them."""
     if importlib.util.find_spec("pyarrow") is None:
         return
-    facts = RecordFacts(manifest)
+    info = RecordInfo(manifest)
     for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-        name = file_names.facts_name(shard.file)
+        name = file_names.info_name(shard.file)
         if name in listing:
-            fault = facts.find_fault(file_io.read_whole(file_io.join(target, name)), shard.sha256, shard.records)
+            fault = info.find_fault(file_io.read_whole(file_io.join(target, name)), shard.sha256, shard.records)
             if fault:
-                yield Damage(name, "facts", fault.rstrip("."))
+                yield Damage(name, "info", fault.rstrip("."))
 
 
 def _check_changes(

@@ -15,10 +15,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import Hidden
 from tfpipe.system.extras import importing
-from tfpipe.views.choose import FactsTable, open_facts
-from tfpipe.writer import record_facts as facts
+from tfpipe.views.choose import InfoTable, open_info
+from tfpipe.writer import record_info
 from tfpipe.writer.changes import open_layers
-from tfpipe.writer.working_folder import hash_facts
+from tfpipe.writer.working_folder import hash_values
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
     with importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"), open_layers(dataset) as change:
         history = change.history
         manifest = history.load_state(history.newest, history.newest, with_columns=False)
-        with open_facts(manifest) as table:
+        with open_info(manifest) as table:
             _check_names(table, manifest, names)
             rows = {split: _find(table, split, names) for split in manifest.splits}
             stored = table.count_named(names)
@@ -63,14 +63,14 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         before = stored - sum(records.values())
         if not records:
             return Deleted(history.newest, {}, before)
-        job = hash_facts("delete", history.newest, *names)
+        job = hash_values("delete", history.newest, *names)
         layer = change.make_layer("delete", job, records=records, hidden=hidden)
         change.commit([layer])
         return Deleted(layer.number, records, before)
 
 
-def _check_names(table: FactsTable, manifest: Manifest, names: Sequence[str]) -> None:
-    if facts.NAME not in table.columns:
+def _check_names(table: InfoTable, manifest: Manifest, names: Sequence[str]) -> None:
+    if record_info.NAME not in table.columns:
         raise ConfigError(f"Records are deleted by their names, and those of {manifest.directory} have none.")
     if unknown := table.list_unknown(tuple(names), "stored"):
         raise ConfigError(
@@ -79,12 +79,12 @@ def _check_names(table: FactsTable, manifest: Manifest, names: Sequence[str]) ->
         )
 
 
-def _find(table: FactsTable, split: str, names: Sequence[str]) -> tuple[Any, Any]:
+def _find(table: InfoTable, split: str, names: Sequence[str]) -> tuple[Any, Any]:
     """Returns the numbers of the records with one of the names, ascending, and their classes."""
-    label = f"coalesce({facts.LABEL_ID}, -1)" if facts.LABEL_ID in table.columns else "-1"
+    label = f"coalesce({record_info.LABEL_ID}, -1)" if record_info.LABEL_ID in table.columns else "-1"
     rows = table.connection.execute(
-        f"SELECT row_number_, {label} AS label_ FROM numbered WHERE split = ? AND {facts.NAME} IN (SELECT unnest(?)) "
-        "ORDER BY row_number_",
+        f"SELECT row_number_, {label} AS label_ FROM numbered "
+        f"WHERE split = ? AND {record_info.NAME} IN (SELECT unnest(?)) ORDER BY row_number_",
         [split, list(names)],
     ).fetchnumpy()
     return np.ma.getdata(rows["row_number_"]).astype(np.int64), np.ma.getdata(rows["label_"]).astype(np.int32)

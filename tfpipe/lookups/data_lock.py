@@ -58,8 +58,8 @@ class DataLock:
         """Returns the lock as a table of plain values."""
         config = {name: value for name, value in asdict(self.config).items() if value is not None}
         config = {name: value for name, value in config.items() if name not in _HOST_OPTIONS}
-        facts = {name: getattr(self, name) for name in ("data", "split", "fingerprint")}
-        return facts | {"columns": dict(self.columns), "order": self.order, "config": config}
+        values = {name: getattr(self, name) for name in ("data", "split", "fingerprint")}
+        return values | {"columns": dict(self.columns), "order": self.order, "config": config}
 
     def open(self) -> BatchPlan:
         """Opens the dataset, and returns the plan of one host for all rows of each batch.

@@ -307,8 +307,8 @@ def option(
 
     An option without `default` and `default_factory` is required. `metadata` is added to the metadata of the field.
     """
-    facts = Option(kind, affects, without_tensorflow, group, rare, flag, metavar)
-    return field(default=default, default_factory=default_factory, metadata={**(metadata or {}), _KEY: facts})
+    made = Option(kind, affects, without_tensorflow, group, rare, flag, metavar)
+    return field(default=default, default_factory=default_factory, metadata={**(metadata or {}), _KEY: made})
 
 
 def get_options(config: Any) -> dict[str, Option]:
@@ -332,10 +332,10 @@ def read_words(config: type[Any]) -> dict[str, str]:
 def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
     """Returns dotted option names, as in "tf_data.cycle_length"; with `affects` only those with such an effect."""
     names: list[str] = []
-    for name, facts in get_options(config).items():
-        if isinstance(facts.kind, Nested):
-            names += [f"{name}.{inner}" for inner in get_names(facts.kind.type, *affects)]
-        elif not affects or facts.affects in affects:
+    for name, known in get_options(config).items():
+        if isinstance(known.kind, Nested):
+            names += [f"{name}.{inner}" for inner in get_names(known.kind.type, *affects)]
+        elif not affects or known.affects in affects:
             names.append(name)
     return tuple(names)
 
@@ -350,9 +350,9 @@ def get_value(config: Any, name: str) -> Any:
 def list_changes(before: Any, after: Any) -> dict[str, Any]:
     """Returns the values of `after` that differ from those of `before`, by dotted name as for `get_value`."""
     changes: dict[str, Any] = {}
-    for name, facts in get_options(before).items():
+    for name, known in get_options(before).items():
         old, new = getattr(before, name), getattr(after, name)
-        if isinstance(facts.kind, Nested):
+        if isinstance(known.kind, Nested):
             changes |= {f"{name}.{inner}": value for inner, value in list_changes(old, new).items()}
         elif old != new:
             changes[name] = new

@@ -26,9 +26,9 @@ from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
 from tfpipe.system.units import human_text
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
-from tfpipe.writer import record_facts as facts
+from tfpipe.writer import record_info
 from tfpipe.writer.changes import open_change
-from tfpipe.writer.record_facts import RecordFacts, is_of_shard
+from tfpipe.writer.record_info import RecordInfo, is_of_shard
 
 _MEMORY = "1GB"  # for DuckDB, which puts larger data into a temporary folder
 _AT_ONCE = 2**20  # records whose sizes are looked up in one call
@@ -45,9 +45,9 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
     config = replace(config, where=human_text(config.where), without=tuple(map(human_text, config.without)))
     if manifest.view:
         raise ConfigError(f"A view is made of a dataset and not of the view {manifest.view!r}. Leave the @ out.")
-    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), open_facts(manifest) as table:
+    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), open_info(manifest) as table:
         found = {name: table.choose(name, config) for name in manifest.splits}
-        if config.without and facts.NAME not in table.columns:
+        if config.without and record_info.NAME not in table.columns:
             raise ConfigError("`without` names records, and those of this dataset have no names.")
         if config.without and (unknown := table.list_unknown(config.without)):
             raise ConfigError(
@@ -77,8 +77,8 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
         return file_io.join(manifest.directory, entry.path)
 
 
-class FactsTable:
-    """A DuckDB database with a row of facts for each record: all are in `stored`, the chosen ones in `facts`."""
+class InfoTable:
+    """A DuckDB database with a row for each record: all are in `stored`, the chosen ones in `chosen`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class FactsTable:
         added: Sequence[tuple[Sequence[str], list[str]]] = (),
     ) -> None:
         self.connection, self._manifest = connection, manifest
-        names = [*facts.list_columns(manifest), *(name for names, _ in added for name in names)]
+        names = [*record_info.list_columns(manifest), *(name for names, _ in added for name in names)]
         self.columns = ("split", *names, "duplicate")
         starts, splits = [], []
         for split, paths in files.items():
@@ -122,13 +122,13 @@ class FactsTable:
             else "CREATE VIEW numbered AS SELECT * FROM stored"
         )
         duplicate = "false"
-        if facts.DIGEST in self.columns:
-            duplicate = f"row_number() OVER (PARTITION BY {facts.DIGEST} ORDER BY shard_, row_number_) > 1"
-        connection.execute(f"CREATE VIEW facts AS SELECT *, {duplicate} AS duplicate FROM numbered")
+        if record_info.DIGEST in self.columns:
+            duplicate = f"row_number() OVER (PARTITION BY {record_info.DIGEST} ORDER BY shard_, row_number_) > 1"
+        connection.execute(f"CREATE VIEW chosen AS SELECT *, {duplicate} AS duplicate FROM numbered")
 
     def choose(self, split: str, config: ViewConfig) -> _Rows:
         """Chooses the records of a split that fulfill the condition and are not named in `without`."""
-        has_labels = facts.LABEL_ID in self.columns
+        has_labels = record_info.LABEL_ID in self.columns
         by_column = config.weights not in (None, CLASS_BALANCED)
         if by_column and config.weights not in self.columns:
             raise ConfigError(
@@ -137,14 +137,14 @@ class FactsTable:
         if config.weights == CLASS_BALANCED and not has_labels:
             raise ConfigError(f"`weights` {CLASS_BALANCED} needs labels, and {self._manifest.directory} has none.")
         wanted = {"numbers": "row_number_"}
-        wanted |= {"labels": f"CAST(coalesce({facts.LABEL_ID}, -1) AS INTEGER)"} if has_labels else {}
+        wanted |= {"labels": f"CAST(coalesce({record_info.LABEL_ID}, -1) AS INTEGER)"} if has_labels else {}
         wanted |= {"weights": f"CAST({quote(str(config.weights))} AS DOUBLE)"} if by_column else {}
         # A condition with `duplicate` sorts all digests; without `duplicate` DuckDB reads the table in pieces.
         condition = f"({config.where})" if config.where.strip() else "true"
         columns = ", ".join(f"{expression} AS {name}_" for name, expression in wanted.items())
-        query = f"SELECT {columns} FROM facts WHERE split = ? AND {condition}"
+        query = f"SELECT {columns} FROM chosen WHERE split = ? AND {condition}"
         if config.without:
-            query += f" AND {facts.NAME} NOT IN (SELECT unnest(?))"
+            query += f" AND {record_info.NAME} NOT IN (SELECT unnest(?))"
         found = self._run(query, [split, list(config.without)] if config.without else [split], config)
         arrays = {name: np.ma.getdata(found.pop(f"{name}_")) for name in wanted}
         if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # DuckDB's threads mix the order
@@ -154,12 +154,12 @@ class FactsTable:
 
     def list_unknown(self, names: tuple[str, ...], among: str = "numbered") -> list[str]:
         """Lists the names that no chosen record has; with `stored` in place of `numbered`, no record at all."""
-        query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM {among})"
+        query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {record_info.NAME} FROM {among})"
         return [name for (name,) in self.connection.execute(query, [list(names)]).fetchall()]
 
     def count_named(self, names: Sequence[str]) -> int:
         """Returns the number of stored records that have one of the names, chosen or not."""
-        query = f"SELECT count(*) FROM stored WHERE {facts.NAME} IN (SELECT unnest(?))"
+        query = f"SELECT count(*) FROM stored WHERE {record_info.NAME} IN (SELECT unnest(?))"
         count: int = self.connection.execute(query, [list(names)]).fetchone()[0]
         return count
 
@@ -171,7 +171,7 @@ class FactsTable:
             return rows
         except duckdb.ConversionException as error:
             weights = f"`weights` must be a column of numbers, got {config.weights!r}, and " if config.weights else ""
-            text = ": `label` is text, `label_id` a number" if facts.LABEL_ID in self.columns else ""
+            text = ": `label` is text, `label_id` a number" if record_info.LABEL_ID in self.columns else ""
             raise ConfigError(f"{weights}`where` must compare like with like{text}. {first_line(error)}") from None
         except duckdb.Error as error:
             quotes = " Text stands in single quotes." if '"' in config.where else ""
@@ -182,29 +182,29 @@ class FactsTable:
 
 
 @contextmanager
-def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
-    """Opens a database with the facts of all records, and first makes missing facts files."""
+def open_info(manifest: Manifest) -> Iterator[InfoTable]:
+    """Opens a database with the record info of a dataset, and first makes missing files."""
     import duckdb
 
     check_links(manifest.directory)
-    with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tfpipe-info-") as folder:
         threads = host_limits.usable_cpus()
-        files = {split: find_facts(manifest, split, folder, threads) for split in manifest.splits}
-        added, taken = [], {"split", "duplicate", *facts.list_columns(manifest)}
+        files = {split: find_info(manifest, split, folder, threads) for split in manifest.splits}
+        added, taken = [], {"split", "duplicate", *record_info.list_columns(manifest)}
         for column in manifest.columns:
-            names = [name for name in facts.list_columns(column) if name not in taken]
+            names = [name for name in record_info.list_columns(column) if name not in taken]
             taken |= set(names)
             if names:
                 place = os.path.join(folder, column.name)
                 os.mkdir(place)
-                found = (find_facts(column, split, place, threads) for split in manifest.splits)
+                found = (find_info(column, split, place, threads) for split in manifest.splits)
                 added.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(
                 f"SET memory_limit = '{_MEMORY}'; SET threads = {threads}; SET enable_progress_bar = false"
             )
             connection.execute(f"SET temp_directory = {quote_text(folder)}")
-            yield FactsTable(connection, files, manifest, added)
+            yield InfoTable(connection, files, manifest, added)
 
 
 def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
@@ -275,15 +275,15 @@ def _quote_texts(texts: Sequence[str]) -> str:
     return f"[{', '.join(map(quote_text, texts))}]"
 
 
-def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
-    """Returns the paths of the facts files of a split's shards, and makes missing ones."""
+def find_info(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
+    """Returns the paths of the record info of a split's shards, and makes missing ones."""
     with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"):
         import pyarrow.parquet  # noqa: F401
     reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
     shards = manifest.splits[split].shards
     starts = np.concatenate([[0], np.cumsum([shard.records for shard in shards])]).tolist()
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(partial(_find_shard_facts, reader, folder), shards, starts[:-1]))
+        return list(pool.map(partial(_find_shard_info, reader, folder), shards, starts[:-1]))
 
 
 def _list_left_out(manifest: Manifest) -> Any:
@@ -302,18 +302,18 @@ def _list_left_out(manifest: Manifest) -> Any:
     return pa.concat_tables(tables)
 
 
-def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start: int) -> str:
-    path = file_io.join(reader.directory, file_names.facts_name(shard.file))
+def _find_shard_info(reader: RecordReader, folder: str, shard: ShardInfo, start: int) -> str:
+    path = file_io.join(reader.directory, file_names.info_name(shard.file))
     if is_of_shard(path, shard.sha256, shard.records):
         return path
-    facts = RecordFacts(reader.manifest)
+    info = RecordInfo(reader.manifest)
     for begin in range(start, start + shard.records, _ROWS_AT_ONCE):
         for features in reader.iterate(np.arange(begin, min(begin + _ROWS_AT_ONCE, start + shard.records))):
-            facts.add(features)
-    data = facts.encode(shard.sha256)
+            info.add(features)
+    data = info.encode(shard.sha256)
     try:
         file_io.write_file(path, data)
     except OSError:  # the dataset is read-only
-        path = os.path.join(folder, file_names.facts_name(shard.file).replace("/", "-"))
+        path = os.path.join(folder, file_names.info_name(shard.file).replace("/", "-"))
         file_io.write_file(path, data)
     return path

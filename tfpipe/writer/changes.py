@@ -45,10 +45,10 @@ class Change:
         """The dataset, without links."""
         return self.history.base.directory
 
-    def make_layer(self, kind: Kind, job: str, **facts: Any) -> Entry:
+    def make_layer(self, kind: Kind, job: str, **values: Any) -> Entry:
         """Returns the catalog's entry for a new layer; arguments are those of `Entry`."""
         below = list_fingerprints(self.history.join_shards(self.history.newest))
-        return Entry(kind, job, self.history.newest + 1, below=below, **facts)
+        return Entry(kind, job, self.history.newest + 1, below=below, **values)
 
     def make_view(self, view: View, data: bytes) -> Entry:
         """Returns the catalog's entry for a view; `data` are the bytes of the view's file."""

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import IO, Any
 
 from tfpipe.errors import FormatError
-from tfpipe.format.file_names import facts_name, index_name
+from tfpipe.format.file_names import index_name, info_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import RecordWriter, decode_index
 from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
-from tfpipe.writer.record_facts import RecordFacts
+from tfpipe.writer.record_info import RecordInfo
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -27,19 +27,19 @@ CountRecord = Callable[[ShardStats, Mapping[str, Any]], None]
 
 
 class ShardWriter(RecordWriter):
-    """A writer of one shard, which also counts the records for the manifest and collects their facts."""
+    """A writer of one shard, which also counts the records for the manifest and collects the record info."""
 
-    def __init__(self, file: IO[bytes], count: CountRecord, facts: RecordFacts | None) -> None:
+    def __init__(self, file: IO[bytes], count: CountRecord, info: RecordInfo | None) -> None:
         super().__init__(file)
         self.stats = ShardStats()
         self.left_out: list[dict[str, Any]] = []
-        self._count, self._facts = count, facts
+        self._count, self._info = count, info
 
     def count(self, features: Mapping[str, Any]) -> None:
         """Counts a record that `write_all` writes later; errors are those of the function that counts."""
         self._count(self.stats, features)
-        if self._facts is not None:
-            self._facts.add(features)
+        if self._info is not None:
+            self._info.add(features)
 
     def add(self, features: Mapping[str, Any], payload: bytes) -> None:
         """Counts and writes a record. If it cannot be counted, it is not written either."""
@@ -61,7 +61,7 @@ class ShardFolder(WorkingFolder):
 
     ```
     shards/NAME           shards under their names, finished or not; a job of images writes them into the output itself
-    shards/index/...      the index of each, and the facts about its records
+    shards/index/...      the index of each, and the record info
     rows/NAME.json        the row about each finished shard, written after it
     digests/NAME          bytes for each record of a finished shard, as the job needs them
     ```
@@ -70,7 +70,7 @@ class ShardFolder(WorkingFolder):
     parts = ("shards", "rows", "digests")
 
     def place(self, name: str) -> str:
-        """Returns the path of a shard, or of what lies beside it: its index, or the facts about its records."""
+        """Returns the path of a shard, or of what lies beside it: its index, or the record info."""
         return self.path("shards", name)
 
     def row_path(self, file: str) -> str:
@@ -90,15 +90,15 @@ class ShardFolder(WorkingFolder):
         self, file: str, count: CountRecord, schema: Schema, label_names: Sequence[str]
     ) -> Iterator[ShardWriter]:
         """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
-        facts = RecordFacts.of_new_shard(schema, label_names)
+        info = RecordInfo.of_new_shard(schema, label_names)
         with file_io.create(self.place(file), self.temporary(file), makes_folders=True) as out:
-            writer = ShardWriter(out, count, facts)
+            writer = ShardWriter(out, count, info)
             yield writer
         written = writer.describe_shard(file)
         file_io.write_file(self.place(index_name(file)), writer.index, self.temporary(file), makes_folders=True)
-        if facts is not None:
-            data = facts.encode(written.info.sha256)
-            file_io.write_file(self.place(facts_name(file)), data, self.temporary(file), makes_folders=True)
+        if info is not None:
+            data = info.encode(written.info.sha256)
+            file_io.write_file(self.place(info_name(file)), data, self.temporary(file), makes_folders=True)
         self.save_written(written)
 
     def save_written(self, shard: WrittenShard) -> None:
@@ -130,10 +130,10 @@ class ShardFolder(WorkingFolder):
             return file_io.hash_stream(file) == shard.sha256
 
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
-        """Moves shards and their indexes and facts to the result; each comes with its present name."""
+        """Moves shards and their indexes and record info to the result; each comes with its present name."""
         for name, shard in shards:
             final = shard.info.file
             file_io.rename(self.place(index_name(name)), self.result(index_name(final)))
-            if file_io.exists(self.place(facts_name(name))):
-                file_io.rename(self.place(facts_name(name)), self.result(facts_name(final)))
+            if file_io.exists(self.place(info_name(name))):
+                file_io.rename(self.place(info_name(name)), self.result(info_name(final)))
             file_io.rename(self.place(name), self.result(final))

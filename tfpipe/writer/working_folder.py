@@ -135,9 +135,9 @@ class WorkingFolder:
         self.save_identity(identity.encode())
 
 
-def hash_facts(*facts: object) -> str:
+def hash_values(*values: object) -> str:
     """Returns the SHA-256 of values as JSON: the identity of a job, or of a dataset, from all that decides it."""
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def check_output(

@@ -32,7 +32,7 @@ from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.shard_folder import ShardFolder, ShardWriter
-from tfpipe.writer.working_folder import check_output, hash_facts
+from tfpipe.writer.working_folder import check_output, hash_values
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
@@ -197,7 +197,7 @@ def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Record
 def identify_records(form: RecordForm, num_shards: int | Mapping[str, int], key: str | None, refuse_nan: bool) -> str:
     """Returns a hash of all that shapes the files, besides the records themselves."""
     counts = num_shards if isinstance(num_shards, int) else dict(num_shards)
-    return hash_facts(__version__, form.schema.to_json(), form.label_names, counts, key, refuse_nan)
+    return hash_values(__version__, form.schema.to_json(), form.label_names, counts, key, refuse_nan)
 
 
 def write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:

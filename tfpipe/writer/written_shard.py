@@ -15,7 +15,7 @@ from tfpipe.format.json_reader import read, to_json
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.writer.record_form import RecordForm
-from tfpipe.writer.working_folder import hash_facts
+from tfpipe.writer.working_folder import hash_values
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def make_manifest(name: str, form: RecordForm, shards: Mapping[str, Sequence[Wri
         label_names=form.label_names,
         schema=form.schema,
         image={} if form.image_form is None else form.image_form.to_json(),
-        fingerprint=hash_facts(*(split.fingerprint for split in splits.values())),
+        fingerprint=hash_values(*(split.fingerprint for split in splits.values())),
         tool_version=__version__,
     )
 

@@ -136,8 +136,8 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     )
     (record,) = read_records(tmp_path / "out")
     assert (record["image/filename"], record["image/class/text"]) == ([b"caf\xe9/caf\xe9.jpg"], [b"caf\xe9"])
-    (facts,) = (tmp_path / "out/index").glob("*.parquet")
-    assert pq.read_table(facts)["name"].to_pylist() == ["caf\\udce9/caf\\udce9.jpg"]
+    (info,) = (tmp_path / "out/index").glob("*.parquet")
+    assert pq.read_table(info)["name"].to_pylist() == ["caf\\udce9/caf\\udce9.jpg"]
     (line,) = read_quarantine(tmp_path / "out")
     assert line["path"] == f"{name}/bad.jpg"
 

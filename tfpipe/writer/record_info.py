@@ -1,4 +1,4 @@
-"""The facts about each record of a shard, such as name and label, as a Parquet file beside the shard's index.
+"""The record info of a shard, such as name and label, as a Parquet file beside the shard's index.
 
 The conditions of views read them. They are written with a shard if PyArrow is installed, else by the first view. The
 file holds its shard's checksum, so that a file of an earlier shard is noticed and made again.
@@ -36,8 +36,8 @@ _LISTS, _TEXTS = (list, np.ndarray), (str, bytes)  # tuples: a union would be ma
 _ARROW_TYPES = {"int64": "int64", "float": "float32", "bytes": "string"}
 
 
-class RecordFacts:
-    """The table of facts about the records of one shard, filled record by record."""
+class RecordInfo:
+    """The table of record info of one shard, filled record by record."""
 
     def __init__(self, manifest: Manifest) -> None:
         import pyarrow as pa
@@ -48,8 +48,8 @@ class RecordFacts:
         self._batches: list[Any] = []
 
     @classmethod
-    def of_new_shard(cls, schema: Schema, label_names: Sequence[str]) -> RecordFacts | None:
-        """Returns an empty table of facts for a shard that is about to be written; None without PyArrow."""
+    def of_new_shard(cls, schema: Schema, label_names: Sequence[str]) -> RecordInfo | None:
+        """Returns an empty table of record info for a shard that is about to be written; None without PyArrow."""
         if importlib.util.find_spec("pyarrow") is None:
             return None
         return cls(
@@ -57,7 +57,7 @@ class RecordFacts:
         )
 
     def add(self, features: Mapping[str, Any]) -> None:
-        """Adds the facts of the next record, whose features were decoded or are about to be encoded."""
+        """Adds the next record, whose features were decoded or are about to be encoded."""
         self._rows.append({name: column.read(features) for name, column in self._columns.items()})
         if len(self._rows) == _ROWS_AT_ONCE:
             self._pack()
@@ -76,7 +76,7 @@ class RecordFacts:
         return data
 
     def find_fault(self, data: bytes, sha256: str, records: int) -> str:
-        """Returns the fault of a facts file for a shard of this checksum and number of records; empty: none."""
+        """Returns the fault of a Parquet file for a shard of this checksum and number of records; empty: none."""
         import pyarrow as pa
 
         try:
@@ -95,12 +95,12 @@ class RecordFacts:
 
 
 def list_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Lists the columns of a dataset's facts. A feature such as `image/height` has a column `height`."""
+    """Lists the columns of a dataset's record info. A feature such as `image/height` has a column `height`."""
     return tuple(_list_columns(manifest))
 
 
 def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
-    """Reads the distinct digests of a dataset's visible records from its facts, without its shards: uint8 [n, 32]."""
+    """Reads the distinct digests of a dataset's visible records without reading its shards: uint8 [n, 32]."""
     with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
         import pyarrow  # noqa: F401
     found = [np.empty((0, DIGEST_BYTES), np.uint8)]
@@ -117,7 +117,7 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
 
     info, first = manifest.splits[split], 0
     for shard in info.shards:
-        path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
+        path = file_io.join(manifest.directory, file_names.info_name(shard.file))
         try:
             table = _read_table(file_io.read_whole(path), [DIGEST])
             digests = table[DIGEST]
@@ -135,7 +135,7 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
 
 
 def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
-    """Reads a file of facts without threads of Arrow.
+    """Reads a file of record info without threads of Arrow.
 
     A thread of Arrow that frees a buffer of Python while the interpreter ends would abort the process.
     """
@@ -147,7 +147,7 @@ def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:
-    """Returns whether a file on this machine holds the facts of the shard with this checksum."""
+    """Returns whether a file on this machine holds the record info of the shard with this checksum."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -165,7 +165,7 @@ def _fits(found: Any, metadata: Mapping[bytes, bytes] | None, sha256: str, recor
 
 
 class _Column(NamedTuple):
-    """A column of the facts: its type, and the function that reads its value from a record."""
+    """A column of the record info: its type, and the function that reads its value from a record."""
 
     kind: str  # PyArrow's name of the type
     read: Callable[[Mapping[str, Any]], Any]  # from the features of a record; None where it has none
