@@ -167,7 +167,7 @@ CHIPS = ("/dev/accel0", "/dev/accel1", "/dev/accel2", "/dev/accel3")
 
 
 @pytest.mark.parametrize(
-    ("chips", "holders", "target", "status", "found", "advice"),
+    ("chips", "pids", "target", "status", "found", "advice"),
     [
         (CHIPS, (), {}, "ok", "4 chips, and no other process uses the TPU.", ""),
         (CHIPS, (), {"TPU_NAME": "local"}, "ok", "4 chips, and no other process uses the TPU.", ""),
@@ -195,12 +195,12 @@ CHIPS = ("/dev/accel0", "/dev/accel1", "/dev/accel2", "/dev/accel3")
         ),
     ],
 )
-def test_the_host(chips, holders, target, status: str, found: str, advice: str) -> None:
+def test_the_host(chips, pids, target, status: str, found: str, advice: str) -> None:
     """The target is the name of a TPU, or the environment of one that is local."""
     named = target if isinstance(target, str) else "local"
     variables = () if isinstance(target, str) else tuple(target.items())
     config = TargetConfig(tpu=named, tpu_variables=variables)
-    assert check_tpu_host(chips, holders, config) == Check("tpu host", status, found, advice)
+    assert check_tpu_host(chips, pids, config) == Check("tpu host", status, found, advice)
 
 
 def test_a_tpu_with_a_name_is_elsewhere() -> None:

@@ -52,7 +52,7 @@ def write_page(tfpipe: Tfpipe, dataset: Path, count: int, *more: object) -> Path
     return path
 
 
-def read_facts(page: Path) -> Any:
+def read_data(page: Path) -> Any:
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"))
     return json.loads(data)
 
@@ -62,7 +62,7 @@ def decode(address: str) -> Image.Image:
 
 
 def test_the_page_has_each_record(tfpipe: Tfpipe, boxes: Path) -> None:
-    facts = read_facts(write_page(tfpipe, boxes, 10))
+    facts = read_data(write_page(tfpipe, boxes, 10))
     thumbnails = [decode(item.pop("image")) for item in facts["items"]]
     assert [image.format for image in thumbnails] == ["JPEG"] * 3
     assert [image.size for image in thumbnails] == [(200, 100), (100, 200), (210, 210)]
@@ -72,11 +72,11 @@ def test_the_page_has_each_record(tfpipe: Tfpipe, boxes: Path) -> None:
         "splits": {"train": 3},
         "records": 3,
         "items": [
-            {"place": "train:0", "name": "a.png", "label": "cat", "caption": "a wide one", "bytes": sizes[0]}
+            {"position": "train:0", "name": "a.png", "label": "cat", "caption": "a wide one", "bytes": sizes[0]}
             | {"split": "train", "width": 40, "height": 20},
-            {"place": "train:1", "name": "b.png", "label": "dog", "caption": "a high one", "bytes": sizes[1]}
+            {"position": "train:1", "name": "b.png", "label": "dog", "caption": "a high one", "bytes": sizes[1]}
             | {"split": "train", "width": 20, "height": 40, "boxes": [[0.25, 0.5, 0.75, 1]]},
-            {"place": "train:2", "name": "c.png", "label": "cat", "caption": HOSTILE, "bytes": sizes[2]}
+            {"position": "train:2", "name": "c.png", "label": "cat", "caption": HOSTILE, "bytes": sizes[2]}
             | {"split": "train", "width": 30, "height": 30},
         ],
     }
@@ -84,7 +84,7 @@ def test_the_page_has_each_record(tfpipe: Tfpipe, boxes: Path) -> None:
 
 def test_masks_lie_over_their_images(tfpipe: Tfpipe, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_masked_images(1)), tmp_path / "out")
-    (item,) = read_facts(write_page(tfpipe, tmp_path / "out", 1))["items"]
+    (item,) = read_data(write_page(tfpipe, tmp_path / "out", 1))["items"]
     mask, image = decode(item["mask"]), decode(item["image"])
     assert mask.size == image.size
     (stored,) = data_source(load_manifest(str(tmp_path / "out")), "train")[0].features[MASK_NAME]
@@ -99,7 +99,11 @@ def test_a_split_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -
     target = tmp_path / "p.html"
     document = json.loads(tfpipe("inspect", small_dataset, "--page", 4, target, "--split", "validation", "--json").out)
     assert document["page"] == {"file": str(target), "records": 3}
-    assert [item["place"] for item in read_facts(target)["items"]] == ["validation:0", "validation:1", "validation:2"]
+    assert [item["position"] for item in read_data(target)["items"]] == [
+        "validation:0",
+        "validation:1",
+        "validation:2",
+    ]
 
 
 @needs_browser

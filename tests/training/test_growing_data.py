@@ -16,7 +16,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data, read_lock
 from tfpipe.lookups.steps import look_up_step
-from tfpipe.training.train import hold_layer
+from tfpipe.training.train import find_begun_layer
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path,
     run = str(tmp_path / "run")
     assert not train(growing, stop=stop_after(12))["finished"]  # amid the second epoch
     grow(growing, tmp_path / "more")
-    held = hold_layer(load_manifest(str(growing)), run, "train")
+    held = find_begun_layer(load_manifest(str(growing)), run, "train")
     assert held is not None
     assert held.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
     assert train(growing)["finished"]
@@ -49,7 +49,7 @@ def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp
     victims = [rows[0].name, rows[3].name]
     grow(growing, tmp_path / "more")
     delete_records(str(growing), victims)
-    held = hold_layer(load_manifest(str(growing)), run, "train")
+    held = find_begun_layer(load_manifest(str(growing)), run, "train")
     assert held is not None
     assert held.note == (
         f"The run holds layer 1 of {growing}, which it began with; the newest is 3. 2 records of those it began with "

@@ -49,8 +49,8 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
         f"{text}; {human_count(joined.unused, 'row')} of the table {belong} to no record",
         f"The column {config.name!r} of {dataset} is complete: {human_bytes(num_bytes)}",
     ]
-    facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
-    show(facts, lines, as_json)
+    summary = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
+    show(summary, lines, as_json)
 
 
 def _read_default(text: str) -> tuple[str, Any]:

@@ -20,8 +20,8 @@ def delete(dataset: str, names: str, as_json: bool) -> None:
     writes a dataset without the bytes. A name that no record has is an error, and nothing is hidden.
     """
     deleted = delete_records(dataset, read_names(names))
-    facts = {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
-    show(facts, _format(dataset, deleted), as_json)
+    summary = {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
+    show(summary, _format(dataset, deleted), as_json)
 
 
 def _format(dataset: str, deleted: Deleted) -> Iterator[str]:

@@ -12,8 +12,8 @@ OLDEST_TENSORFLOW = (2, 18)
 _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 
 # With one of these variables, a process uses only some of the chips of its host.
-PART_OF_THE_CHIPS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-TPU_VARIABLES = ("TPU_NAME", *PART_OF_THE_CHIPS)
+CHIP_VARIABLES = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
+TPU_VARIABLES = ("TPU_NAME", *CHIP_VARIABLES)
 _THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 
 
@@ -81,7 +81,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{finding}.")
 
 
-def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetConfig) -> Check:
+def check_tpu_host(chips: Sequence[str], pids: Sequence[int], target: TargetConfig) -> Check:
     """Checks that this machine has a TPU, and that one process can take all its chips."""
     name = "tpu host"
     if target.tpu_elsewhere:
@@ -91,20 +91,20 @@ def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetC
         advice = "Run it on the TPU VM itself; on this machine the other checks still count."
         return Check(name, "failure", "This machine has no TPU: /dev/accel* and /dev/vfio/* are not there.", advice)
     variables = dict(target.tpu_variables)
-    if holders:
-        numbers = ", ".join(map(str, holders))
+    if pids:
+        numbers = ", ".join(map(str, pids))
         advice = "End it first. Start one process on each host: it takes all chips."
         return Check(name, "failure", f"The TPU is in use by another process ({numbers}).", advice)
     if (named := variables.get("TPU_NAME", "local")) != "local":
         advice = "Set it to local, or unset it, on the TPU VM itself."
         return Check(name, "warning", f"TPU_NAME is {named!r}, so TensorFlow looks for a TPU on the network.", advice)
-    if parts := [variable for variable in PART_OF_THE_CHIPS if variable in variables]:
+    if limiting := [variable for variable in CHIP_VARIABLES if variable in variables]:
         advice = "Unset it: tfpipe starts one process on each host, which takes all chips."
-        return Check(name, "warning", f"{parts[0]} gives a process a part of the chips.", advice)
+        return Check(name, "warning", f"{limiting[0]} gives a process a part of the chips.", advice)
     count = human_count(len(chips), "chip")
     return Check(name, "ok", f"{count}, and no other process uses the TPU.")
 
 
 def _parse_version(text: str) -> tuple[int, ...]:
     """Parses `2.18.0rc1` to (2, 18)."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])

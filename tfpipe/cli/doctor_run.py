@@ -52,13 +52,13 @@ def run_checks(
     customize: Customize | None = None,
 ) -> Iterator[Check]:
     """Checks the machine and a real batch, and yields each result as soon as it is known."""
-    facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
+    setup = _Setup(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
     has_batch = True
     for name, check in CHECKS.items():
         if name == "tpu host" and target.tpu is None:
             continue
         try:
-            found = check(facts) if has_batch or name == "memory" else Check(name, "skipped", "Not reached: see batch.")
+            found = check(setup) if has_batch or name == "memory" else Check(name, "skipped", "Not reached: see batch.")
         except TfpipeError as error:
             found = fail_check(name, error)
         has_batch = has_batch and (name, found.status) != ("batch", "failure")
@@ -71,7 +71,7 @@ def count_local_replicas() -> int:
 
 
 @dataclass
-class _Facts:
+class _Setup:
     """The values that several checks share. Each is computed once, when it is first used."""
 
     data: Manifest | Source
@@ -105,7 +105,7 @@ class _Facts:
         config = _without_cache(self.config)
         try:
             dataset = build_stages(self.data, self.split, config, context, customize=self.customize).dataset()
-            return _name_parts(dataset.element_spec), _name_parts(next(iter(dataset)))
+            return _name_tensors(dataset.element_spec), _name_tensors(next(iter(dataset)))
         except Exception as error:  # the user's own stages may raise anything
             raise explain_pipeline_error(error) from error
 
@@ -115,7 +115,7 @@ def _without_cache(config: PipelineConfig) -> PipelineConfig:
     return replace(config, cache="none", cache_dir=None, cache_bytes=None)
 
 
-def _name_parts(element: Any) -> dict[str, Any]:
+def _name_tensors(element: Any) -> dict[str, Any]:
     """Returns the tensors of a batch, or their specs, by name; the batch may be a dictionary or a tuple."""
     if isinstance(element, Mapping):
         return dict(element)
@@ -124,23 +124,23 @@ def _name_parts(element: Any) -> dict[str, Any]:
     return inputs | dict(zip(("label", "mask"), rest, strict=False))
 
 
-def _check_tpu_host(facts: _Facts) -> Check:
+def _check_tpu_host(setup: _Setup) -> Check:
     chips = sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*"))
-    holders = set()
+    pids = set()
     for link in glob.glob("/proc/[0-9]*/fd/*") if chips else ():
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             if os.readlink(link) in chips:
-                holders.add(int(link.split("/")[2]))
-    return check_tpu_host(chips, sorted(holders - {os.getpid()}), facts.target)
+                pids.add(int(link.split("/")[2]))
+    return check_tpu_host(chips, sorted(pids - {os.getpid()}), setup.target)
 
 
-def _check_batch(facts: _Facts) -> Check:
-    plan, target = facts.plan, facts.target
+def _check_batch(setup: _Setup) -> Check:
+    plan, target = setup.plan, setup.target
     check_shares(plan)
     size = plan.replica_batch_size
-    replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(target.num_hosts, "host")
+    replicas, hosts = human_count(setup.num_replicas, "replica"), human_count(target.num_hosts, "host")
     finding = f"{plan.config.batch_size:,} images: {size:,} for each of {replicas} on {hosts}"
-    if facts.config.training and facts.by_engine:
+    if setup.config.training and setup.by_engine:
         block = plan.order.block_records
         finding += f", read {f'in blocks of {block:,} records' if block > 1 else 'record by record'}"
     if plan.steps_per_epoch:
@@ -176,33 +176,33 @@ def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Ch
     return Check(name, "ok", f"{', '.join(listed)}.")
 
 
-def _check_memory(facts: _Facts) -> Check:
-    plan, config = facts.plan, facts.config
+def _check_memory(setup: _Setup) -> Check:
+    plan, config = setup.plan, setup.config
     waiting = _PREFETCHED_BATCHES if config.prefetch_batches is None else config.prefetch_batches
-    held, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * _count_image_bytes(plan)
+    kept, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * _count_image_bytes(plan)
     advice = "Lower the batch size."
     if config.cache != "none" and config.cache_dir is None:
-        held.append("the cache")  # from the second epoch on no records are read
+        kept.append("the cache")  # from the second epoch on no records are read
         needed += estimate_cache_bytes(plan) or 0
         advice = "Use no cache, or a smaller `decoded_size`."
-        if facts.by_engine:
+        if setup.by_engine:
             advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
-    if not config.service.workers and (not held or config.cache_bytes is not None):
-        record_bytes = facts.source.record_bytes
+    if not config.service.workers and (not kept or config.cache_bytes is not None):
+        record_bytes = setup.source.record_bytes
         if config.cache_dir is not None and config.cache == "decoded":  # records are read from the cache
             height, width = plan.decoded_size
             record_bytes = max(record_bytes, height * width * 3)
         # The engine has three times as many in memory: records that are read, parsed and decoded.
-        ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if facts.by_engine else count_records_ahead(plan)
-        ahead = min(ahead, facts.source.num_records or ahead)
-        shuffled = count_shuffled_records(plan) if config.training and not facts.by_engine else 0
-        held.append(f"{human_count(ahead, 'record')} that are read ahead")
-        held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
+        ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if setup.by_engine else count_records_ahead(plan)
+        ahead = min(ahead, setup.source.num_records or ahead)
+        shuffled = count_shuffled_records(plan) if config.training and not setup.by_engine else 0
+        kept.append(f"{human_count(ahead, 'record')} that are read ahead")
+        kept += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
         needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
             advice = "Lower `tf_data.shuffle_buffer_size`."
-    held.append("finished batches")
-    what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
+    kept.append("finished batches")
+    what = ", ".join(kept[:-1]) + " and " * (len(kept) > 1) + kept[-1]
     program, free = host_limits.peak_memory_bytes(), host_limits.available_memory_bytes()
     taken, together, room = map(human_bytes, (needed, needed + program, free))
     finding = f"{what[0].upper()}{what[1:]} take about {taken}, with the program {together}. {room} are free."
@@ -221,12 +221,12 @@ def _count_image_bytes(plan: BatchPlan) -> int:
     return height * width * pixel_bytes * (plan.num_images or 1)
 
 
-def _check_xla(facts: _Facts) -> Check:
+def _check_xla(setup: _Setup) -> Check:
     """Compiles a small step over a real batch with XLA, and runs it: cast, normalize, convolve, differentiate."""
-    if not facts.source.has_images:
+    if not setup.source.has_images:
         return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
-    config, options = facts.plan.config, facts.plan.config.augment_options
-    numbers = {name: tensor for name, tensor in facts.first_batch[1].items() if tensor.dtype != tf.string}
+    config, options = setup.plan.config, setup.plan.config.augment_options
+    numbers = {name: tensor for name, tensor in setup.first_batch[1].items() if tensor.dtype != tf.string}
 
     def step(kernel: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         image = batch["image"]
@@ -247,16 +247,16 @@ def _check_xla(facts: _Facts) -> Check:
     except (tf.errors.OpError, ValueError, TypeError) as error:
         advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
         return Check("xla", "failure", f"XLA does not compile a step on this batch: {first_line(error)}.", advice)
-    size, seconds = facts.plan.replica_batch_size, time.perf_counter() - started
+    size, seconds = setup.plan.replica_batch_size, time.perf_counter() - started
     return Check("xla", "ok", f"A step on a batch of {size:,} images compiled and ran in {seconds:.1f} s.")
 
 
-CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
-    "versions": lambda facts: check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), facts.target),
+CHECKS: Mapping[str, Callable[[_Setup], Check]] = {
+    "versions": lambda setup: check_versions(tf.__version__, extras.get_versions(extras.TENSORFLOW), setup.target),
     "tpu host": _check_tpu_host,
     "batch": _check_batch,
     "memory": _check_memory,
-    "shapes": lambda facts: check_shapes(facts.first_batch[0], facts.target),
+    "shapes": lambda setup: check_shapes(setup.first_batch[0], setup.target),
     "xla": _check_xla,
 }
 """The checks by name, in the order in which they run."""

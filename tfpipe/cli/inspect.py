@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tfpipe.cli.inspect_summary import describe_range, make_document, print_facts, print_summary
+from tfpipe.cli.inspect_summary import describe_range, make_document, print_summary, print_values
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.console import clean_line, echo, new_console
 from tfpipe.cli.shared.outputs import write_file
@@ -89,7 +89,7 @@ def _show_record(dataset: str, manifest: Manifest, record: str, output: str | No
         raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
     split, index = match[1], int(match[2])
     with RecordReader(manifest.directory, manifest, split) as reader:
-        features, place, index = reader[index], reader.locate(index), index % len(reader)
+        features, location, index = reader[index], reader.locate(index), index % len(reader)
     written = None if output is None else _write_image(manifest, f"{split}:{index}", features, output)
     files = {*manifest.image_keys, *(spec.name for spec in manifest.schema.masks)}
     # Features are shown in the order of the schema, which people know; in the bytes they are in alphabetical order.
@@ -99,18 +99,18 @@ def _show_record(dataset: str, manifest: Manifest, record: str, output: str | No
         for name in names
     }
     if as_json:
-        position = {"split": split, "index": index, "shard": place.shard.file, "offset": place.offset}
+        position = {"split": split, "index": index, "shard": location.shard.file, "offset": location.offset}
         more = {} if written is None else {"written": written}
         click.echo(json.dumps({"dataset": dataset, **position, "features": values, **more}))
         return
     console = new_console()
-    console.print(f"{split}:{index}  {place.shard.file}, {place.size:,} bytes from byte {place.offset:,}")
-    print_facts(console, {name: _format(value) for name, value in values.items()})
+    console.print(f"{split}:{index}  {location.shard.file}, {location.size:,} bytes from byte {location.offset:,}")
+    print_values(console, {name: _format(value) for name, value in values.items()})
     if written is not None:
         echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
 
 
-def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
+def _write_image(manifest: Manifest, position: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
     """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG."""
     from tfpipe.images.contact_sheet import encode_png  # these load Pillow
     from tfpipe.images.decode import decode_pixels, make_image, read_image_header
@@ -118,14 +118,14 @@ def _write_image(manifest: Manifest, place: str, features: dict[str, Feature], p
 
     images = list_images(features, manifest.image_keys)
     if not images:
-        raise FormatError(f"Record {place} has no image.")
+        raise FormatError(f"Record {position} has no image.")
     data = images[0]
     try:
         if manifest.foreign is None and manifest.image.get("encoding") == "raw":
             data = encode_png(make_image(decode_pixels(data, ImageForm.recorded(manifest.image))))
         kind = read_image_header(data).format
     except BadImage as error:
-        raise FormatError(f"Record {place}: {error.reason}.") from None
+        raise FormatError(f"Record {position}: {error.reason}.") from None
     write_file(path, data)
     return {"file": path, "format": kind, "bytes": len(data)}
 

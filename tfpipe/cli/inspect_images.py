@@ -60,14 +60,14 @@ def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> 
     for record, tiles in read_tiles(sources, count, _THUMBNAIL_PX):
         num_records += 1
         items += [_describe(record, tile, number, len(tiles)) for number, tile in enumerate(tiles)]
-    facts = {
+    page = {
         "title": manifest.address,
         "splits": {name: manifest.splits[name].records for name in splits},
         "records": num_records,
         "items": items,
     }
     # In a script element only `<` could end the data.
-    data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")
     template = resources.files("tfpipe.cli").joinpath("inspect_page.html").read_text("utf-8")
     write_file(path, template.replace("{{data}}", data).encode())
     return num_records
@@ -76,7 +76,7 @@ def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> 
 def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, Any]:
     """Returns what the page shows about one image of a record, as JSON values."""
     item: dict[str, Any] = {
-        "place": f"{record.split}:{record.index}" + (f" image {number}" if count > 1 else ""),
+        "position": f"{record.split}:{record.index}" + (f" image {number}" if count > 1 else ""),
         "split": record.split,
         "name": human_text(record.name),
         "label": human_text(record.label_name or ("" if record.label is None else str(record.label))),

@@ -105,8 +105,8 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     if any(split.chosen is not None for split in manifest.splits.values()):
         console.print("Records, size and classes are those that are read; the rest is that of all stored records.")
     columns = [_describe_column(split, manifest.image_key is not None) for split in splits.values()]
-    facts = dict.fromkeys(fact for column in columns for fact in column)
-    by_split: _Rows = [[fact, *(column.get(fact, "no") for column in columns)] for fact in facts]
+    titles = dict.fromkeys(title for column in columns for title in column)
+    by_split: _Rows = [[title, *(column.get(title, "no") for column in columns)] for title in titles]
     for header, rows in (
         (["Split", *splits], by_split),
         *_class_tables(splits, manifest),
@@ -115,17 +115,17 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     ):
         _print_table(console, header, rows)
     console.print()
-    print_facts(console, _list_facts(document, manifest))
+    print_values(console, _list_details(document, manifest))
 
 
-def print_facts(console: "Console", facts: Mapping[str, str]) -> None:
+def print_values(console: "Console", values: Mapping[str, str]) -> None:
     """Prints one name and its value per line; long values are wrapped."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in facts.items():
+    for name, text in values.items():
         table.add_row(clean_line(name), text)
     console.print(table)
 
@@ -174,26 +174,26 @@ def _describe_images(image: Mapping[str, object]) -> str:
 
 
 def _describe_column(split: Mapping[str, Any], has_images: bool) -> dict[str, str]:
-    facts = {"Records": f"{split['records']:,}", "Shards": f"{split['shards']:,}", "Size": human_bytes(split["bytes"])}
+    values = {"Records": f"{split['records']:,}", "Shards": f"{split['shards']:,}", "Size": human_bytes(split["bytes"])}
     if several := split.get("images_per_record"):
-        facts["Images per record"] = _span(several["min"], several["max"])
+        values["Images per record"] = _span(several["min"], several["max"])
     if has_images:
         sizes, formats = split["sizes"], split["formats"]
         for side in ("width", "height"):
             span = _span(sizes[f"min_{side}"], sizes[f"max_{side}"])
-            facts[f"{side.capitalize()}, px"] = f"{span}, mean {sizes[f'mean_{side}']:,.0f}"
-        facts["Formats"] = _list_counts(formats) or "none"
+            values[f"{side.capitalize()}, px"] = f"{span}, mean {sizes[f'mean_{side}']:,.0f}"
+        values["Formats"] = _list_counts(formats) or "none"
         if split["seekable"]:
-            facts["Seekable"] = "all JPEG"
+            values["Seekable"] = "all JPEG"
         elif split["seekable_jpegs"]:
-            facts["Seekable"] = f"{split['seekable_jpegs']:,} of {formats['JPEG']:,} JPEG"
+            values["Seekable"] = f"{split['seekable_jpegs']:,} of {formats['JPEG']:,} JPEG"
     if counts := split["class_counts"]:
         empty = counts.count(0)
         balance = f"{empty:,} empty" if empty else f"imbalance {max(counts) / min(counts):,.1f}:1"
-        facts["Classes"] = f"{len(counts):,}, {balance}"
+        values["Classes"] = f"{len(counts):,}, {balance}"
     if (mixing := split["mixing"]) is not None:
-        facts["Mixing, 0 to 1"] = f"{mixing['score']:.2f} at batch {mixing['batch_size']}"
-    return facts
+        values["Mixing, 0 to 1"] = f"{mixing['score']:.2f} at batch {mixing['batch_size']}"
+    return values
 
 
 def _class_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator[tuple[Sequence[str], _Rows]]:
@@ -257,7 +257,7 @@ def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
+def _list_details(document: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     """Returns the facts about the whole dataset by title, without those that are empty."""
     duplicates, across = document["duplicates"], document["duplicates"]["across"]
     repeated = {f"within {name}": count for name, count in duplicates["within"].items()}
@@ -267,7 +267,7 @@ def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, st
         f"{clean_line(name)} ({human_count(len(column['features']), 'feature')}, {human_bytes(column['bytes'])})"
         for name, column in document.get("columns", {}).items()
     )
-    facts = {
+    values = {
         "Labels": _list_names(manifest.label_names) or "none",
         **{spec.name: _list_names(spec.names) for spec in manifest.full_schema.features if spec.names},
         "Columns": ", ".join(map(clean_line, manifest.full_schema.further_names)),
@@ -279,7 +279,7 @@ def _list_facts(document: Mapping[str, Any], manifest: Manifest) -> dict[str, st
         "Leaks": f"{warning}; see {file_names.DUPLICATES}" if across else "",
         "Seed": str(document["seed"]),
     }
-    return {name: text for name, text in facts.items() if text}
+    return {name: text for name, text in values.items() if text}
 
 
 def _list_names(names: Sequence[str]) -> str:

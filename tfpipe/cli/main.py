@@ -118,11 +118,12 @@ def print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Prints the versions and exits, if the user asked; click calls it."""
     if not asked:
         return
-    facts = describe_installation()
+    installation = describe_installation()
     if ctx.params["as_json"]:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(installation))
     else:
-        for name, version in {"tfpipe": facts["tfpipe"], "Python": facts["python"], **facts["libraries"]}.items():
+        own = {"tfpipe": installation["tfpipe"], "Python": installation["python"]}
+        for name, version in {**own, **installation["libraries"]}.items():
             click.echo(f"{name} {version}")
     ctx.exit()
 

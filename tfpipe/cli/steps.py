@@ -61,7 +61,7 @@ def steps(target: str, step: int | None, record: str | None, epochs: int, as_jso
         match = re.fullmatch(rf"{re.escape(plan.source.split or '')}:([0-9]{{1,18}})", record)
         number = int(match[1]) if match else find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))
-        result |= {"record": number, "seen": [asdict(place) for place in seen]}
+        result |= {"record": number, "seen": [asdict(row) for row in seen]}
         lines += _format_seen(lock, record, number, epochs, seen)
     show(result, lines, as_json)
 
@@ -80,9 +80,9 @@ def _open_lock(target: str, options: dict[str, Any], step: int | None) -> DataLo
 
 
 def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]) -> Iterator[str]:
-    epoch, place = plan.order.locate(step)
-    place_in_run = f"epoch {epoch:,}, step {place + 1:,} of {plan.steps_per_epoch:,}"
-    yield f"Step {step:,} of {lock.split!r} in {lock.data}: {place_in_run}, {human_count(len(rows), 'record')}"
+    epoch, index = plan.order.locate(step)
+    position = f"epoch {epoch:,}, step {index + 1:,} of {plan.steps_per_epoch:,}"
+    yield f"Step {step:,} of {lock.split!r} in {lock.data}: {position}, {human_count(len(rows), 'record')}"
     yield "row  record      class             crop: y x height width     name"
     for row in rows[:_SHOWN_ROWS]:
         box = "" if row.box is None else " ".join(map(str, row.box)) + (" mirrored" if row.flip else "")
@@ -96,7 +96,7 @@ def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]
 def _format_seen(lock: DataLock, record: str, number: int, epochs: int, seen: list[Seen]) -> Iterator[str]:
     yield f"{record} is record {number:,} of {lock.split!r} in {lock.data}"
     for epoch in range(epochs):
-        text = ", ".join(f"step {place.step:,} in row {place.row}" for place in seen if place.epoch == epoch)
+        text = ", ".join(f"step {row.step:,} in row {row.row}" for row in seen if row.epoch == epoch)
         yield f"epoch {epoch}: {text or 'left out'}"
 
 

@@ -93,10 +93,10 @@ def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> 
 
 def _format_epoch(line: dict[str, Any], num_epochs: int) -> str:
     rows = {"": line, "evaluation: ": line.get("evaluation")}
-    parts = [f"{name}loss {row['loss']:.3f}, accuracy {row['accuracy']:.1%}" for name, row in rows.items() if row]
+    texts = [f"{name}loss {row['loss']:.3f}, accuracy {row['accuracy']:.1%}" for name, row in rows.items() if row]
     if "images_per_second" in line:
-        parts.append(f"{human_rate(line['images_per_second'])} images/s")
-    return f"Epoch {line['epoch'] + 1}/{num_epochs}: {'; '.join(parts)}"
+        texts.append(f"{human_rate(line['images_per_second'])} images/s")
+    return f"Epoch {line['epoch'] + 1}/{num_epochs}: {'; '.join(texts)}"
 
 
 def _describe_end(epoch: dict[str, Any], result: dict[str, Any]) -> str:

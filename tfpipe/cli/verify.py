@@ -34,8 +34,8 @@ def verify(target: str, as_json: bool, **options: Any) -> None:
         report = run_verify(target, VerifyConfig(**drop_missing(options)), display)
     kinds, damaged = dict(_count_kinds(report.damaged)), [damage.to_json() for damage in report.damaged]
     sums = {"files": report.files, "records": report.records, "bytes": report.bytes, "kinds": kinds}
-    facts = {"version": JSON_VERSION, "dataset": target, **sums, "damaged": damaged, "notes": report.notes}
-    show(facts, _format(target, report), as_json)
+    summary = {"version": JSON_VERSION, "dataset": target, **sums, "damaged": damaged, "notes": report.notes}
+    show(summary, _format(target, report), as_json)
     raise SystemExit(1 if report.damaged else 0)
 
 
@@ -89,8 +89,8 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
         result = run_repair(dataset, output, quick=quick, workers=workers, observer=display)
     counts = {"records": result.records, "shards": result.shards, "manifest_inferred": result.inferred}
     lost = [damage.to_json() for damage in result.lost]
-    facts = {"version": JSON_VERSION, "dataset": dataset, "output": output, **counts, "lost": lost}
-    show(facts, _format_result(output, result), as_json)
+    summary = {"version": JSON_VERSION, "dataset": dataset, "output": output, **counts, "lost": lost}
+    show(summary, _format_result(output, result), as_json)
 
 
 def _format_result(output: str, result: RepairResult) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tfpipe.system.units import human_count
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
-_SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_counts")
+_SPLIT_FIELDS = ("records", "stored_records", "epoch_records", "bytes", "class_counts")
 
 
 @command(example='tfpipe view flowers "width >= 300 and not duplicate" --name large')
@@ -40,7 +40,7 @@ def view(dataset: str, where: str, name: str, overwrite: bool, as_json: bool, **
     made = make_view(manifest, config)
     path = write_view(manifest, made, overwrite)
     address = f"{dataset}@{name}"
-    splits = {name: {fact: getattr(split, fact) for fact in _SPLIT_FACTS} for name, split in made.splits.items()}
+    splits = {name: {field: getattr(split, field) for field in _SPLIT_FIELDS} for name, split in made.splits.items()}
     show({"dataset": dataset, "view": address, "file": path, "splits": splits}, _format(address, made), as_json)
 
 

@@ -116,8 +116,8 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
 
 def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
     """Returns a job for each shard of some splits, in the manifest's order."""
-    part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
-    files = iter(dataset_jobs(manifest.directory, part))
+    selected = replace(manifest, splits={name: manifest.splits[name] for name in splits})
+    files = iter(dataset_jobs(manifest.directory, selected))
     jobs = []
     for name in splits:
         shards, chosen = manifest.splits[name].shards, manifest.splits[name].chosen
@@ -145,8 +145,10 @@ def _finish(
     """Writes the files beside the shards, the report last."""
     files: dict[str, bytes] = {}
     if config.to == "arrayrecord" and manifest.foreign is None:  # TFDS cannot nest other programs' feature names
-        part = replace(manifest, schema=manifest.full_schema, splits={name: manifest.splits[name] for name in splits})
-        texts = tfds_metadata.make_files(part, _ENDINGS[config.to])
+        written = replace(
+            manifest, schema=manifest.full_schema, splits={name: manifest.splits[name] for name in splits}
+        )
+        texts = tfds_metadata.make_files(written, _ENDINGS[config.to])
         files |= {name: text.encode() for name, text in texts.items()}
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):

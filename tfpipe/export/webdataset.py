@@ -32,8 +32,8 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
         for sample in samples:
             key = f"{sample.number:09d}"
             for number, (data, ending) in enumerate(sample.files):
-                place = f".{number}" if manifest.has_several_images else ""
-                _add(tar, f"{key}{place}.{ending}", data)
+                index = f".{number}" if manifest.has_several_images else ""
+                _add(tar, f"{key}{index}.{ending}", data)
             if isinstance(mask := sample.features.get(IMAGE_MASK), bytes):
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:

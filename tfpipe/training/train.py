@@ -48,8 +48,8 @@ def train(
     It sets the seeds and Keras' dtype policy of this process. Once `stop` returns True, the run is saved and ends.
     Yields each epoch's line of metrics.jsonl with the figures of `IdleMonitor`, and at last how far the run came.
     """
-    held = hold_layer(manifest, config.output, config.split)
-    begun, manifest = (manifest, manifest) if held is None else (held.begun, held.manifest)
+    resumed = find_begun_layer(manifest, config.output, config.split)
+    begun, manifest = (manifest, manifest) if resumed is None else (resumed.begun, resumed.manifest)
     check_dataset(manifest, config)
     tf.keras.utils.set_random_seed(config.pipeline.seed % 2**32)
     if config.deterministic:
@@ -60,9 +60,9 @@ def train(
     run = _Run(manifest, config, strategy, observer or Observer())
     run.folder.begin({"dataset": _get_fingerprint(begun, config.split), **config.get_run_options()}, lock)
     run.begin(build)
-    if held is not None:
-        run.observer.note(held.note)
-        if any(map(len, held.begun.withheld.values())):  # records were deleted since
+    if resumed is not None:
+        run.observer.note(resumed.note)
+        if any(map(len, resumed.begun.withheld.values())):  # records were deleted since
             run.folder.change_data(_get_fingerprint(manifest, config.split), lock, run.global_step)
     try:
         finished = yield from run.train(stop)
@@ -190,8 +190,8 @@ class _Run:
         self.folder.metrics.append({"kind": "step", "epoch": self.epoch, "step": self.global_step, **values})
         self._write_curves("train", values)
         self.sums[_LINE] = 0
-        place = f"Epoch {self.epoch + 1}/{self.config.num_epochs}, step {self.step}/{self.steps_per_epoch}"
-        self.observer.phase(f"{place}: loss {values['loss']:.3f}")
+        position = f"Epoch {self.epoch + 1}/{self.config.num_epochs}, step {self.step}/{self.steps_per_epoch}"
+        self.observer.phase(f"{position}: loss {values['loss']:.3f}")
 
     def _log_epoch(self, evaluated: NDArray[np.float64]) -> Line:
         line = {"kind": "epoch", "epoch": self.epoch, "step": self.global_step, **_compute_means(self.sums[_EPOCH])}
@@ -280,7 +280,7 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         raise ConfigError(f"A classifier needs one image a record, and {where} has several. {advice}")
 
 
-def hold_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
+def find_begun_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
     """Returns the layer that the run in a folder began with; None without a run, or if its records are unchanged."""
     saved = (RunDir(output).read_options() or {}).get("dataset")
     if saved is None or split not in manifest.splits or saved == _get_fingerprint(manifest, split):

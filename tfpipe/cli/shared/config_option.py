@@ -29,9 +29,9 @@ def config_options(
 ) -> Callable[[Command], Command]:
     """Makes the command-line options of a config, or only those of some of its groups."""
     chosen = {
-        name: facts
-        for name, facts in get_options(config).items()
-        if name not in without and not isinstance(facts.kind, Nested) and (not groups or facts.group in groups)
+        name: spec
+        for name, spec in get_options(config).items()
+        if name not in without and not isinstance(spec.kind, Nested) and (not groups or spec.group in groups)
     }
     names = sorted(chosen, key=lambda name: groups.index(chosen[name].group)) if groups else chosen
     return all_options(*(config_option(config, name, default=default) for name in names))
@@ -42,7 +42,7 @@ def config_option(
 ) -> Callable[[Command], Command]:
     """Makes the command-line option of a config's field; `default` replaces the default that the help shows."""
     (field,) = (field for field in fields(config) if field.name == name)
-    facts: Option = get_options(config)[name]
+    spec: Option = get_options(config)[name]
     given = None if field.default is MISSING else field.default
     flag, several = get_flag(config, name), given == () and not required
     text, own_default = describe_field(config, name)
@@ -51,18 +51,18 @@ def config_option(
     else:
         shown = default or own_default or ("" if given in (None, (), "") else _describe(given, name, flag))
     text += " Repeat it for several." * several + (f"  [default: {shown}]" if shown else "")
-    if isinstance(facts.kind, Flag):
+    if isinstance(spec.kind, Flag):
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if given else flag
-        return help_option(flags, name, is_flag=True, default=None, help=text, group=facts.group, rare=facts.rare)
+        return help_option(flags, name, is_flag=True, default=None, help=text, group=spec.group, rare=spec.rare)
     return help_option(
         *(flag, name),
-        type=_get_type(name, facts.kind),
-        metavar=facts.metavar or ("N" if isinstance(facts.kind, Count | Seed) else None),
+        type=_get_type(name, spec.kind),
+        metavar=spec.metavar or ("N" if isinstance(spec.kind, Count | Seed) else None),
         required=required,
         multiple=several,
         help=text,
-        group=facts.group,
-        rare=facts.rare,
+        group=spec.group,
+        rare=spec.rare,
     )
 
 
@@ -80,7 +80,7 @@ def describe_field(config: Any, name: str) -> tuple[str, str]:
 
     The text is the first sentence, or all of them for a choice of words; an option of one runner names the runner.
     """
-    facts, entry = get_options(config)[name], options.read_words(config).get(name, "").removesuffix("Required.")
+    spec, entry = get_options(config)[name], options.read_words(config).get(name, "").removesuffix("Required.")
     sentences = _SENTENCE_END.split(entry.partition("Default: ")[0].strip())
     names = _name_fields(config)
     (field,) = (field for field in fields(config) if field.name == name)
@@ -89,11 +89,11 @@ def describe_field(config: Any, name: str) -> tuple[str, str]:
     for sentence in sentences:
         # Backquotes are removed, except around code with a star.
         words = re.sub(r"`([^*]*?)`|`.*?`", lambda match: names.get(match[0], match[1] or match[0]), sentence)
-        if words.startswith(without) and not isinstance(facts.kind, Choice):
+        if words.startswith(without) and not isinstance(spec.kind, Choice):
             default = words.removeprefix(without).rstrip(".").strip('"')
-        elif sentence != facts.kind.allowed:
+        elif sentence != spec.kind.allowed:
             shown.append(words)
-    text, runner = " ".join(shown if isinstance(facts.kind, Choice) else shown[:1]), field.metadata.get("runner")
+    text, runner = " ".join(shown if isinstance(spec.kind, Choice) else shown[:1]), field.metadata.get("runner")
     return text if runner is None else f"{runner.capitalize()}: {text[:1].lower()}{text[1:]}", default
 
 
@@ -137,9 +137,9 @@ def _parse_percent(text: str) -> float:
 
 
 def _parse_shares(text: str) -> dict[str, float]:
-    parts = [part.partition("=") for part in text.split(",")]
-    shares = {name.strip(): float(share) for name, _, share in parts}
-    if len(shares) < len(parts):
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    shares = {name.strip(): float(share) for name, _, share in pairs}
+    if len(shares) < len(pairs):
         raise ValueError(text)
     return shares
 

@@ -39,14 +39,14 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options; click calls it."""
         *options, _ = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
-        places = [(getattr(option, "group", ""), getattr(option, "rare", False)) for option in options]
-        groups: dict[str, list[tuple[str, str]]] = {group: [] for group, _ in places if group}
+        headings = [(getattr(option, "group", ""), getattr(option, "rare", False)) for option in options]
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group, _ in headings if group}
         groups[""] = []
-        for (group, rare), option in sorted(zip(places, options, strict=True), key=lambda pair: pair[0][1]):
+        for (group, rare), option in sorted(zip(headings, options, strict=True), key=lambda pair: pair[0][1]):
             record = option.get_help_record(ctx)
             if record and (ctx.meta.get(_ASKED_FOR_ALL) or not rare):
                 groups[group].append(record)
-        if any(rare for _, rare in places):
+        if any(rare for _, rare in headings):
             groups[""].append(("--help-all", f"Show all {len(options) - 1} options and exit."))
         width = min(_MAX_WIDTH, max(len(names) for records in groups.values() for names, _ in records))
         for group, records in groups.items():

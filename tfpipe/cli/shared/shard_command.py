@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from beam_jobs.append_job import Append
     from beam_jobs.plan.plan import Plan
 
-_Result = tuple[dict[str, Any], Iterable[str]]  # the facts, and the same in words
+_Result = tuple[dict[str, Any], Iterable[str]]  # a summary, and the same in words
 _RECORDS = "Opaque records"
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
 _NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # the number in the name of a shard
@@ -159,8 +159,8 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     if run is not _run_whole or run_args.beam_args or config.workers or not process_pool.holds_little(config.input):
         process_pool.start_early()  # before this process imports what it needs
     with ShardDisplay() as display, restore_interrupts():
-        facts, lines = run(config, run_args, append, display)
-    show(facts, lines, run_args.as_json)
+        summary, lines = run(config, run_args, append, display)
+    show(summary, lines, run_args.as_json)
 
 
 _OPAQUE = ("num_shards", "shard_size_bytes", "shuffle", "seed", "workers")  # the options of an opaque job
@@ -212,22 +212,22 @@ def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
             "GZIP" if opaque.compression == "gzip" else "",
             lambda shards: index(IndexConfig(shards, split=opaque.split), display).manifest,
         )
-    facts = {"dataset": output, **asdict(result)}
-    show(facts, _format_opaque(facts), as_json)
+    summary = {"dataset": output, **asdict(result)}
+    show(summary, _format_opaque(summary), as_json)
 
 
-def _format_opaque(facts: Mapping[str, Any]) -> Iterator[str]:
+def _format_opaque(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines that report a finished opaque job."""
-    records, files = human_count(facts["records"], "record"), human_count(facts["files"], "file")
-    shards, size = human_count(len(facts["shards"]), "shard"), human_bytes(facts["bytes"])
+    records, files = human_count(summary["records"], "record"), human_count(summary["files"], "file")
+    shards, size = human_count(len(summary["shards"]), "shard"), human_bytes(summary["bytes"])
     yield f"{records} of {files}, {shards}, {size}"
-    if facts["unindexed"] is not None:
-        yield f"No manifest, so no exact order: {facts['unindexed']}"
-    rate = facts["records"] / facts["seconds"]
-    yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate:,.0f} records/s"
-    first = facts["shards"][0]
-    yield f"tfrecord_path: {json.dumps(os.path.join(os.path.abspath(facts['dataset']), _NUMBERS.sub('?????', first)))}"
-    yield f"num_examples: {facts['records']}"
+    if summary["unindexed"] is not None:
+        yield f"No manifest, so no exact order: {summary['unindexed']}"
+    rate = summary["records"] / summary["seconds"]
+    yield f"{summary['dataset']} is complete: {summary['seconds']:.1f} s, {rate:,.0f} records/s"
+    pattern = _NUMBERS.sub("?????", summary["shards"][0])
+    yield f"tfrecord_path: {json.dumps(os.path.join(os.path.abspath(summary['dataset']), pattern))}"
+    yield f"num_examples: {summary['records']}"
 
 
 def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
@@ -246,10 +246,10 @@ def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", 
         return {"dataset": config.output, "message": str(written)}, [str(written)]
     except AppendedBefore as before:
         return {**asdict(before.result), "message": str(before)}, [str(before)]
-    facts = describe_result(config, result)
+    summary = describe_result(config, result)
     if append is not None:
-        facts |= asdict(append.finish(result))
-    return facts, format_result(facts)
+        summary |= asdict(append.finish(result))
+    return summary, format_result(summary)
 
 
 def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
@@ -258,11 +258,11 @@ def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None
 
     if run_args.part is None:
         plan = plan_parts(config, display)
-        facts = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
-        return facts, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
+        summary = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
+        return summary, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
     result = run_part(config, Part(*run_args.part), display)
-    facts = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
-    return facts, [format_part(facts)]
+    summary = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
+    return summary, [format_part(summary)]
 
 
 def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
@@ -275,8 +275,8 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None", di
     planned_s = time.monotonic() - started
     if append is not None:
         _tell_splits(append, plan)
-    facts = describe_plan(config, plan, estimate_job(config, plan, planned_s, run_args.beam_args))
-    return facts, format_plan(facts)
+    summary = describe_plan(config, plan, estimate_job(config, plan, planned_s, run_args.beam_args))
+    return summary, format_plan(summary)
 
 
 def _tell_splits(append: "Append", plan: "Plan") -> None:

@@ -1,4 +1,4 @@
-"""The output of `shard`, `reshard` and `merge`: the facts as JSON values, and the same facts as text."""
+"""The output of `shard`, `reshard` and `merge`: a summary as JSON values, and the same as text."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ _MAX_REASONS = 3
 
 
 def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
-    """Returns the facts about a finished job as JSON values."""
+    """Returns a summary of a finished job as JSON values."""
     manifest = result.manifest
     classes = _count_classes(manifest)
     return {
@@ -54,47 +54,47 @@ def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any
     }
 
 
-def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
+def format_result(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines that say what `describe_result` returns."""
-    for name, split in facts["splits"].items():
+    for name, split in summary["splits"].items():
         records, shards = human_count(split["records"], "record"), human_count(split["shards"], "shard")
         yield f"{name}: {records}, {shards}, {human_bytes(split['bytes'])}"
-    yield from _format_classes(facts)
-    if facts["columns"]:
-        yield f"columns: {', '.join(facts['columns'])}"
-    yield from _format_counts("changed", facts["changed"])
-    duplicates = facts["duplicates"]
+    yield from _format_classes(summary)
+    if summary["columns"]:
+        yield f"columns: {', '.join(summary['columns'])}"
+    yield from _format_counts("changed", summary["changed"])
+    duplicates = summary["duplicates"]
     found = {"within a split": sum(duplicates["within"].values()), "across splits": duplicates["across"]}
     if any(found.values()):
         counts = ", ".join(f"{count:,} {where}" for where, count in found.items() if count)
         yield f"duplicates: {counts}, listed in duplicates.jsonl"
     if duplicates["dropped"]:
         yield f"duplicates: {duplicates['dropped']:,} dropped"
-    if facts["quarantined"]:
-        yield f"quarantined: {facts['quarantined']:,}, listed in {file_names.QUARANTINE}"
-        yield from (f"  {row['path']}: {row['reason']}" for row in facts["first_quarantined"])
-    yield from _format_counts("skipped", facts["skipped"])
-    kept = f", {human_count(facts['kept_shards'], 'shard')} finished before" if facts["kept_shards"] else ""
-    rate = f"{facts['images_per_second']:,.0f} images/s"
-    yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
-    if "layer" in facts:  # records were appended
-        if facts["new_classes"]:
-            yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
-        appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")
-        yield f"{facts['appended_to']} is at layer {facts['layer']}: {appended} appended"
+    if summary["quarantined"]:
+        yield f"quarantined: {summary['quarantined']:,}, listed in {file_names.QUARANTINE}"
+        yield from (f"  {row['path']}: {row['reason']}" for row in summary["first_quarantined"])
+    yield from _format_counts("skipped", summary["skipped"])
+    kept = f", {human_count(summary['kept_shards'], 'shard')} finished before" if summary["kept_shards"] else ""
+    rate = f"{summary['images_per_second']:,.0f} images/s"
+    yield f"{summary['dataset']} is complete: {summary['seconds']:.1f} s, {rate}{kept}"
+    if "layer" in summary:  # records were appended
+        if summary["new_classes"]:
+            yield f"new classes: {', '.join(summary['new_classes'])}, behind those that there were"
+        appended = human_count(sum(split["records"] for split in summary["splits"].values()), "record")
+        yield f"{summary['appended_to']} is at layer {summary['layer']}: {appended} appended"
 
 
-def format_part(facts: Mapping[str, Any]) -> str:
-    """Returns the line that says what a part of a job has done, given its facts as JSON values."""
-    written = f"part {facts['part']} wrote {human_count(facts['written'], 'shard')} in {facts['seconds']:.1f} s"
-    if facts["is_complete"]:
-        return f"{written}; {facts['dataset']} is complete"
-    done = f"{facts['finished']:,} of {human_count(facts['num_shards'], 'shard')} are finished"
+def format_part(summary: Mapping[str, Any]) -> str:
+    """Returns the line that says what a part of a job has done, from its summary as JSON values."""
+    written = f"part {summary['part']} wrote {human_count(summary['written'], 'shard')} in {summary['seconds']:.1f} s"
+    if summary["is_complete"]:
+        return f"{written}; {summary['dataset']} is complete"
+    done = f"{summary['finished']:,} of {human_count(summary['num_shards'], 'shard')} are finished"
     return f"{written}; {done}, and other parts have begun the rest. Start a part that was killed again."
 
 
 def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> dict[str, Any]:
-    """Returns the facts about a job that was only planned, as JSON values."""
+    """Returns a summary of a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()
     for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
         split = splits.setdefault(shard.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
@@ -115,20 +115,20 @@ def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> di
     }
 
 
-def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
+def format_plan(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines that say what `describe_plan` returns."""
-    yield f"{human_count(facts['images'], 'image')}, {human_bytes(facts['bytes'])}, nothing written"
-    for name, split in facts["splits"].items():
+    yield f"{human_count(summary['images'], 'image')}, {human_bytes(summary['bytes'])}, nothing written"
+    for name, split in summary["splits"].items():
         images, shards = human_count(split["images"], "image"), human_count(split["shards"], "shard")
         yield f"{name}: {images}, {human_bytes(split['bytes'])}, {shards}"
         yield from _draw_classes(split["classes"])
-    yield from _format_classes({**facts, "classes": {}})
-    yield from _format_counts("skipped", facts["skipped"])
-    if facts["dropped"]:
-        yield f"duplicates: {facts['dropped']:,} dropped"
-    estimate, workers = facts["estimate"], human_count(facts["estimate"]["workers"], "worker")
+    yield from _format_classes({**summary, "classes": {}})
+    yield from _format_counts("skipped", summary["skipped"])
+    if summary["dropped"]:
+        yield f"duplicates: {summary['dropped']:,} dropped"
+    estimate, workers = summary["estimate"], human_count(summary["estimate"]["workers"], "worker")
     bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
-    yield f"estimate from {human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}:"
+    yield f"estimate from {human_count(estimate['sampled'], 'image')} of {summary['images']:,}{bad}:"
     yield f"  output  {human_bytes(estimate['output_bytes'])}"
     yield f"  time    {format_duration(estimate['wall_s'])} with {workers}"
 
@@ -138,15 +138,15 @@ def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{title}: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}"
 
 
-def _format_classes(facts: Mapping[str, Any]) -> Iterator[str]:
+def _format_classes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yields the line about classes, or why there are none."""
-    classes = facts["classes"]
+    classes = summary["classes"]
     if classes:
         shown = [f"{name} {count:,}" for name, count in list(classes.items())[:_MAX_CLASSES]]
         more = [f"and {len(classes) - len(shown):,} more"] if len(classes) > len(shown) else []
         yield f"classes: {len(classes):,} ({', '.join([*shown, *more])})"
-    elif facts["no_classes"]:
-        yield f"no classes: {facts['no_classes']}"
+    elif summary["no_classes"]:
+        yield f"no classes: {summary['no_classes']}"
 
 
 def _draw_classes(classes: Mapping[str, int]) -> Iterator[str]:
