@@ -118,8 +118,8 @@ class Mesh:
         (Mesh({"batch": 2, "model": 2}, 4), {}, "`mesh` must have a dimension data, got batch, model."),
         (
             *(Mesh({"model": 2, "data": 3}, 2, 1), {}),
-            "Each process must hold adjacent rows, as many as every other, got parts 0, 2 of 3 in process 1. Order the "
-            "mesh's devices by their process.",
+            "Each process must hold adjacent rows, as many as every other, got slices 0, 2 of 3 in process 1. Order "
+            "the mesh's devices by their process.",
         ),
         (Mesh({"data": 3}, 3), {}, "`batch_size` 16 must be divisible by 3 replicas; use 15 or 18."),
         (

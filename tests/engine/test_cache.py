@@ -97,7 +97,7 @@ def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
     position = divmod(step, len(batches))
     numbers = maker.list_numbers(*position)
     sizes = maker._cache.sizes[maker._cache.slots[numbers]]
-    return maker.place_crops(position[0], numbers, sizes, (20, 26), None).boxes.tolist()
+    return maker.choose_crops(position[0], numbers, sizes, (20, 26), None).boxes.tolist()
 
 
 @pytest.fixture

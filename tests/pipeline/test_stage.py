@@ -141,7 +141,7 @@ def test_every_option_arrives(changes: dict, path: str, value: object, monkeypat
 def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
     for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"tf_data.private_threadpool_size": 3}, 3)):
-        options = tf_data_options(replace_options(CONFIG, changes), deterministic=True, held_threads=2)
+        options = tf_data_options(replace_options(CONFIG, changes), deterministic=True, busy_threads=2)
         assert options.threading.private_threadpool_size == size
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.engine.test_order import chi_square
 from tfpipe.system import hash_permutation
-from tfpipe.system.hash_permutation import find_places, hashes, key_of, permute
+from tfpipe.system.hash_permutation import find_indices, hashes, key_of, permute
 
 
 def test_the_hash_is_splitmix64():
@@ -20,8 +20,8 @@ def test_the_hash_is_splitmix64():
 @pytest.mark.parametrize("size", [1, 2, 1024, 1025, 5000])
 def test_places_are_the_inverse(size: int):
     numbers = np.arange(size)
-    assert find_places(7, size, permute(7, size, numbers)).tolist() == numbers.tolist()
-    assert permute(7, size, find_places(7, size, numbers)).tolist() == numbers.tolist()
+    assert find_indices(7, size, permute(7, size, numbers)).tolist() == numbers.tolist()
+    assert permute(7, size, find_indices(7, size, numbers)).tolist() == numbers.tolist()
 
 
 def test_places_of_a_large_permutation_are_random():

@@ -46,13 +46,13 @@ class MeshBatches:
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of a pass: DTensors in the structure of `build_dataset`'s."""
         batches = iter(self._dataset)
-        for parts in zip(*[batches] * (max(self._numbers) + 1), strict=True):
-            yield tf.nest.map_structure(self._pack, *parts)
+        for slices in zip(*[batches] * (max(self._numbers) + 1), strict=True):
+            yield tf.nest.map_structure(self._pack, *slices)
 
-    def _pack(self, *parts: tf.Tensor) -> Any:
-        """Joins the parts that this process holds, one for each device, with those of the other processes."""
-        layout = dtensor.Layout.batch_sharded(self.mesh, _DATA, parts[0].shape.rank)
-        return dtensor.pack([parts[number] for number in self._numbers], layout)
+    def _pack(self, *slices: tf.Tensor) -> Any:
+        """Joins the slices that this process holds, one for each device, with those of the other processes."""
+        layout = dtensor.Layout.batch_sharded(self.mesh, _DATA, slices[0].shape.rank)
+        return dtensor.pack([slices[number] for number in self._numbers], layout)
 
 
 def distribute_over_mesh(
@@ -91,10 +91,10 @@ def distribute_over_mesh(
     """
     if _DATA not in mesh.dim_names:
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
-    held_by: dict[int, set[int]] = {}  # the parts of the rows that each process holds
+    slices_of: dict[int, set[int]] = {}  # the slices of the rows that each process holds
     for device, location in mesh.unravel_index().items():  # devices are numbered process after process
-        held_by.setdefault(device // mesh.num_local_devices(), set()).add(location[_DATA])
-    host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
+        slices_of.setdefault(device // mesh.num_local_devices(), set()).add(location[_DATA])
+    host = find_host(slices_of, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)
     config = prefer_textbook(choose_config(config, changes), customize)
     opened = open_any(data)
@@ -102,7 +102,7 @@ def distribute_over_mesh(
     check_shares(plan)
     check_fits_devices(plan)
     varies = config.tf_data.deterministic is False or (config.training and not is_by_engine(plan.source, config))
-    if varies and host.num_hosts < len(held_by) and not isinstance(opened, Mixture):
+    if varies and host.num_hosts < len(slices_of) and not isinstance(opened, Mixture):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {config.order} gives "
             "each process others. Use exact order."

@@ -111,15 +111,15 @@ class _Steps:
             first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
             self._num_announced = max(first, end)
             asked = []
-            for place in range(first, end):  # each with the further steps that use up the same blocks of records
-                steps = range(place, place + self.maker.block_steps)
+            for k in range(first, end):  # each with the further steps that use up the same blocks of records
+                steps = range(k, k + self.maker.block_steps)
                 while self._num_listed < steps.stop and not self.is_closed:
                     position = next(self._positions, None)
                     if position is None:
                         break
                     self._listed[self._num_listed] = (*position, self.maker.list_numbers(*position))
                     self._num_listed += 1
-                asked.append([self._listed[k][2] for k in steps if k in self._listed])
+                asked.append([self._listed[n][2] for n in steps if n in self._listed])
             step = self._listed.pop(index, None)
         if step is None:
             raise _NoMoreSteps

@@ -256,12 +256,12 @@ class BatchMaker(Maker):
                 is_new = number not in self.bad_records
                 self.bad_records.add(number)
             if is_new:
-                place, count = self.reader.describe(number), len(self.bad_records)
+                record, count = self.reader.describe(number), len(self.bad_records)
                 if count > most:
                     raise DataError(
-                        f"At most {most} bad records may be left out (`max_bad_records`); one more is {place}."
+                        f"At most {most} bad records may be left out (`max_bad_records`); one more is {record}."
                     )
-                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, count)
+                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", record, count)
 
     def decode(
         self,
@@ -289,7 +289,7 @@ class BatchMaker(Maker):
 
     def choose_images(self, stored: StoredBatch) -> EncodedImages:
         """Chooses the images of a batch, their crops and flips."""
-        source, places = self.plan.source, None
+        source, indices = self.plan.source, None
         assert source.image_key is not None
         with self.naming(stored.numbers):
             column = every = stored.columns[source.image_key]
@@ -301,37 +301,37 @@ class BatchMaker(Maker):
             if source.per_record is None:
                 column.check_counts(1, source.image_key)
             else:
-                column, places = self._choose_several(stored, column, source.per_record.max)
+                column, indices = self._choose_several(stored, column, source.per_record.max)
             # The sizes of the original images: crops are drawn in their aspect ratio.
             if source.has_sizes:
                 sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
-                sizes = sizes if places is None else sizes[(every.firsts[:, None] + places).reshape(-1)]
+                sizes = sizes if indices is None else sizes[(every.firsts[:, None] + indices).reshape(-1)]
             elif source.images.size is not None:
                 sizes = np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
             else:
                 sizes = measure_headers(column)
-        return self.place_crops(stored.epoch, stored.asked, sizes, source.images.size, column, places)
+        return self.choose_crops(stored.epoch, stored.asked, sizes, source.images.size, column, indices)
 
-    def place_crops(
+    def choose_crops(
         self,
         epoch: int,
         numbers: IntArray,
         sizes: IntArray,
         squeezed: tuple[int, int] | None,
         column: Column,
-        places: IntArray | None = None,
+        indices: IntArray | None = None,
     ) -> EncodedImages:
         """Chooses the crops and flips of the images of a column.
 
         `sizes` are the sizes of the originals, int64 [images, 2]; `squeezed` is the one size of all stored images, if
-        they have one. `places` are the indices of images in records with several, int64 [n, images of a record].
+        they have one. `indices` are the indices of images in records with several, int64 [n, images of a record].
         """
         config = self.plan.config
         seeds = np.zeros((len(sizes), 2), np.int32)
         if (config.training and config.augment != "none") or self._transform is not None:
             seeds = crops.make_seeds(config.seed, epoch, numbers)
-            if places is not None:
-                seeds = crops.make_image_seeds(seeds, places).reshape(-1, 2)
+            if indices is not None:
+                seeds = crops.make_image_seeds(seeds, indices).reshape(-1, 2)
         extents = sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
         options = config.augment_options
         flips = np.zeros(len(sizes), np.bool_)
@@ -341,7 +341,7 @@ class BatchMaker(Maker):
             boxes, flips = crops.draw_boxes(seeds, sizes, squeezed, options)
         else:
             boxes = crops.center_boxes(sizes, extents, config.size, options.crop_fraction)
-        flat = None if places is None else places.reshape(-1)
+        flat = None if indices is None else indices.reshape(-1)
         return EncodedImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
     def leave_to_device(self, images: EncodedImages) -> EncodedImages:
@@ -406,12 +406,12 @@ class BatchMaker(Maker):
         few = np.flatnonzero(column.counts < chosen)
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
-        places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
+        indices = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
         if self.plan.config.training and self.plan.num_images is not None and chosen < most:
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
-            places = crops.choose_images(seeds, column.counts, chosen, most)
-        images = (column.firsts[:, None] + places).reshape(-1)
-        return column.choose(images, np.full(len(column.counts), chosen)), places
+            indices = crops.choose_images(seeds, column.counts, chosen, most)
+        images = (column.firsts[:, None] + indices).reshape(-1)
+        return column.choose(images, np.full(len(column.counts), chosen)), indices
 
     def _make_images(self, images: EncodedImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images into an array of all rows, or into the list of the transform's results."""

@@ -104,8 +104,8 @@ class CacheFile:
             return block
         block, added = read_missing(block.choose(np.flatnonzero(there)), there, numbers, memory, read)
 
-        places = zip(added.begins.tolist(), added.ends.tolist(), added.whole.tolist(), strict=True)
-        payloads = (added.data[begin:end].tobytes() if whole else None for begin, end, whole in places)
+        spans = zip(added.begins.tolist(), added.ends.tolist(), added.whole.tolist(), strict=True)
+        payloads = (added.data[begin:end].tobytes() if whole else None for begin, end, whole in spans)
         self.offer(numbers[~there], payloads)
         return block
 
@@ -245,9 +245,9 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     """Opens the cache file of a split, and creates it if it does not exist."""
     manifest = manifest.keep_columns(list_stored_features(plan.source, plan.features))
     config, info = plan.config, manifest.splits[split]
-    parts: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
-    parts.append([(shard.records, shard.sha256) for shard in info.shards])
-    parts.append([column.splits[split].fingerprint for column in manifest.columns])
+    hashed: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
+    hashed.append([(shard.records, shard.sha256) for shard in info.shards])
+    hashed.append([column.splits[split].fingerprint for column in manifest.columns])
     record_bytes = plan.source.record_bytes
     if manifest.foreign is not None:
         raise ConfigError(
@@ -264,9 +264,9 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     if config.cache == "decoded":
         height, width = plan.decoded_size
         options = config.augment_options
-        parts += [height, width, options.dct_scaling is not False, options.antialias]
+        hashed += [height, width, options.dct_scaling is not False, options.antialias]
         record_bytes = height * width * 3 + _RECORD_BYTES
-    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps(hashed).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", manifest.name).strip("-")[:64] or "dataset"
     assert config.cache_dir is not None
     folder = os.path.abspath(config.cache_dir)

@@ -72,19 +72,19 @@ class CachingMaker(BatchMaker):
         if out is None:
             out = self.allocate_images(self.plan.batch_size)
             out[len(numbers) :] = 0
-        parts, part_rows = [], []
+        batches, batch_rows = [], []
         if records is not None:
             kept = slots[missing] >= 0
             self._fill(records, np.flatnonzero(kept), slots[missing[kept]], threads)
             others = missing[~kept]
             if len(others):
-                parts.append(super().decode(records.choose(np.flatnonzero(~kept)), threads, out, images[others]))
-                part_rows.append(others)
+                batches.append(super().decode(records.choose(np.flatnonzero(~kept)), threads, out, images[others]))
+                batch_rows.append(others)
         # The rows whose images are in the cache, and the rows of padding.
         rows = np.flatnonzero(slots >= 0)
         slots = slots[rows]
         squeezed = self.plan.source.images.size if self._is_final else self._filling.size
-        cropped = self.place_crops(epoch, asked[rows], cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
+        cropped = self.choose_crops(epoch, asked[rows], cache.sizes[slots], squeezed, _list_pixels(cache.images, slots))
         if self._is_final:
             out[images[rows]] = cache.images[slots]
         else:
@@ -96,9 +96,9 @@ class CachingMaker(BatchMaker):
             if name not in self._image_names
         }
         cached = StoredBatch(epoch, numbers[rows], numbers[rows], columns)
-        parts.append({**self.make_others(cached, cropped, filled), "image": out})
-        part_rows.append(np.concatenate((rows, len(numbers) + np.arange(filled))))
-        return join_rows(parts, part_rows)
+        batches.append({**self.make_others(cached, cropped, filled), "image": out})
+        batch_rows.append(np.concatenate((rows, len(numbers) + np.arange(filled))))
+        return join_rows(batches, batch_rows)
 
     def _fill(self, stored: StoredBatch, chosen: IntArray, slots: IntArray, threads: int) -> None:
         """Decodes the chosen records into their slots of the cache."""
@@ -117,7 +117,7 @@ class CachingMaker(BatchMaker):
         self._cache.keep_others(slots, images.sizes, others)
 
 
-_Part: TypeAlias = tuple[IntArray, StoredBatch, bool]
+_Chunk: TypeAlias = tuple[IntArray, StoredBatch, bool]
 """Rows of a batch, their records, and whether these came from the cache."""
 
 
@@ -139,7 +139,7 @@ class FileCachingMaker(BatchMaker):
         self.plan = replace(plan, source=replace(source, images=images))
         self.decoding = replace(self.decoding, raw_size=self._size)
 
-    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Part]:
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Chunk]:
         """Reads the records of one batch, from the file if it has them, else from the dataset."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
@@ -148,26 +148,28 @@ class FileCachingMaker(BatchMaker):
         there = block.whole
         if self.plan.config.max_bad_records and not there.all():
             there = np.zeros(len(there), np.bool_)  # the record in place of a damaged one depends on the whole batch
-        parts, rows, missing = list[_Part](), np.flatnonzero(there), np.flatnonzero(~there)
+        chunks, rows, missing = list[_Chunk](), np.flatnonzero(there), np.flatnonzero(~there)
         if len(rows) or not len(numbers):
             with self.clocks.measure("parse"):
                 columns = parse_columns(block.choose(rows), self.kinds)
             asked = numbers[rows]
-            parts.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
+            chunks.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
         if len(missing):
-            parts.append((missing, super().read(epoch, step, numbers[missing]), False))
-        return parts
+            chunks.append((missing, super().read(epoch, step, numbers[missing]), False))
+        return chunks
 
-    def decode(self, stored: Sequence[_Part], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
+    def decode(self, stored: Sequence[_Chunk], threads: int = 1) -> Batch:  # type: ignore[override]  # in no mixture
         """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
-        parts = [(rows, part if is_cached else self._squeeze(part, threads)) for rows, part, is_cached in stored]
-        count = sum(len(rows) for rows, _ in parts)
+        chunks = [
+            (rows, records if is_cached else self._squeeze(records, threads)) for rows, records, is_cached in stored
+        ]
+        count = sum(len(rows) for rows, _ in chunks)
         out = self.allocate_images(self.plan.batch_size)
         out[count:] = 0
         made, all_rows = [], []
-        for rows, part in parts:
-            filled = self.plan.batch_size - count if rows is parts[-1][0] else 0
-            made.append(super().decode(part, threads, out, rows, filled))
+        for rows, records in chunks:
+            filled = self.plan.batch_size - count if rows is chunks[-1][0] else 0
+            made.append(super().decode(records, threads, out, rows, filled))
             all_rows.append(np.concatenate((rows, count + np.arange(filled))))
         return join_rows(made, all_rows)
 
@@ -208,17 +210,17 @@ def _squeeze_masks(name: str, column: Column, sizes: IntArray, size: tuple[int, 
 def _list_pixels(images: NDArray[np.uint8], chosen: IntArray) -> Column:
     """Makes a column of the raw pixels of the chosen images in an array [images, height, width, 3]."""
     stride = images[0].size if len(images) else 0
-    places = np.stack((chosen * stride, np.full(len(chosen), stride)), axis=1)
-    return Column(np.ones(len(chosen), np.int64), places, images.reshape(-1))
+    spans = np.stack((chosen * stride, np.full(len(chosen), stride)), axis=1)
+    return Column(np.ones(len(chosen), np.int64), spans, images.reshape(-1))
 
 
-def join_rows(parts: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:
-    """Joins parts of a batch by the rows of each. An array of images is not joined, because all parts share it."""
+def join_rows(batches: Sequence[dict[str, Any]], rows: Sequence[IntArray], images_per_row: int = 1) -> dict[str, Any]:
+    """Joins batches by the rows of each in the whole. An array of images is not joined: all batches share it."""
     return {
-        name: _join([part[name] for part in parts], rows, images_per_row if name == "image" else 1)
-        if name != "image" or not isinstance(parts[0][name], np.ndarray)
-        else parts[0][name]
-        for name in parts[0]
+        name: _join([batch[name] for batch in batches], rows, images_per_row if name == "image" else 1)
+        if name != "image" or not isinstance(batches[0][name], np.ndarray)
+        else batches[0][name]
+        for name in batches[0]
     }
 
 
@@ -226,11 +228,11 @@ def _join(values: Sequence[Any], rows: Sequence[IntArray], per_row: int) -> Any:
     total = sum(map(len, rows))
     if isinstance(values[0], np.ndarray):
         joined = np.empty((total, *values[0].shape[1:]), values[0].dtype)
-        for chosen, part in zip(rows, values, strict=True):
-            joined[chosen] = part
+        for chosen, given in zip(rows, values, strict=True):
+            joined[chosen] = given
         return joined
     listed: list[Any] = [None] * (total * per_row)
-    for chosen, part in zip(rows, values, strict=True):
-        for place, value in enumerate(part):
-            listed[chosen[place // per_row] * per_row + place % per_row] = value
+    for chosen, given in zip(rows, values, strict=True):
+        for index, value in enumerate(given):
+            listed[chosen[index // per_row] * per_row + index % per_row] = value
     return listed

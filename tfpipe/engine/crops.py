@@ -26,9 +26,9 @@ def make_seeds(seed: int, epoch: int, numbers: IntArray) -> NDArray[np.int32]:
     return seeds
 
 
-def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.int32]:
+def make_image_seeds(seeds: NDArray[np.int32], indices: IntArray) -> NDArray[np.int32]:
     """Makes the seeds of the images of records with several, int32 [n, images, 2]; image 0 has the record's seed."""
-    words = (places.astype(np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)).astype(np.uint32).view(np.int32)
+    words = (indices.astype(np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)).astype(np.uint32).view(np.int32)
     image_seeds: NDArray[np.int32] = seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)
     return image_seeds
 

@@ -53,18 +53,18 @@ class EpochWeights:
 
     def _draw(self, epoch: int) -> IntArray:
         """Draws records, each at most once, by the fractions of their weights: as many as the rounded sum of these."""
-        parts = self._weights % WEIGHT_UNITS
-        candidates = np.flatnonzero(parts)
+        fractions = self._weights % WEIGHT_UNITS
+        candidates = np.flatnonzero(fractions)
         if not len(candidates):
             return candidates
         key = key_of(WEIGHTS, self._seed, epoch)
         candidates = candidates[permutation(key, len(candidates))]
-        ends = np.cumsum(parts[candidates])
+        ends = np.cumsum(fractions[candidates])
         # Systematic sampling: the fractions lie end to end on a line, and each multiple of a whole unit draws a record.
         # The line begins at random, but only where it meets the same number of multiples in every epoch.
         rest, draw = int(ends[-1]) % WEIGHT_UNITS, key_of(WEIGHTS, self._seed, epoch, 1)
         is_down = 2 * rest < WEIGHT_UNITS
         begin = draw % (WEIGHT_UNITS - rest) if is_down else WEIGHT_UNITS - rest + draw % rest
-        is_drawn = (ends + begin) // WEIGHT_UNITS > (ends - parts[candidates] + begin) // WEIGHT_UNITS
+        is_drawn = (ends + begin) // WEIGHT_UNITS > (ends - fractions[candidates] + begin) // WEIGHT_UNITS
         drawn = np.sort(candidates[is_drawn])
         return drawn | ((self._weights[drawn] // WEIGHT_UNITS) << _RECORD_BITS)

@@ -57,20 +57,20 @@ def split_batch(batch_size: int, num_replicas: int) -> int:
     return share
 
 
-def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
+def find_host(slices_of: Mapping[int, Set[Any]], process: int) -> Host:
     """Finds the host that reads for a process of a mesh. Processes that hold the same rows are one host.
 
-    `held_by` gives the parts of a batch's rows that each process holds, as keys that sort like their rows. Each part
+    `slices_of` gives the slices of a batch's rows that each process has, as keys that sort like their rows. Each slice
     is a replica.
     """
-    parts = sorted(set().union(*held_by.values()))
-    held = sorted(held_by[process])
-    first, count = parts.index(held[0]), len(held)
-    is_adjacent = parts[first : first + count] == held and first % count == 0
-    if not is_adjacent or any(len(others) != count for others in held_by.values()):
-        numbers = ", ".join(str(parts.index(part)) for part in held)
+    slices = sorted(set().union(*slices_of.values()))
+    own = sorted(slices_of[process])
+    first, count = slices.index(own[0]), len(own)
+    is_adjacent = slices[first : first + count] == own and first % count == 0
+    if not is_adjacent or any(len(others) != count for others in slices_of.values()):
+        numbers = ", ".join(str(slices.index(each)) for each in own)
         raise ConfigError(
-            f"Each process must hold adjacent rows, as many as every other, got parts {numbers} of {len(parts)} in "
+            f"Each process must hold adjacent rows, as many as every other, got slices {numbers} of {len(slices)} in "
             f"process {process}. Order the mesh's devices by their process."
         )
-    return Host(first // count, len(parts) // count, len(parts))
+    return Host(first // count, len(slices) // count, len(slices))

@@ -19,8 +19,8 @@ class Mixture:
     weights: tuple[float, ...]  # above 0; only their ratios count
 
     def __repr__(self) -> str:
-        parts = (f"{weight:g} of {data.address}" for weight, data in zip(self.weights, self.manifests, strict=True))
-        return f"<{', '.join(parts)}>"
+        datasets = (f"{weight:g} of {data.address}" for weight, data in zip(self.weights, self.manifests, strict=True))
+        return f"<{', '.join(datasets)}>"
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -87,13 +87,13 @@ def apportion(weights: Sequence[float], total: int) -> tuple[int, ...]:
     """Divides the rows of a batch in proportion to weights, by the largest remainder method."""
     exact = [weight / sum(weights) * total for weight in weights]
     shares = [int(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))
-    for part in by_remainder[: total - sum(shares)]:
-        shares[part] += 1
+    by_remainder = sorted(range(len(exact)), key=lambda index: (shares[index] - exact[index], index))
+    for index in by_remainder[: total - sum(shares)]:
+        shares[index] += 1
     if 0 in shares:
-        part = shares.index(0)
+        index = shares.index(0)
         raise ConfigError(
-            f"Every dataset of a mixture must have a share of each batch of {total}, and a weight of {weights[part]:g} "
-            f"among {sum(weights):g} gives none. Raise it, or the batch size."
+            f"Every dataset of a mixture must have a share of each batch of {total}, and a weight of "
+            f"{weights[index]:g} among {sum(weights):g} gives none. Raise it, or the batch size."
         )
     return tuple(shares)

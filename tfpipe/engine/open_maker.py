@@ -85,16 +85,16 @@ def open_mixture(
     for row in range(config.batch_size):
         owners[row] = np.argmax(np.array(shares) * (row + 1) - dealt * config.batch_size)
         dealt[owners[row]] += 1
-    parts, part_rows, makers = [], [], []
+    plan_rows, makers = [], []
     for number, plan in enumerate(plans):
         first, end = (int((owners[:stop] == number).sum()) for stop in (whole.rows.start, whole.rows.stop))
         source = replace(plan.source, num_classes=len(mixture.label_names) or None)
-        parts.append(replace(plan, source=source, rows=range(first, end)))
-        part_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
+        plan_rows.append(np.flatnonzero(owners[whole.rows.start : whole.rows.stop] == number))
         manifest = mixture.manifests[number]
         classes = [mixture.label_names.index(name) for name in manifest.label_names] or None
-        makers.append(open_maker(parts[-1], transform, classes))
-    return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows), makers)
+        makers.append(open_maker(replace(plan, source=source, rows=range(first, end)), transform, classes))
+    plans = [maker.plan for maker in makers]
+    return MixedMaker(MixedPlan(tuple(plans), tuple(plan_rows), config, whole.steps_per_epoch, whole.rows), makers)
 
 
 def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
@@ -121,34 +121,36 @@ class MixedMaker(Maker):
 
     def announce(self, numbers: Sequence[IntArray], soon: Sequence[Sequence[IntArray]] = ()) -> None:
         """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
-        for part, maker in enumerate(self._makers):
-            maker.announce(numbers[part], [each[part] for each in soon])
+        for index, maker in enumerate(self._makers):
+            maker.announce(numbers[index], [each[index] for each in soon])
 
     def for_rows(self, first: int, end: int) -> MixedMaker:
         """Returns a maker of the rows `first` to `end` of this host's batches, which shares this maker's open files."""
-        makers, part_rows = [], []
-        for maker, rows in zip(self._makers, self.plan.part_rows, strict=True):
+        makers, plan_rows = [], []
+        for maker, rows in zip(self._makers, self.plan.plan_rows, strict=True):
             begin, stop = np.searchsorted(rows, (first, end)).tolist()
             makers.append(maker.for_rows(begin, stop))
-            part_rows.append(rows[begin:stop] - first)
-        parts = tuple(maker.plan for maker in makers)
-        plan = replace(self.plan, parts=parts, part_rows=tuple(part_rows), rows=self.plan.rows[first:end])
+            plan_rows.append(rows[begin:stop] - first)
+        plans = tuple(maker.plan for maker in makers)
+        plan = replace(self.plan, plans=plans, plan_rows=tuple(plan_rows), rows=self.plan.rows[first:end])
         return MixedMaker(plan, makers)
 
     def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
         """Reads the records of one batch, separately for each dataset."""
         listed = self.list_numbers(epoch, step) if numbers is None else numbers
-        places = self.plan.locate(epoch, step)
-        return [maker.read(*place, each) for maker, place, each in zip(self._makers, places, listed, strict=True)]
+        positions = self.plan.locate(epoch, step)
+        return [
+            maker.read(*position, each) for maker, position, each in zip(self._makers, positions, listed, strict=True)
+        ]
 
     def decode(self, stored: Sequence[Any], threads: int = 1) -> Batch:
         """Makes the arrays of a batch from the records of each dataset."""
-        out = self._makers[0].allocate_images(self.plan.batch_size) if self.plan.parts[0].source.has_images else None
-        per_record, parts = self.plan.num_images or 1, []
-        for maker, part, rows in zip(self._makers, stored, self.plan.part_rows, strict=True):
+        out = self._makers[0].allocate_images(self.plan.batch_size) if self.plan.plans[0].source.has_images else None
+        per_record, batches = self.plan.num_images or 1, []
+        for maker, records, rows in zip(self._makers, stored, self.plan.plan_rows, strict=True):
             images = (rows[:, None] * per_record + np.arange(per_record)).reshape(-1)
-            parts.append(maker.decode(part, threads, out, images))
-        return join_rows(parts, self.plan.part_rows, per_record)
+            batches.append(maker.decode(records, threads, out, images))
+        return join_rows(batches, self.plan.plan_rows, per_record)
 
     def make_example_image(self) -> Any:
         """Returns the first image of the first dataset after the transform."""

@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, find_places, key_of, permute
+from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, find_indices, key_of, permute
 from tfpipe.system.units import human_count
 
 ORDER_VERSION = 1
@@ -155,11 +155,11 @@ class Order:
         block, record = divmod((number - lead) % self.num_records, self.block_records)
         num_blocks = self.num_records // self.block_records
         if block < num_blocks:
-            block = int(find_places(key_of(RUNS, self.seed, epoch), num_blocks, np.array([block]))[0])
+            block = int(find_indices(key_of(RUNS, self.seed, epoch), num_blocks, np.array([block]))[0])
         first = self.blocks_per_row * self.batch_size
         if block < first:
-            turn, row = divmod(block, self.batch_size)
-            at = turn * self.block_records + record - row * self.block_records // self.batch_size
+            index, row = divmod(block, self.batch_size)
+            at = index * self.block_records + record - row * self.block_records // self.batch_size
             return at % self.head_steps, row
         left = num_blocks - first
         at = record * left + block - first if block < num_blocks else left * self.block_records + record

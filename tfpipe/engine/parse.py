@@ -41,8 +41,8 @@ class RecordBlock:
     def list_payloads(self) -> list[bytes | None]:
         """Lists the bytes of each record, with None for a damaged one."""
         data, whole = self.data, self.whole.tolist()
-        places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
-        return [data[begin:end].tobytes() if good else None for begin, end, good in places]
+        spans = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
+        return [data[begin:end].tobytes() if good else None for begin, end, good in spans]
 
 
 ReadBlock: TypeAlias = Callable[[_Ints, NDArray[np.uint8] | None], RecordBlock]
@@ -156,7 +156,7 @@ def join_columns(columns: Sequence[Column]) -> Column:
     memory = memories[0]
     if any(other.ctypes.data != memory.ctypes.data for other in memories):  # records that Python parsed
         begins = np.cumsum([0, *map(len, memories)])[:-1].tolist()
-        values = [places + np.array([begin, 0]) for places, begin in zip(values, begins, strict=True)]
+        values = [spans + np.array([begin, 0]) for spans, begin in zip(values, begins, strict=True)]
         memory = np.concatenate(memories)
     rows = np.concatenate([np.repeat(np.arange(len(column.counts)), column.counts) for column in columns])
     counts: _Ints = np.sum([column.counts for column in columns], axis=0)
@@ -178,8 +178,8 @@ def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, C
     if (counts < 0).any():
         return _parse_one_by_one(block, kinds)
     record_of = np.repeat(np.arange(len(counts)), counts)
-    places = enumerate(examples.keys.tolist())
-    numbers = {block.data[begin : begin + size].tobytes(): number for number, (begin, size) in places}
+    spans = enumerate(examples.keys.tolist())
+    numbers = {block.data[begin : begin + size].tobytes(): number for number, (begin, size) in spans}
     columns: dict[str, Column] = {}
     for name, kind in kinds.items():
         rows = np.flatnonzero(features[:, 0] == numbers.get(name.encode(), -1))
@@ -208,9 +208,9 @@ def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
     return [None if payload is None else _try_to_decode(payload) for payload in block.list_payloads()]
 
 
-def _cut(data: memoryview, places: _Ints) -> list[bytes]:
+def _cut(data: memoryview, spans: _Ints) -> list[bytes]:
     """Cuts bytes objects out of a block, by a table of offsets and sizes."""
-    return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
+    return [data[begin : begin + size].tobytes() for begin, size in spans.tolist()]
 
 
 def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> list[dict[str, Feature] | None]:
@@ -218,15 +218,15 @@ def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> li
     rows = examples.features
     cells = np.full(len(rows), None, object)
     for kind, pool in examples.values.items():
-        places = np.flatnonzero(rows[:, 1] == kind)
+        rows_of_kind = np.flatnonzero(rows[:, 1] == kind)
         values: Any = _cut(block.data, pool) if kind == TEXTS else pool
-        firsts, counts = rows[places, 2], rows[places, 3]
+        firsts, counts = rows[rows_of_kind, 2], rows[rows_of_kind, 3]
         if (counts == 1).all():  # as most features have
             grouped = [[value] for value in values] if kind == TEXTS else list(pool.copy().reshape(-1, 1))
         else:
             spans = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
             grouped = [values[first:end].copy() for first, end in spans]
-        cells[places] = np.fromiter(grouped, object, len(places))
+        cells[rows_of_kind] = np.fromiter(grouped, object, len(rows_of_kind))
     names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
     records: list[dict[str, Feature] | None] = []
     begin = 0
@@ -270,8 +270,8 @@ def collect_column(features: Sequence[Feature | None], name: str, kind: DType) -
         return Column(counts, np.concatenate(arrays) if arrays else np.empty(0, _DTYPES[kind]))
     texts = [text for feature in features if isinstance(feature, list) for text in feature]
     sizes = np.array([len(text) for text in texts], np.int64)
-    places = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
-    return Column(counts, places, np.frombuffer(b"".join(texts), np.uint8))
+    spans = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
+    return Column(counts, spans, np.frombuffer(b"".join(texts), np.uint8))
 
 
 def _find_kind(feature: Feature) -> DType:

@@ -37,7 +37,7 @@ class BatchPlan:
         return len(self.rows)
 
     @property
-    def parts(self) -> tuple[BatchPlan, ...]:
+    def plans(self) -> tuple[BatchPlan, ...]:
         """The plan itself: the only dataset of its batches."""
         return (self,)
 
@@ -118,8 +118,8 @@ class BatchPlan:
 class MixedPlan:
     """The plan of one host's batches of a mixture."""
 
-    parts: tuple[BatchPlan, ...]
-    part_rows: tuple[IntArray, ...]  # the rows of this host's batch that each dataset has, int64 [rows of the part]
+    plans: tuple[BatchPlan, ...]
+    plan_rows: tuple[IntArray, ...]  # the rows of this host's batch that each dataset has, int64 [rows of the plan]
     config: PipelineConfig
     steps_per_epoch: int  # as many as the records of all datasets fill
     rows: range  # of the global batch that this host has
@@ -132,21 +132,23 @@ class MixedPlan:
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
         """The features that a batch holds besides images and labels."""
-        return self.parts[0].features
+        return self.plans[0].features
 
     @property
     def num_images(self) -> int | None:
         """The number of images of a record in a batch; None if there is one, which has no axis of its own."""
-        return self.parts[0].num_images
+        return self.plans[0].num_images
 
     def locate(self, epoch: int, step: int) -> list[tuple[int, int]]:
         """Returns each dataset's epoch, and the step in that epoch, at a step of the mixture."""
         global_step = epoch * self.steps_per_epoch + step
-        return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
+        return [divmod(global_step, plan.steps_per_epoch) for plan in self.plans]
 
     def list_numbers(self, epoch: int, step: int) -> list[IntArray]:
-        """Lists the records of each dataset in a step, each int64 [rows of the part]."""
-        return [part.list_numbers(*place) for part, place in zip(self.parts, self.locate(epoch, step), strict=True)]
+        """Lists the records of each dataset in a step, each int64 [rows of the plan]."""
+        return [
+            plan.list_numbers(*position) for plan, position in zip(self.plans, self.locate(epoch, step), strict=True)
+        ]
 
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan

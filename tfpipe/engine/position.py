@@ -39,12 +39,12 @@ def count_look(steps: int) -> int:
 
 def number_data(splits: Sequence[Split]) -> int:
     """Returns a fingerprint of the records of splits, wherever these are stored: 48 bits of a hash."""
-    facts = []
+    hashed = []
     for manifest, split in splits:
         info = manifest.splits[split]
         shards = [(shard.records, shard.sha256) for shard in info.shards]  # file names and sizes may differ in a copy
-        facts.append([shards, None if info.chosen is None else info.chosen.digest])
-    return int(hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12], 16)
+        hashed.append([shards, None if info.chosen is None else info.chosen.digest])
+    return int(hashlib.sha256(json.dumps(hashed).encode()).hexdigest()[:12], 16)
 
 
 def get_layer(data: Manifest) -> int:

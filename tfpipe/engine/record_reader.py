@@ -60,7 +60,7 @@ class TooManyFiles(DataError):
     """The error for a file that cannot be opened because the process has as many open files as it may have."""
 
 
-class RecordPlace(NamedTuple):
+class RecordLocation(NamedTuple):
     """The location of a record: its shard, and its offset and size there in bytes."""
 
     shard: ShardInfo
@@ -150,22 +150,22 @@ class RecordReader:
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
-        place = self.locate(index)
-        path, number, ranges = self._shard_path(place.shard), self._find_stored_one(index), self._ranges
+        location = self.locate(index)
+        path, number, ranges = self._shard_path(location.shard), self._find_stored_one(index), self._ranges
         at = bisect_right(self._ends, number)
 
         def read_remote(offset: int, size: int) -> bytes:
             assert ranges is not None
             return bytes(ranges.read([Range(at, offset, offset + size)])[0])
 
-        read_at = self._open(place.shard).read_at if ranges is None else read_remote
+        read_at = self._open(location.shard).read_at if ranges is None else read_remote
         try:
             if self.manifest.compression:
-                payload = unpack_member(read_at(place.offset, min(place.size, MAX_MEMBER_BYTES)))
+                payload = unpack_member(read_at(location.offset, min(location.size, MAX_MEMBER_BYTES)))
             else:
-                payload = read_record_at(read_at, place.shard.bytes, place.offset, place.size)
+                payload = read_record_at(read_at, location.shard.bytes, location.offset, location.size)
         except FormatError as error:
-            what = f"The gzip member at byte {place.offset} is bad. " if self.manifest.compression else ""
+            what = f"The gzip member at byte {location.offset} is bad. " if self.manifest.compression else ""
             raise FormatError(f"{path}: {what}{error} {_ADVICE}") from None
         except OSError as error:
             raise _explain(path, error) from error
@@ -188,8 +188,8 @@ class RecordReader:
             last = later[group_ends[np.searchsorted(group_ends, np.searchsorted(later, unique))]]
             shards, begins, sizes = self._locate_many(unique)
             _, last_begins, last_sizes = self._locate_many(np.minimum(last, self._end_array[shards] - 1))
-            places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
-            self._ranges.announce([Range(*place) for place in places.tolist()])
+            spans = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
+            self._ranges.announce([Range(*span) for span in spans.tolist()])
             return
         try:
             shards, begins, sizes = self._locate_many(unique)
@@ -299,17 +299,17 @@ class RecordReader:
         shards, begins, sizes = self._locate_many(stored)
         added = [column._try_to_read_block(stored, None) for column in self._columns]
         if self._ranges is not None or self.manifest.compression:
-            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
+            spans = np.stack((shards, begins, begins + sizes), axis=1).tolist()
             if self._ranges is not None:
-                frames: Iterable[memoryview] = self._ranges.read([Range(*place) for place in places])
+                frames: Iterable[memoryview] = self._ranges.read([Range(*span) for span in spans])
             else:
                 frames = (
                     memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
-                    for shard, begin, end in places
+                    for shard, begin, end in spans
                 )
             payloads = map(_unpack_or_none if self.manifest.compression else unframe, frames)
-            parts = [list(payloads), *(block.list_payloads() for block in added)]
-            joined = [None if None in each else b"".join(each) for each in zip(*parts, strict=True)]
+            pieces = [list(payloads), *(block.list_payloads() for block in added)]
+            joined = [None if None in each else b"".join(each) for each in zip(*pieces, strict=True)]
             return join_block(joined, memory).choose(inverse)
         # A record to which columns are added is read to where there is room after it for the features of the columns.
         room = np.sum([block.ends - block.begins for block in added], axis=0) if added else None
@@ -321,24 +321,24 @@ class RecordReader:
             first_span, end_span = np.searchsorted(shard_of, (chosen[0], chosen[-1] + 1)).tolist()
             first, end = np.searchsorted(shards, (chosen[0], chosen[-1] + 1)).tolist()
             opened = {shard: self._open(self._shards[shard]) for shard in chosen.tolist()}
-            part = table[first_span:end_span]
-            part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
-            whole[first:end] = read_records(part, frames_at[first:end], memory)
+            chunk = table[first_span:end_span]
+            chunk[:, 0] = [opened[shard].descriptor for shard in chunk[:, 0].tolist()]
+            whole[first:end] = read_records(chunk, frames_at[first:end], memory)
         block = RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
         for column in added:  # the concatenation of two Examples is one Example
-            places = zip(block.ends.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
-            for at, begin, end in places:
+            spans = zip(block.ends.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
+            for at, begin, end in spans:
                 block.data[at : at + end - begin] = column.data[begin:end]
             ends = block.ends + column.ends - column.begins
             block = RecordBlock(block.data, block.begins, ends, block.whole & column.whole)
         return block.choose(inverse)
 
-    def locate(self, index: int) -> RecordPlace:
+    def locate(self, index: int) -> RecordLocation:
         """Locates a record; arguments and errors are those of `reader[index]`."""
         shard, row = self._find_row(index)
         ends = self._get_index(shard)
         begin = int(ends[row - 1]) if row else 0
-        return RecordPlace(shard, begin, int(ends[row]) - begin)
+        return RecordLocation(shard, begin, int(ends[row]) - begin)
 
     def _find_row(self, index: int) -> tuple[ShardInfo, int]:
         """Finds the shard of a record, and the record's index in the shard."""

@@ -169,7 +169,7 @@ class Source:
             raise FormatError(f"{error} If it was changed on purpose, run `tfpipe index` again.") from None
 
     @property
-    def unplaced(self) -> str:
+    def why_sequential(self) -> str:
         """The reason why records cannot be found by their number, as the end of a sentence."""
         if self.compression:
             return f"the files of {self.name} are {self.compression} compressed, and are read from their beginning only"

@@ -186,8 +186,8 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
     maker = open_mixture(mixture, split or "", config, host)
     stages = _build_by_engine(whole, maker)
     datasets = [
-        f"{part.config.batch_size} of {whole.config.batch_size} from {manifest.directory}"
-        for part, manifest in zip(maker.plan.parts, mixture.manifests, strict=True)
+        f"{each.config.batch_size} of {whole.config.batch_size} from {manifest.directory}"
+        for each, manifest in zip(maker.plan.plans, mixture.manifests, strict=True)
     ]
     return stages.replace("list", replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)}))
 

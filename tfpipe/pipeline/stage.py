@@ -93,8 +93,8 @@ class Stages(tuple[Stage, ...]):
         Raises:
             ConfigError: No stage has this name.
         """
-        place = self._find(name)
-        return Stages([*self[:place], *stages, *self[place + 1 :]], self.options)
+        index = self._find(name)
+        return Stages([*self[:index], *stages, *self[index + 1 :]], self.options)
 
     def insert_after(self, name: str, *stages: Stage) -> Stages:
         """Returns the pipeline with further stages right after `name`.
@@ -168,12 +168,12 @@ def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
     return customized
 
 
-def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
+def tf_data_options(config: PipelineConfig, deterministic: bool, busy_threads: int = 0) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
-    `held_threads` is the number of threads that long operations hold, such as decoding a batch. In TensorFlow's pool,
-    which has a thread for each core, reading would stop until a batch is done. So the pipeline gets a pool of its own
-    with this number of threads more, unless `private_threadpool_size` gives the size.
+    `busy_threads` is the number of threads that long operations keep busy, such as decoding a batch. In TensorFlow's
+    pool, which has a thread for each core, reading would stop until a batch is done. So the pipeline gets a pool of its
+    own with this number of threads more, unless `private_threadpool_size` gives the size.
     """
     options = tf.data.Options()
     options.deterministic = deterministic
@@ -187,8 +187,8 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
-    if held_threads and config.tf_data.private_threadpool_size is None:
-        options.threading.private_threadpool_size = config.max_threads + held_threads
+    if busy_threads and config.tf_data.private_threadpool_size is None:
+        options.threading.private_threadpool_size = config.max_threads + busy_threads
     if config.tf_data.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.tf_data.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.

@@ -255,11 +255,11 @@ class _Steps:
 
         def form(*arrays: tf.Tensor) -> Any:
             named = list(zip(self._outputs, arrays, strict=True))
-            parts: dict[str, Any] = {output.name: array for output, array in named if output.lengths_of is None}
+            batch: dict[str, Any] = {output.name: array for output, array in named if output.lengths_of is None}
             for name in {output.lengths_of: None for output in self._outputs if output.lengths_of is not None}:
                 lengths = [array for output, array in named if output.lengths_of == name]
-                parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], lengths)
-            return form_batch(parts, self._plan.config)
+                batch[name] = tf.RaggedTensor.from_nested_row_lengths(batch[name], lengths)
+            return form_batch(batch, self._plan.config)
 
         return batches.map(form)
 

@@ -91,9 +91,9 @@ def _list_files(plan: BatchPlan) -> Stage:
     settings = {"files": len(plan.source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if not plan.config.training:
         files, firsts, counts = _share_records(plan)
-        parts = (tf.constant(np.array(plan.source.files)[files]), tf.constant(firsts), tf.constant(counts))
+        shares = (tf.constant(np.array(plan.source.files)[files]), tf.constant(firsts), tf.constant(counts))
         reason = "every record once, an equal share for each host"
-        return Stage("list", lambda _: tf.data.Dataset.from_tensor_slices(parts), settings, reason)
+        return Stage("list", lambda _: tf.data.Dataset.from_tensor_slices(shares), settings, reason)
     if len(plan.source.files) < plan.host.num_hosts:
         raise ConfigError(
             f"{plan.host.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. "

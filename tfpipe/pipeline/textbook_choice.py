@@ -24,7 +24,7 @@ def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
     if config.order == "throughput":
         return "`order` is throughput"
     if source.shard_records is None:
-        return source.unplaced
+        return source.why_sequential
     if not source.is_split:
         return f"{source.name} are files that are read without their manifest"
     if any(map(file_io.is_url, source.files)) and not all(map(stores.can_read, source.files)):
@@ -79,8 +79,8 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
         raise ConfigError(f"{refused[0]}: that is for batches by their steps, and {reason}. {advice}")
     if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
         raise ConfigError(
-            f"Evaluation on {plan.host.num_hosts} hosts needs to know where each record lies, and {source.unplaced}. "
-            "Evaluate on one host."
+            f"Evaluation on {plan.host.num_hosts} hosts needs to know where each record lies, and "
+            f"{source.why_sequential}. Evaluate on one host."
         )
     source.check()
     if file_io.is_url(first := source.files[0]):

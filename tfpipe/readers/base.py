@@ -55,7 +55,7 @@ def _call_seeded(transform: ImageTransform, image: Any, seed: int) -> NDArray[An
 class Finish:
     """A callable that turns batches of the engine into the trainer's form. Threads may share it.
 
-    This class makes NumPy arrays. Subclasses override `_convert`, before the trainer's function, or `_place`, after it.
+    This class makes NumPy arrays. Subclasses override `_convert`, before the trainer's function, or `_put`, after it.
     """
 
     _library: Any = np  # the library of a transform's results
@@ -94,13 +94,13 @@ class Finish:
                     f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a "
                     f"pair, got {', '.join(map(str, batch)) or 'nothing'}."
                 )
-        return form_batch(self._place(batch), config)
+        return form_batch(self._put(batch), config)
 
     def _convert(self, batch: Batch) -> Batch:
         """Converts NumPy arrays to those of a framework; subclasses override it."""
         return batch
 
-    def _place(self, batch: Batch) -> Batch:
+    def _put(self, batch: Batch) -> Batch:
         """Puts arrays on the framework's devices; subclasses override it."""
         return batch
 
@@ -240,7 +240,7 @@ def locate(maker: Maker, start_step: int) -> Position:
 
 def list_splits(plan: AnyPlan) -> list[Split]:
     """Lists the splits that a plan reads: one, or one of each dataset of a mixture."""
-    read = [(part.source.manifest, part.source.split) for part in plan.parts]
+    read = [(each.source.manifest, each.source.split) for each in plan.plans]
     return [(manifest, split) for manifest, split in read if manifest and split]
 
 

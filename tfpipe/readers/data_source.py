@@ -210,12 +210,12 @@ class DataSource:
         """
         numbers = self._lookup.find_name(name)
         if isinstance(self._numbers, range):
-            places = [self._numbers.index(number) for number in numbers if number in self._numbers]
+            indices = [self._numbers.index(number) for number in numbers if number in self._numbers]
         else:
-            places = np.flatnonzero(np.isin(self._numbers, numbers)).tolist()
-        if not places:
+            indices = np.flatnonzero(np.isin(self._numbers, numbers)).tolist()
+        if not indices:
             raise ConfigError(f"No record of {self.split!r} has the name {name!r}.")
-        return min(places)
+        return min(indices)
 
     def close(self) -> None:
         """Closes all files, of every view; reading opens them again."""

@@ -242,13 +242,13 @@ class GrainBatches:
     def __repr__(self) -> str:
         plan = self._batches.plan
         records = [
-            f"{part.config.batch_size} of {part.source.manifest.splits[self._split].fingerprint[:16]}"
-            for part in plan.parts
-            if part.source.manifest is not None
+            f"{each.config.batch_size} of {each.source.manifest.splits[self._split].fingerprint[:16]}"
+            for each in plan.plans
+            if each.source.manifest is not None
         ]
         order = "evaluation"
         if self._batches.config.training:
-            blocks = " and ".join(str(part.order.block_records) for part in plan.parts)
+            blocks = " and ".join(str(each.order.block_records) for each in plan.plans)
             order = f"seed {self._batches.config.seed}, blocks of {blocks}, order {ORDER_VERSION}"
         return f"<batches of {self._split!r}: {', '.join(records)}; {order}>"
 

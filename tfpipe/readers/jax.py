@@ -84,18 +84,18 @@ class JaxBatches(EpochBatches):
             devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
             rows = NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
         check_has("sharding", rows, "devices_indices_map", "a jax.sharding.Sharding")
-        held_by: dict[int, set[Any]] = {}  # the rows that each process holds: a host for each different part
+        slices_of: dict[int, set[Any]] = {}  # the rows that each process holds: a host for each different part
         indices: dict[Any, Any] = dict(rows.devices_indices_map((_ROWS,)))
         for device, index in indices.items():
-            held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
-        maker = open_data(data, split, config, find_host(held_by, jax.process_index()), seeded)
+            slices_of.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
+        maker = open_data(data, split, config, find_host(slices_of, jax.process_index()), seeded)
         if batch_transform is None:  # which may leave text out, or turn it into numbers
-            for part in maker.plan.parts:
-                check_fits_devices(part)
-        super().__init__(maker, start_step, num_threads, _Placing(maker, rows, batch_transform))
+            for plan in maker.plan.plans:
+                check_fits_devices(plan)
+        super().__init__(maker, start_step, num_threads, _DeviceFinish(maker, rows, batch_transform))
 
 
-class _Placing(Finish):
+class _DeviceFinish(Finish):
     """The `Finish` that copies batches to the devices. Threads may share it."""
 
     def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
@@ -110,8 +110,8 @@ class _Placing(Finish):
             converted[name] = values.astype(np.int32) if is_class else bits
         return converted
 
-    def _place(self, batch: Batch) -> Batch:
-        plan, placed = self._maker.plan, Batch()
+    def _put(self, batch: Batch) -> Batch:
+        plan, on_devices = self._maker.plan, Batch()
         for name, values in batch.items():
             if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
                 got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
@@ -119,8 +119,8 @@ class _Placing(Finish):
                     f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
                 )
             shape = (plan.config.batch_size, *values.shape[1:])
-            placed[name] = jax.make_array_from_process_local_data(self._sharding, values, shape)
-        return placed
+            on_devices[name] = jax.make_array_from_process_local_data(self._sharding, values, shape)
+        return on_devices
 
 
 def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:

@@ -57,7 +57,7 @@ class BrokenAnswer(Exception):
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
     """Returns a plan as the JSON values of a ticket, from which a worker makes batches with the rows of all hosts."""
-    parts = plan.parts
+    parts = plan.plans
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     options = asdict(plan.config)
     return {

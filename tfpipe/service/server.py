@@ -187,7 +187,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
                 del self._makers[max(self._makers, key=lambda text: counts[self._makers[text].client])]
         with opened.lock:
             whole = opened.maker = opened.maker or ticket.open(self._roots)
-        for plan in whole.plan.parts:
+        for plan in whole.plan.plans:
             count_bytes(len(ticket.rows), plan.config, plan)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         stored = maker.read(ticket.epoch, ticket.step)

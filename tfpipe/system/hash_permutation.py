@@ -22,15 +22,15 @@ _MASK = 2**64 - 1
 LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 5, 6, 7, 8, 9, 10  # 3 is free
 
 
-def key_of(*parts: int) -> int:
+def key_of(*numbers: int) -> int:
     """Hashes several numbers to a key of 64 bits. A change of any number changes the key."""
-    return extend_key(0, *parts)
+    return extend_key(0, *numbers)
 
 
-def extend_key(key: int, *parts: int) -> int:
+def extend_key(key: int, *numbers: int) -> int:
     """Returns the key of the numbers from which `key` was made, followed by more numbers."""
-    for part in parts:
-        key = _mix(key ^ (part & _MASK))
+    for number in numbers:
+        key = _mix(key ^ (number & _MASK))
     return key
 
 
@@ -44,23 +44,23 @@ def permutation(key: int, size: int) -> IntArray:
     return np.asarray(np.argsort(hashes(key, size), kind="stable"), np.int64)
 
 
-def permute(key: int, size: int, places: IntArray) -> IntArray:
-    """Returns the elements at the indices `places` of a keyed permutation of 0 to `size` - 1: int64 of their shape.
+def permute(key: int, size: int, indices: IntArray) -> IntArray:
+    """Returns the elements at `indices` of a keyed permutation of 0 to `size` - 1: int64 of their shape.
 
     Up to `MAX_SORTED` numbers are sorted by their hashes. More go through a Feistel network over pairs of numbers
     (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): 0.4 us an index, whatever the size.
     """
     if size <= MAX_SORTED:
-        sorted_numbers: IntArray = permutation(key, size)[places]
+        sorted_numbers: IntArray = permutation(key, size)[indices]
         return sorted_numbers
-    return _walk(key, size, places, is_inverse=False)
+    return _walk(key, size, indices, is_inverse=False)
 
 
-def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
+def find_indices(key: int, size: int, numbers: IntArray) -> IntArray:
     """Returns the indices of numbers in a keyed permutation, int64: the inverse of `permute`."""
     if size <= MAX_SORTED:
-        places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
-        return places
+        indices: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
+        return indices
     return _walk(key, size, numbers, is_inverse=True)
 
 

@@ -35,7 +35,7 @@ class EncodedImages:
 
     column: Column  # with `per_record` values for each record
     per_record: int
-    places: IntArray | None  # each image's index in its record, int64 [images]; None if records have one
+    indices: IntArray | None  # each image's index in its record, int64 [images]; None if records have one
     sizes: IntArray  # height and width of each original, int64 [images, 2]
     extents: IntArray  # height and width of each stored image, int64 [images, 2]
     seeds: NDArray[np.int32]  # int32 [images, 2]
@@ -61,7 +61,7 @@ class EncodedImages:
         try:
             yield
         except BadImage as error:
-            which = "image" if self.places is None else f"image {self.places[image]}"
+            which = "image" if self.indices is None else f"image {self.indices[image]}"
             raise BadRecord(image // self.per_record, f"its {which} cannot be used, {error}") from None
 
 
@@ -131,10 +131,10 @@ def decode_images(
     left, column = list(range(len(images))), images.column
     if not decoding.options.antialias:  # the native library decodes the images that it supports
         assert column.memory is not None
-        places, size = np.array(column.values), decoding.raw_size
-        places[:, 0] += column.memory.ctypes.data
+        spans, size = np.array(column.values), decoding.raw_size
+        spans[:, 0] += column.memory.ctypes.data
         results = batches.decode(
-            places,
+            spans,
             images.boxes,
             images.flips,
             out,
@@ -181,10 +181,10 @@ def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: 
 def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decoding, flip: bool) -> None:
     """Resizes uint8 [height, width, 3] bilinearly, with half-pixel centers, into `out`; converts and mirrors it."""
     pixels = np.ascontiguousarray(pixels)
-    places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
+    spans = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
     sizes = np.array([pixels.shape[:2]], np.int32)
     boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
-    batches.decode(places, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.make_scaling())
+    batches.decode(spans, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.make_scaling())
 
 
 def make_masks(

@@ -37,9 +37,9 @@ def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str,
     else:
         padded = np.zeros((len(column.counts) + filled, length), column.values.dtype)
         padded[: len(column.counts)] = padding
-        rows, places = locate_values(column)
-        fits = places < length
-        padded[rows[fits], places[fits]] = column.values[fits]
+        rows, indices = locate_values(column)
+        fits = indices < length
+        padded[rows[fits], indices[fits]] = column.values[fits]
     if feature.is_box:
         return {name: padded}
     sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)

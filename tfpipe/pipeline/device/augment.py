@@ -265,11 +265,11 @@ def _weigh(
     Lengths are in input pixels: pixel j covers j to j + 1. Output pixels cover `low` to `high`, fractions of the axis.
     """
     low, high = low[:, None] * size, high[:, None] * size
-    part = tf.range(out_size, dtype=tf.float32)[None]
+    out_pixel = tf.range(out_size, dtype=tf.float32)[None]
     if flips is not None:
-        part = tf.where(tf.cast(flips, tf.bool)[:, None], out_size - 1 - part, part)
+        out_pixel = tf.where(tf.cast(flips, tf.bool)[:, None], out_size - 1 - out_pixel, out_pixel)
     step = (high - low) / out_size
-    center = low + (part + 0.5) * step
+    center = low + (out_pixel + 0.5) * step
     pixel = tf.range(size, dtype=tf.float32)[None]
     covered = tf.clip_by_value(tf.minimum(pixel + 1, high) - tf.maximum(pixel, low), 0.0, 1.0)
     reach = tf.maximum(step, 1.0)[:, :, None] if antialias else 1.0
@@ -282,8 +282,8 @@ def _weigh(
 def _find_centers(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:
     """Returns the input pixels under the centers of `count` output pixels on one axis: int32 [batch, count]."""
     centers = (tf.range(count, dtype=tf.float32) + 0.5) / count
-    places = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
-    return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
+    positions = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
+    return tf.clip_by_value(tf.cast(tf.floor(positions), tf.int32), 0, pixels - 1)
 
 
 def _draw_beta(seed: tf.Tensor, count: tf.Tensor, alpha: float) -> tf.Tensor:
