@@ -23,7 +23,7 @@ from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.progress import progress_folder
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
-from tfpipe.format.json_reader import MAX_PARTS
+from tfpipe.format.json_reader import MAX_ITEMS
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.storage import file_io
@@ -50,7 +50,7 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
         listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
     count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
-    most = MAX_PARTS // 2 // (1 + len(splits))  # a manifest has each class's name, and its count in each split
+    most = MAX_ITEMS // 2 // (1 + len(splits))  # a manifest has each class's name, and its count in each split
     if count > most:
         raise DataError(
             f"A dataset with {human_count(len(splits), 'split')} must have at most {most:,} classes, got {count:,}. "

@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusals import refusal
 from tfpipe.errors import FormatError
-from tfpipe.format.json_reader import MAX_PARTS, MAX_TEXT, at_most, parse_json, read, refuse, whole, wrong
+from tfpipe.format.json_reader import MAX_ITEMS, MAX_TEXT, at_most, parse_json, read, refuse, whole, wrong
 
 
 def refused(text: str) -> str:
@@ -19,11 +19,11 @@ def refused(text: str) -> str:
 
 @pytest.mark.slow
 def test_as_many_parts_as_allowed_are_read() -> None:
-    assert len(parse_json("[" + ",".join("0" * MAX_PARTS) + "]", "m.json")) == MAX_PARTS
+    assert len(parse_json("[" + ",".join("0" * MAX_ITEMS) + "]", "m.json")) == MAX_ITEMS
 
 
 @pytest.mark.parametrize(
-    "text", ["[" + ",".join("0" * (MAX_PARTS + 1)) + "]", "[{}" + "]" * MAX_PARTS + "{}" * MAX_PARTS]
+    "text", ["[" + ",".join("0" * (MAX_ITEMS + 1)) + "]", "[{}" + "]" * MAX_ITEMS + "{}" * MAX_ITEMS]
 )
 def test_more_parts_are_refused_before_they_take_memory(text: str) -> None:
     assert refused(text) == "m.json must have at most 1,000,000 lists, objects and commas."

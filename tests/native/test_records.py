@@ -78,16 +78,16 @@ def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("span", [[0, 0, 11, 0], [0, 0, 1, 10], [0, 0, -1, 0], [0, -1, 1, 0], [0, 0, 1, -1]])
 def test_a_span_that_leaves_the_block_is_refused(span: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
         records.read_records(np.array([span], np.int64), np.empty((0, 2), np.int64), np.empty(10, np.uint8))
 
 
 @pytest.mark.parametrize("place", [[0, 11], [11, 0], [-1, 2], [2, -1], [2**62, 2**62]])
 def test_a_record_that_leaves_the_block_is_refused(place: list[int]) -> None:
     block, places = np.zeros(10, np.uint8), np.array([place], np.int64)
-    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
         records.read_records(np.empty((0, 4), np.int64), places, block)
-    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
         records.parse_examples(block, places)
 
 

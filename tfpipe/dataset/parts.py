@@ -39,7 +39,7 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 def check_unchanged(manifest: Manifest, split: str) -> None:
     """Refuses a split whose files were written anew since its manifest was read: they may hold other records."""
-    for part in manifest.parts or (manifest,):
+    for part in manifest.layers or (manifest,):
         version = _get_version(file_io.join(part.directory, file_names.MANIFEST))
         if not part.version or version == part.version or split not in part.splits:
             continue

@@ -34,9 +34,9 @@ def list_duplicates(
     records: dict[int, tuple[str, int, str]] = {}
     cuts = np.flatnonzero(np.diff(of_shards, prepend=-1, append=-1)).tolist()
     for begin, end in pairwise(cuts):
-        shard, places = int(of_shards[begin]), members[begin:end].tolist()
+        shard, rows = int(of_shards[begin]), members[begin:end].tolist()
         split, start = shards[shard][0], int(starts[shard])
-        for at, path in zip(places, read_paths(shard, [at - start for at in places]), strict=True):
+        for at, path in zip(rows, read_paths(shard, [at - start for at in rows]), strict=True):
             records[at] = split, at - first_of_split[split], path
     within, across = Counter[str](), 0
     for group in groups:

@@ -62,16 +62,16 @@ def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
     float32; beyond its range it becomes infinity. The values are copied once, into the result. An empty list becomes an
     empty bytes list. An empty array keeps the kind of its dtype.
     """
-    parts = [b""]
+    chunks = [b""]
     for key, key_field in _key_fields(tuple(features)):
         value = features[key]
         kind = type(value)
         if kind is int or (kind is str and len(value) <= _SHARED_LENGTH):  # type: ignore[arg-type]
-            parts.append(_encode_shared(key, key_field, value))  # type: ignore[arg-type]
+            chunks.append(_encode_shared(key, key_field, value))  # type: ignore[arg-type]
         else:
-            parts += _encode_entry(key, key_field, value)
-    parts[0] = b"\n" + varint(sum(map(len, parts)))
-    return b"".join(parts)
+            chunks += _encode_entry(key, key_field, value)
+    chunks[0] = b"\n" + varint(sum(map(len, chunks)))
+    return b"".join(chunks)
 
 
 def _encode_entry(key: str, key_field: bytes, value: FeatureLike) -> list[bytes]:
@@ -168,15 +168,15 @@ def _array(key: str, values: NDArray[Any]) -> list[bytes]:
 
 
 def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
-    parts = [b""]
+    chunks = [b""]
     size = 0
     for value in values:
         head = b"\n" + varint(len(value))
-        parts.append(head)
-        parts.append(value)
+        chunks.append(head)
+        chunks.append(value)
         size += len(head) + len(value)
-    parts[0] = b"\n" + varint(size)
-    return parts
+    chunks[0] = b"\n" + varint(size)
+    return chunks
 
 
 def _int64_list(key: str, values: Sequence[int]) -> list[bytes]:
@@ -267,13 +267,13 @@ def _read_lists(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[t
             continue
         expect(wire == LENGTH, "FeatureLists.feature_list", wire, start)
         key, steps = "", (stop, stop)
-        for part, part_wire, part_start, part_stop in fields(buffer, start, stop, budget):
-            if part == 1:
-                expect(part_wire == LENGTH, "a list's key", part_wire, part_start)
-                key = _key(buffer, part_start, part_stop)
-            elif part == 2:
-                expect(part_wire == LENGTH, "FeatureList", part_wire, part_start)
-                steps = part_start, part_stop
+        for inner, inner_wire, inner_start, inner_stop in fields(buffer, start, stop, budget):
+            if inner == 1:
+                expect(inner_wire == LENGTH, "a list's key", inner_wire, inner_start)
+                key = _key(buffer, inner_start, inner_stop)
+            elif inner == 2:
+                expect(inner_wire == LENGTH, "FeatureList", inner_wire, inner_start)
+                steps = inner_start, inner_stop
         yield key, _read_equal_steps(buffer, *steps, budget) or _read_steps(buffer, *steps, budget)
 
 

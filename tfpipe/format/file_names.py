@@ -76,8 +76,8 @@ def check_foreign_name(name: str) -> str:
     The file may be in a folder below the manifest's root, and nowhere else: `images/part-7`, never `../x`, `/etc/x` or
     `gs://bucket/x`.
     """
-    parts = name.split("/")
-    if len(name) > _MAX_PATH or not name.isprintable() or "://" in name or {"", ".", ".."} & set(parts):
+    names = name.split("/")
+    if len(name) > _MAX_PATH or not name.isprintable() or "://" in name or {"", ".", ".."} & set(names):
         raise FormatError(f"A shard's name must be a relative path without . and .., got {name[:200]!r}.")
     return name
 

@@ -15,27 +15,27 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
-def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
+def join_manifests(manifests: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
     """Joins manifests into one. Each folder is relative to that of the first, "". The last has all class names."""
-    first, last = parts[0], parts[-1]
-    names = dict.fromkeys(name for part in parts for name in part.splits)
-    facts = [part.fingerprint for part in parts]
+    first, last = manifests[0], manifests[-1]
+    names = dict.fromkeys(name for manifest in manifests for name in manifest.splits)
+    fingerprints = [manifest.fingerprint for manifest in manifests]
     return replace(
         first,
-        splits={name: _join_splits(name, parts, folders, len(last.label_names)) for name in names},
+        splits={name: _join_splits(name, manifests, folders, len(last.label_names)) for name in names},
         label_names=last.label_names,
-        schema=_join_schemas(parts),
-        changed=sum_counts(part.changed for part in parts),
-        noticed=sum_counts(part.noticed for part in parts),
-        skipped=sum_counts(part.skipped for part in parts),
-        quarantined=sum(part.quarantined for part in parts),
+        schema=_join_schemas(manifests),
+        changed=sum_counts(manifest.changed for manifest in manifests),
+        noticed=sum_counts(manifest.noticed for manifest in manifests),
+        skipped=sum_counts(manifest.skipped for manifest in manifests),
+        quarantined=sum(manifest.quarantined for manifest in manifests),
         duplicates=Duplicates(
-            sum_counts(part.duplicates.within for part in parts),
-            sum(part.duplicates.across for part in parts),
-            sum(part.duplicates.dropped for part in parts),
+            sum_counts(manifest.duplicates.within for manifest in manifests),
+            sum(manifest.duplicates.across for manifest in manifests),
+            sum(manifest.duplicates.dropped for manifest in manifests),
         ),
-        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
-        parts=tuple(parts),
+        fingerprint=hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest(),
+        layers=tuple(manifests),
     )
 
 
@@ -79,21 +79,21 @@ def _list_form(manifest: Manifest) -> list[object]:
     return [manifest.image.get(name) for name in ("encoding", "square", "resize_short")]
 
 
-def _join_schemas(parts: Sequence[Manifest]) -> Schema:
-    """Joins the schemas of all parts. The shape of a feature becomes None if its lists differ in length."""
-    for before, part in pairwise(parts):
-        if (reason := explain_misfit(before, part)) is not None:
-            raise FormatError(f"{part.directory} does not belong to its dataset: {reason}")
+def _join_schemas(manifests: Sequence[Manifest]) -> Schema:
+    """Joins the schemas of all manifests. The shape of a feature becomes None if its lists differ in length."""
+    for before, manifest in pairwise(manifests):
+        if (reason := explain_misfit(before, manifest)) is not None:
+            raise FormatError(f"{manifest.directory} does not belong to its dataset: {reason}")
     specs = []
-    for spec in parts[0].schema.features:
-        shapes = {part.schema[spec.name].shape for part in parts}
+    for spec in manifests[0].schema.features:
+        shapes = {manifest.schema[spec.name].shape for manifest in manifests}
         shape = spec.shape if len(shapes) == 1 else None
-        specs.append(replace(spec, shape=shape, names=parts[-1].schema[spec.name].names))
+        specs.append(replace(spec, shape=shape, names=manifests[-1].schema[spec.name].names))
     return Schema(tuple(specs))
 
 
-def _join_splits(name: str, parts: Sequence[Manifest], folders: Sequence[str], num_classes: int) -> SplitInfo:
-    found = [(part.splits[name], folder) for part, folder in zip(parts, folders, strict=True) if name in part.splits]
+def _join_splits(name: str, manifests: Sequence[Manifest], folders: Sequence[str], num_classes: int) -> SplitInfo:
+    found = [(one.splits[name], folder) for one, folder in zip(manifests, folders, strict=True) if name in one.splits]
     infos = [info for info, _ in found]
     shards = [
         shard._replace(file=f"{folder}/{shard.file}" if folder else shard.file)

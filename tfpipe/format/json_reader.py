@@ -15,7 +15,7 @@ from tfpipe.errors import FormatError
 from tfpipe.system.budget import DOCUMENT, OverBudget
 
 MAX_COUNT = 2**63 - 1
-MAX_PARTS = DOCUMENT.items
+MAX_ITEMS = DOCUMENT.items
 """The most lists, objects and commas in one document."""
 
 MAX_TEXT = 10_000
@@ -168,7 +168,7 @@ def parse_json(text: str, where: str) -> Any:
     try:
         DOCUMENT.check_json(text)
     except OverBudget:
-        raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.") from None
+        raise FormatError(f"{where} must have at most {MAX_ITEMS:,} lists, objects and commas.") from None
 
     def refuse_constant(constant: str) -> NoReturn:
         raise FormatError(f"{where}: {constant} is not a number that JSON allows.")

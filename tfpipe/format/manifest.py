@@ -79,8 +79,8 @@ class SplitInfo:
     optional = ("seekable_jpegs", "tensors", "masks", "images_per_record", "label_counts", "unpacked_bytes")
 
     def __repr__(self) -> str:
-        facts = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))
-        return f"<{self.name!r}: {', '.join(facts)}>"
+        sizes = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))
+        return f"<{self.name!r}: {', '.join(sizes)}>"
 
     @property
     def seekable(self) -> bool:
@@ -189,7 +189,7 @@ class Manifest:
             `made_from` tells in words which forms the images had before, if they were not originals.
         schema: The features of every record.
         label_names: The names of class 0, 1, ...; empty without labels.
-        foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
+        foreign: The properties of shards that another program wrote; None if tfpipe wrote them, beside the manifest.
         stands_on: The fingerprint of each split that a column belongs to; empty for a dataset of its own.
         splits: The splits by their names.
         changed: The number of images that were changed, by the kind of change. The counts of the datasets that this
@@ -206,7 +206,7 @@ class Manifest:
         layer: The number of the layer that is read. It is not part of the file either.
         withheld: The numbers of the records of each split that were deleted since a training run began. They are not
             read, but keep their numbers, so that the run can resume in the same order.
-        parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
+        layers: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
             without appended ones.
         version: The text that changes when the file on a local disk is written anew; empty for one elsewhere.
     """
@@ -231,7 +231,7 @@ class Manifest:
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     layer: int = field(default=1, compare=False)
     withheld: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, compare=False, repr=False)
-    parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
+    layers: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     version: str = field(default="", compare=False, repr=False)
     optional = ("foreign", "stands_on")
 

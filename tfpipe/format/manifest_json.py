@@ -26,8 +26,8 @@ _MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, 
 def dumps(manifest: Manifest) -> str:
     """Encodes the manifest as sorted ASCII text with a line for each shard and feature, which suits `diff`."""
     splits = {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())}
-    facts = to_json(replace(manifest, splits={}))
-    return _render({"format_version": FORMAT_VERSION, **facts, "splits": splits}, "") + "\n"
+    fields = to_json(replace(manifest, splits={}))
+    return _render({"format_version": FORMAT_VERSION, **fields, "splits": splits}, "") + "\n"
 
 
 def _split_to_json(split: SplitInfo) -> dict[str, object]:

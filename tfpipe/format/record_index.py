@@ -33,9 +33,9 @@ class RecordWriter:
 
     def write(self, payload: bytes) -> None:
         """Writes one record."""
-        for part in (record_header(len(payload)), payload, record_footer(payload)):
-            self._digest.update(part)
-            self.file.write(part)
+        for piece in (record_header(len(payload)), payload, record_footer(payload)):
+            self._digest.update(piece)
+            self.file.write(piece)
         self.sizes.append(len(payload) + FRAME_BYTES)
 
     @property

@@ -50,7 +50,7 @@ def dataset_info_json(manifest: Manifest, file_format: str = "tfrecord") -> str:
 
 def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, str]:
     """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features."""
-    if not can_hold(manifest):
+    if not can_represent(manifest):
         return {}
     files = {
         file_names.TFDS_FEATURES: features_json(manifest),
@@ -59,7 +59,7 @@ def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, s
     return files | label_files(manifest)
 
 
-def can_hold(manifest: Manifest) -> bool:
+def can_represent(manifest: Manifest) -> bool:
     """Returns whether TFDS can represent the features: some names it cannot nest, and some tensors it cannot read."""
     try:
         features_json(manifest)

@@ -50,12 +50,12 @@ class Hidden:
         return Hidden(self.numbers[rows], self.labels[rows], self.sizes[rows])
 
     @classmethod
-    def join(cls, parts: Sequence[Hidden]) -> Hidden:
-        """Joins hidden records and sorts them. No record may be in two parts."""
+    def join(cls, blocks: Sequence[Hidden]) -> Hidden:
+        """Joins hidden records and sorts them. No record may be in two blocks."""
         whole = cls(
-            np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]),
-            np.concatenate([np.empty(0, np.int32), *(part.labels for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(block.numbers for block in blocks)]),
+            np.concatenate([np.empty(0, np.int32), *(block.labels for block in blocks)]),
+            np.concatenate([np.empty(0, np.int64), *(block.sizes for block in blocks)]),
         )
         return whole.choose(np.argsort(whole.numbers, kind="stable"))
 
@@ -123,8 +123,8 @@ class ViewSplit:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A pickle takes an eighth of a byte for each stored record, in place of 8 bytes for each chosen record.
-        facts = self.stored_records, self.bytes, self.class_counts, self.fingerprint
-        return _unpack, (*self.pack(), self.records, *facts)
+        fields = self.stored_records, self.bytes, self.class_counts, self.fingerprint
+        return _unpack, (*self.pack(), self.records, *fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,8 +142,8 @@ class View:
         for name, split in self.splits.items():
             chosen, weights = split.pack()
             blocks += [chosen, weights]
-            facts = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
-            splits[name] = _SplitHeader(*facts, len(chosen), len(weights))
+            fields = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
+            splits[name] = _SplitHeader(*fields, len(chosen), len(weights))
         return encode_headed(_MAGIC, asdict(_Header(self.name, dict(self.made_from), splits)), blocks)
 
 
@@ -176,9 +176,9 @@ def decode_view(data: bytes, where: str, records: Mapping[str, int]) -> View:
         if split.records > split.stored_records:
             must = f"a whole number of at least 0 and at most {split.stored_records}"
             raise wrong(where, f"{path}.records", must, split.records)
-        facts = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
+        fields = split.records, split.stored_records, split.bytes, split.class_counts, split.fingerprint
         try:
-            splits[name] = _unpack(body[at:end], body[end : end + split.weight_bytes], *facts)
+            splits[name] = _unpack(body[at:end], body[end : end + split.weight_bytes], *fields)
         except (ValueError, zlib.error) as error:
             raise refuse(where, path, f"it is damaged: {error}.") from None
         at = end + split.weight_bytes
@@ -211,14 +211,14 @@ def check_records(count: int, where: str, split: str, records: Mapping[str, int]
         )
 
 
-def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *facts: Any) -> ViewSplit:
+def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *fields: Any) -> ViewSplit:
     """Restores a split from the two values of `ViewSplit.pack`. Raises ValueError or zlib.error if they are damaged."""
     bitmap = np.frombuffer(inflate(chosen, -(-stored_records // 8)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(bitmap, count=stored_records)).astype(np.int64)
     if len(numbers) != records:
         raise ValueError(f"it has {len(numbers)} records and not {records}")
     table = np.frombuffer(inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
-    return ViewSplit(numbers, table, stored_records, *facts)
+    return ViewSplit(numbers, table, stored_records, *fields)
 
 
 def encode_headed(magic: str, header: Mapping[str, object], blocks: Iterable[bytes]) -> bytes:

@@ -95,8 +95,8 @@ def _lay_over(image: Image.Image, classes: Classes | None) -> Image.Image:
 def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
     """Returns a mask, resized to a width and a height, with a palette whose color 0 is that of the background."""
     shown = resize_nearest(classes, size[::-1]).astype(np.int64)
-    places = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
-    image = Image.fromarray(places.astype(np.uint8))
+    indices = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
+    image = Image.fromarray(indices.astype(np.uint8))
     image.putpalette([0, 0, 0, *_CLASS_COLORS.reshape(-1).tolist()])
     return image
 

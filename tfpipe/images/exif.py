@@ -54,7 +54,7 @@ def swaps_sides(orientation: int) -> bool:
     return orientation >= 5
 
 
-def turn_image(image: Image.Image, orientation: int) -> Image.Image:
+def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
     """Turns stored pixels upright."""
     method = _TRANSPOSE.get(orientation)
     return image if method is None else image.transpose(method)
@@ -65,7 +65,7 @@ def get_upright_size(stored: tuple[int, int], orientation: int) -> tuple[int, in
     return stored[::-1] if swaps_sides(orientation) else stored
 
 
-def find_turn(
+def match_orientation(
     given: Sequence[float], stored: tuple[int, int], orientation: int, *, is_upright: bool = True
 ) -> int | None:
     """Returns the orientation by which a mask or boxes made for an image of the size `given` must be turned.
@@ -85,19 +85,19 @@ def find_turn(
     return 1 if as_upright < as_stored else orientation
 
 
-def place_boxes(
+def convert_boxes(
     boxes: Iterable[Box], frame: Sequence[float], stored: tuple[int, int], orientation: int
 ) -> tuple[Box, ...]:
     """Turns boxes into those of the upright image; `frame` is their image's size (zeros: pixels; empty: as stored)."""
     if not frame:
-        return turn_boxes(boxes, orientation)
+        return orient_boxes(boxes, orientation)
     width, height = get_upright_size(stored, orientation)
     if not any(frame):
         return tuple(_scale_box(box, width, height) for box in boxes)
-    turn = find_turn(frame, stored, orientation)
-    if turn is None:
+    applied = match_orientation(frame, stored, orientation)
+    if applied is None:
         raise BadImage(f"its annotation is for {frame[0]:g} x {frame[1]:g} pixels, but it has {width} x {height}")
-    return turn_boxes(boxes, turn)
+    return orient_boxes(boxes, applied)
 
 
 def _scale_box(box: Box, width: int, height: int) -> Box:
@@ -111,9 +111,9 @@ def _scale_box(box: Box, width: int, height: int) -> Box:
     return left, top, right, bottom
 
 
-def turn_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:
+def orient_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:
     """Turns boxes given for the stored pixels into boxes for the upright ones."""
-    turned = []
+    oriented = []
     for xmin, ymin, xmax, ymax in boxes:
         # Orientations 5 to 8 first swap the axes; then 2, 3, 6, 7 mirror x and 3, 4, 7, 8 mirror y.
         if swaps_sides(orientation):
@@ -122,5 +122,5 @@ def turn_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:
             xmin, xmax = 1.0 - xmax, 1.0 - xmin
         if orientation in (3, 4, 7, 8):
             ymin, ymax = 1.0 - ymax, 1.0 - ymin
-        turned.append((xmin, ymin, xmax, ymax))
-    return tuple(turned)
+        oriented.append((xmin, ymin, xmax, ymax))
+    return tuple(oriented)

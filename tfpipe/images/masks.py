@@ -14,7 +14,7 @@ from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images import png
 from tfpipe.images.errors import BadImage
-from tfpipe.images.exif import find_turn, get_upright_size, swaps_sides, turn_image
+from tfpipe.images.exif import apply_orientation, get_upright_size, match_orientation, swaps_sides
 
 Classes: TypeAlias = NDArray[np.integer[Any]]
 """The class of each pixel: uint8 or uint16 [height, width]."""
@@ -103,15 +103,15 @@ def prepare_mask(
         classes = _decode_mask(header)
     except BadImage as error:
         raise BadImage(f"its mask: {error.reason}") from error
-    given, turn = (header.width, header.height), None
+    given, applied = (header.width, header.height), None
     if given in (stored, get_upright_size(stored, orientation), tuple(frame)):
-        turn = find_turn(given, stored, orientation, is_upright=bool(frame))
-    if turn is None:
-        turned = ", before EXIF turns it" if swaps_sides(orientation) else ""
-        raise BadImage(f"its mask has {given[0]} x {given[1]} pixels, the image {stored[0]} x {stored[1]}{turned}")
-    if size == given and turn == 1 and _is_plain(header):
+        applied = match_orientation(given, stored, orientation, is_upright=bool(frame))
+    if applied is None:
+        note = ", before EXIF turns it" if swaps_sides(orientation) else ""
+        raise BadImage(f"its mask has {given[0]} x {given[1]} pixels, the image {stored[0]} x {stored[1]}{note}")
+    if size == given and applied == 1 and _is_plain(header):
         return data
-    classes = np.asarray(turn_image(Image.fromarray(np.ascontiguousarray(classes)), turn))
+    classes = np.asarray(apply_orientation(Image.fromarray(np.ascontiguousarray(classes)), applied))
     return encode_mask(resize_nearest(classes, size[::-1]))
 
 

@@ -15,7 +15,7 @@ from PIL import Image, features
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage, Surplus
-from tfpipe.images.exif import Box, get_upright_size, place_boxes, swaps_sides, turn_image
+from tfpipe.images.exif import Box, apply_orientation, convert_boxes, get_upright_size, swaps_sides
 from tfpipe.images.sniff import TITLES, name_differs, sniff_format
 from tfpipe.native import jpeg as native_jpeg
 
@@ -79,7 +79,7 @@ def prepare_image(
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
         header = source.header  # as it is before a decoder changes it
-        source.boxes = place_boxes(boxes, frame, (header.width, header.height), header.orientation)
+        source.boxes = convert_boxes(boxes, frame, (header.width, header.height), header.orientation)
         image = _keep(source, form) if _can_stay(source, form) else _render(source, form)
         if mask is None:
             return image
@@ -198,9 +198,9 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     size = transcode.fit_size(*source.size, form)
     header = source.header
     orientation = header.orientation
-    turn = 1 if isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded else orientation
-    image, changed = _get_pixels(source, form, size, turn)
-    image = turn_image(image, turn)
+    applied = 1 if isinstance(header, other_formats.OpenedImage) and header.upright_once_loaded else orientation
+    image, changed = _get_pixels(source, form, size, applied)
+    image = apply_orientation(image, applied)
     if orientation != 1:
         changed = (*changed, "exif_rotated")
     stored_kind = form.encoding if form.encoding != "keep" else "png" if source.header.lossless else "jpeg"
@@ -220,19 +220,19 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
 
 
 def _get_pixels(
-    source: _InputImage, form: ImageForm, size: tuple[int, int], turn: int
+    source: _InputImage, form: ImageForm, size: tuple[int, int], applied: int
 ) -> tuple[Image.Image, tuple[str, ...]]:
-    """Returns the pixels, which have this size once `turn` makes them upright, and the kinds of change."""
-    stored_size = size[::-1] if swaps_sides(turn) else size
+    """Returns the pixels, which have this size once `applied` makes them upright, and the kinds of change."""
+    stored_size = size[::-1] if swaps_sides(applied) else size
     if isinstance(source.header, jpeg.JpegHeader):
         if size != source.size and (resized := transcode.resize_jpeg(source.header, stored_size)) is not None:
             return resized, ("resized",)
         _judge(source, form)
-    image, part, changed = transcode.load(source.data, source.kind, source.header, size)
+    image, extent, changed = transcode.load(source.data, source.kind, source.header, size)
     if size == source.size:
         return image, changed
     # The image is resized before it is turned, because the turn then has fewer pixels to move.
-    return transcode.resize(image, stored_size, part), (*changed, "resized")
+    return transcode.resize(image, stored_size, extent), (*changed, "resized")
 
 
 def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpeg.JpegHeader:

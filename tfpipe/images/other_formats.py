@@ -185,8 +185,8 @@ def _check_tiff_tags(data: bytes) -> None:
         return  # Pillow says what is wrong
     if any(values > STRIPS.items for tag, _, values, _ in entries if tag in _TIFF_OFFSETS_AND_SIZES):
         raise BadImage(f"TIFF of more than {STRIPS.items:,} strips or tiles")
-    sizes = [(values * _TIFF_VALUE_BYTES.get(kind, 1), place) for _, kind, values, place in entries]
-    if sum(size for size, place in sizes if place + size <= len(data)) > len(data):  # other tags are not read
+    sizes = [(values * _TIFF_VALUE_BYTES.get(kind, 1), offset) for _, kind, values, offset in entries]
+    if sum(size for size, offset in sizes if offset + size <= len(data)) > len(data):  # other tags are not read
         raise BadImage("TIFF whose tags name more bytes than the file has")
 
 

@@ -19,7 +19,7 @@ from tfpipe.format.manifest import Compression, ShardInfo
 from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_bytes
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Gap
-from tfpipe.format.recovery.scan import Intact, Places, scan
+from tfpipe.format.recovery.scan import IndexTable, Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
@@ -55,7 +55,7 @@ class FileReport:
     formats: Counter[str] = field(default_factory=Counter)  # of intact records
     # For each record whose content was checked: a hash of its image [records, 16], its number and offset [records, 2].
     identities: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, IDENTITY_BYTES), np.uint8))
-    places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    positions: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
 _Records: TypeAlias = Iterator[tuple[int, int | None, Content | None]]  # the number, the offset and the content of each
@@ -70,12 +70,12 @@ def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -
         with open_file(job.path) as file:
             reader = HashedReader(file, hashed=job.shard is not None)
             report.bytes = reader.size
-            places = load_places(job, report.damaged) if job.index is not None else None
+            index = load_index(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                records = _check_compressed(reader, report, content, compression, places, progress)
+                records = _check_compressed(reader, report, content, compression, index, progress)
             else:
-                records = _check_records(reader, report, content, places, progress)
+                records = _check_records(reader, report, content, index, progress)
             _add_records(report, content, records)
             if job.shard is not None:
                 _compare(report, job.shard, reader)
@@ -99,7 +99,7 @@ def add_fault(report: FileReport, error: OSError | FormatError) -> None:
     report.damaged.append(Damage(job.name, kind, text))  # type: ignore[arg-type]
 
 
-def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
+def load_index(job: FileJob, damaged: list[Damage]) -> IndexTable | None:
     """Reads a file's index, or returns None if it cannot be used; adds the index's damage to `damaged`."""
     assert job.index is not None
     name = file_names.index_name(job.name)
@@ -140,12 +140,12 @@ class Tally:
 
 
 def _check_records(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Tally
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, index: IndexTable | None, progress: Tally
 ) -> _Records:
     fits_index = True
-    for item, record in scan_content(reader, report, content, places, progress):
-        if fits_index and places is not None:
-            fits_index = item.number < len(places) and places[item.number, 1] == item.size
+    for item, record in scan_content(reader, report, content, index, progress):
+        if fits_index and index is not None:
+            fits_index = item.number < len(index) and index[item.number, 1] == item.size
         yield item.number, item.offset, record
     _report_index(report, fits_index)
 
@@ -155,11 +155,11 @@ def _check_compressed(
     report: FileReport,
     content: ContentCheck | None,
     compression: Compression,
-    places: Places | None,
+    index: IndexTable | None,
     progress: Tally,
 ) -> _Records:
     """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
-    for number, offset, payload in _unpack_records(reader, report, compression, places):
+    for number, offset, payload in _unpack_records(reader, report, compression, index):
         yield number, offset, None if content is None else content.check(payload)
         report.records += 1
         progress.step(reader.done, report.records, len(report.damaged))
@@ -174,31 +174,31 @@ def _report_index(report: FileReport, fits: bool) -> None:
 
 def _add_records(report: FileReport, content: ContentCheck | None, records: _Records) -> None:
     """Reads all records, and with `content` adds their damage, counts and hashes to the report."""
-    identities, places = bytearray(), []
+    identities, positions = bytearray(), []
     for number, offset, record in records:
         if content is not None and record is not None:
             _add_record(report, record, content, number, offset)
             identities += record.identity
-            places.append((number, offset or 0))
+            positions.append((number, offset or 0))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.places = np.array(places, np.int64).reshape(-1, 2)
+    report.positions = np.array(positions, np.int64).reshape(-1, 2)
 
 
 def _unpack_records(
-    reader: HashedReader, report: FileReport, compression: Compression, places: Places | None
+    reader: HashedReader, report: FileReport, compression: Compression, index: IndexTable | None
 ) -> Iterator[tuple[int, int | None, bytes]]:
     """Yields number, offset and payload of every record of a compressed file, and adds its damage to the report."""
     name, number, fits_index = report.job.name, 0, True
-    table: list[list[int]] = [] if places is None else places.tolist()
+    table: list[list[int]] = [] if index is None else index.tolist()
     try:
         records = ((payload, None) for payload in scan_compressed(reader.as_file(), compression))
-        for payload, size in records if places is None else scan_members(reader.as_file()):
+        for payload, size in records if index is None else scan_members(reader.as_file()):
             offset, expected = table[number] if number < len(table) else (None, None)
             fits_index = fits_index and size == expected
             yield number, offset, payload
             number += 1
     except FormatError as error:
-        text = str(error).rstrip(".") + ("; what follows cannot be read" if places is None else "")
+        text = str(error).rstrip(".") + ("; what follows cannot be read" if index is None else "")
         report.damaged.append(
             Damage(name, "compressed", text, number, table[number][0] if number < len(table) else None)
         )
@@ -207,7 +207,7 @@ def _unpack_records(
                 yield later, offset, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
             except FormatError as error:
                 report.damaged.append(Damage(name, "compressed", str(error).rstrip("."), later, offset))
-    _report_index(report, places is None or fits_index)
+    _report_index(report, index is None or fits_index)
 
 
 def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:
@@ -225,10 +225,10 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 
 
 def scan_content(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Tally
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, index: IndexTable | None, progress: Tally
 ) -> Iterator[tuple[Intact, Content | None]]:
     """Yields every record with correct checksums, and its content if checked; adds counts and damage to `report`."""
-    for item in scan(reader, places):
+    for item in scan(reader, index):
         if isinstance(item, Intact):
             report.records += 1
             yield item, None if content is None else _check_content(reader, item, content)

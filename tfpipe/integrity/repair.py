@@ -36,7 +36,7 @@ from tfpipe.integrity.check_file import (
     FileReport,
     Tally,
     add_fault,
-    load_places,
+    load_index,
     scan_content,
 )
 from tfpipe.integrity.check_record import Content, ContentCheck
@@ -110,7 +110,7 @@ def repair(
         for job, shard in zip(jobs, written, strict=True):
             shards.setdefault(job.split, []).append(shard)
         document = {"identity": identity, "source": source, "manifest_inferred": inferred}
-        folded = replace(manifest, schema=manifest.full_schema, columns=(), parts=())
+        folded = replace(manifest, schema=manifest.full_schema, columns=(), layers=())
         _write_dataset(staging, folded, shards, document, unusable)
         staging.publish()
     result = _finished(staging, identity)
@@ -323,13 +323,13 @@ def _good_records(
     job, lost = report.job, report.damaged
     try:
         with file_io.open_file(job.path) as file:
-            reader, places = HashedReader(file), load_places(job, lost)
+            reader, index = HashedReader(file), load_index(job, lost)
             report.bytes = reader.size
-            for item, record in scan_content(reader, report, content, places, progress):
+            for item, record in scan_content(reader, report, content, index, progress):
                 assert record is not None
                 is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
-                if places is not None:
-                    is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
+                if index is not None:
+                    is_sure = item.number < len(index) and int(index[item.number, 1]) == item.size
                 if columns.hides(item.number, is_sure):
                     if not is_sure:
                         lost.append(Damage(job.name, "layer", _MAY_BE_HIDDEN, item.number, item.offset))

@@ -214,7 +214,7 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name in sorted(listing):
         if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith((".idx", ".parquet")) and name not in indexes:
             yield Damage(name, "extra", "the manifest knows no such index")
-    tfds = [file_names.TFDS_INFO, file_names.TFDS_FEATURES] if tfds_metadata.can_hold(manifest) else []
+    tfds = [file_names.TFDS_INFO, file_names.TFDS_FEATURES] if tfds_metadata.can_represent(manifest) else []
     for name in (*tfds, *manifest.promised_lists):
         if name not in listing:
             yield Damage(name, "missing", "the file is missing")
@@ -325,8 +325,8 @@ def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[F
         for shard in split.shards:
             report = by_name.get(shard.file)  # None if its layer could not be checked
             if report is not None and split.chosen is not None:
-                kept = np.isin(report.places[:, 0], split.chosen.list_rows(first, shard.records))
-                report = replace(report, identities=report.identities[kept], places=report.places[kept])
+                kept = np.isin(report.positions[:, 0], split.chosen.list_rows(first, shard.records))
+                report = replace(report, identities=report.identities[kept], positions=report.positions[kept])
             first += shard.records
             shown += [] if report is None else [report]
     return shown
@@ -336,14 +336,14 @@ def _find_duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
     """Yields the images that also occur in an earlier split of the manifest. This takes 40 bytes of memory a record."""
     if not reports:
         return
-    starts = np.cumsum([0, *(len(report.places) for report in reports)])[:-1]
+    starts = np.cumsum([0, *(len(report.positions) for report in reports)])[:-1]
     for group in equal_rows(np.concatenate([report.identities for report in reports])):
         files = [int(np.searchsorted(starts, at, side="right")) - 1 for at in group]
         first = reports[files[0]]
         for at, k in zip(group, files, strict=True):
             if reports[k].job.split != first.job.split:
-                number, offset = reports[k].places[at - starts[k]].tolist()
+                number, offset = reports[k].positions[at - starts[k]].tolist()
                 offset = None if reports[k].job.compression else offset
-                other = int(first.places[group[0] - starts[files[0]], 0])
+                other = int(first.positions[group[0] - starts[files[0]], 0])
                 text = f"it is record {other} of {first.job.name} too, in split {first.job.split!r}"
                 yield Damage(reports[k].job.name, "duplicate", text, number, offset)

@@ -27,7 +27,7 @@ class _Crops(ctypes.Structure):
 
 
 def decode(
-    places: Any,  # int64 [n, 2]: address and number of bytes of each JPEG; the caller keeps them in memory
+    inputs: Any,  # int64 [n, 2]: address and number of bytes of each JPEG; the caller keeps them in memory
     boxes: Any,  # int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image
     flips: Any,  # uint8 or bool [n]
     images: Any,  # gets the results: [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes
@@ -43,12 +43,12 @@ def decode(
 ) -> NDArray[np.int32]:
     """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
-    With `sizes`, int32 [n, 2], `places` has pixels instead of JPEGs: uint8 [height, width, 3] of these sides.
+    With `sizes`, int32 [n, 2], `inputs` has pixels instead of JPEGs: uint8 [height, width, 3] of these sides.
     Returns int32 [n]: `OK` for each image that was decoded; the pixels of others are undefined. Image k is written to
     `images[rows[k]]`, or without `rows` to `images[k]`; no two rows may be equal. `max_ratio` is 1, 2, 4 or 8: the
     largest reduction while decoding, never below the result's size. With one thread the caller decodes.
     """
-    count, view = len(memoryview(places)), memoryview(images)
+    count, view = len(memoryview(inputs)), memoryview(images)
     results = np.zeros(count, np.int32)
     total, height, width, _ = (view.shape or ()) if view.ndim == 4 else (len(view), 0, 0, 0)
     request, value_bytes = make_request(dtype, offset, factor)
@@ -56,15 +56,15 @@ def decode(
         check_result(height, width, max_ratio, "max_ratio")
     request.out_height, request.out_width, request.seeks, request.max_pixels = height, width, 1, max_pixels
     tables = [
-        _get_memory(places, "places", (count, 2), 8),
+        _get_memory(inputs, "inputs", (count, 2), 8),
         _get_memory(boxes, "boxes", (count, 4), 4),
         _get_memory(flips, "flips", (count,), 1),
     ]
-    places_of_results = None if rows is None else _get_memory(rows, "rows", (count,), 8)
+    row_table = None if rows is None else _get_memory(rows, "rows", (count,), 8)
     if rows is not None and (len(set(rows.tolist())) < count or not all(0 <= row < total for row in rows.tolist())):
         raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
     outputs = [
-        places_of_results,
+        row_table,
         _get_memory(images, "images", (count if rows is None else total, height, width, 3), value_bytes),
         _get_memory(results, "results", (count,), 4),
     ]

@@ -19,8 +19,8 @@ def hash_texts(texts: Any, offsets: NDArray[np.int64], key: bytes) -> NDArray[np
     """
     data = np.frombuffer(texts, np.uint8) if texts is not None and len(texts) else np.empty(0, np.uint8)
     hashes = np.empty(len(offsets) - 1, np.uint64)
-    places = data.ctypes.data, offsets.ctypes.data
-    library.load().tfpipe_hash_texts(*places, len(hashes), key, len(key), hashes.ctypes.data)
+    addresses = data.ctypes.data, offsets.ctypes.data
+    library.load().tfpipe_hash_texts(*addresses, len(hashes), key, len(key), hashes.ctypes.data)
     return hashes
 
 

@@ -112,4 +112,4 @@ def _check(result: int) -> None:
     if result == library.NO_MEMORY:
         raise MemoryError("The native library got no memory for the features of records.")
     if result:
-        raise ValueError("A place leaves the block.")
+        raise ValueError("A span leaves the block.")

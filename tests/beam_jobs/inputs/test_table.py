@@ -466,7 +466,7 @@ def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
 def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(tmp_path: Path, monkeypatch):
     write_files(tmp_path, {"1.jpg": b""})
     (tmp_path / "t.csv").write_text("image,label\n" + "".join(f"1.jpg,c{k}\n" for k in range(6)))
-    monkeypatch.setattr("beam_jobs.shard_job.MAX_PARTS", 20)
+    monkeypatch.setattr("beam_jobs.shard_job.MAX_ITEMS", 20)
     assert refusal(DataError, plan_shards, ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out"))) == (
         "A dataset with 1 split must have at most 5 classes, got 6. Labels that say something else of each image can "
         "be a column of another name."

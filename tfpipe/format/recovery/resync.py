@@ -56,7 +56,7 @@ class Search:
             stop = at + length + FRAME_BYTES
         else:
             headers = iterate_headers(self._reader, at + 1, size)
-            stop = next((place for place, length in headers if self._is_confirmed(place, length)), size)
+            stop = next((begin for begin, length in headers if self._is_confirmed(begin, length)), size)
         return [self.describe(number, at, stop - at)], stop, number + 1
 
     def describe(self, number: int, at: int, size: int | None = None) -> Gap:
@@ -81,7 +81,7 @@ class Search:
         header = self._reader.peek(at, HEADER_BYTES)
         return decode_header(header) if len(header) == HEADER_BYTES else None
 
-    def payload_holds(self, at: int, length: int) -> bool:
+    def is_payload_intact(self, at: int, length: int) -> bool:
         """Returns whether the `length` bytes of payload after the header at `at` have a correct checksum."""
         end = at + HEADER_BYTES + length
         if end + FOOTER_BYTES > self._reader.size:
@@ -98,7 +98,7 @@ class Search:
 
     def _is_confirmed(self, at: int, length: int) -> bool:
         """Returns whether a following header, the end of the file or the payload confirms the header at `at`."""
-        return self.goes_on_at(at + length + FRAME_BYTES) or self.payload_holds(at, length)
+        return self.goes_on_at(at + length + FRAME_BYTES) or self.is_payload_intact(at, length)
 
 
 def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -110,9 +110,9 @@ def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tupl
     while begin < end:
         data = reader.peek(begin, min(step, end - begin) + HEADER_BYTES - 1)
         for at, length in find_headers(data, reader.size):
-            place = begin + at
-            if place < end and place + length + FRAME_BYTES <= reader.size:
-                yield place, length
+            offset = begin + at
+            if offset < end and offset + length + FRAME_BYTES <= reader.size:
+                yield offset, length
         begin, step = begin + step, min(2 * step, BUFFER_BYTES)
 
 
@@ -122,11 +122,11 @@ def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
     Few offsets hold a length of at most `max_length`, so few checksums are computed. They come from tables, because a
     CRC is linear. In a run of zero bytes every offset holds the length 0, whose checksum is computed once.
     """
-    places = len(data) - HEADER_BYTES + 1
-    if places <= 0:
+    count = len(data) - HEADER_BYTES + 1
+    if count <= 0:
         return []
-    lengths = np.ndarray((places,), "<u8", data, strides=(1,))
-    crcs = np.ndarray((places,), "<u4", data, _LENGTH_BYTES, strides=(1,))
+    lengths = np.ndarray((count,), "<u8", data, strides=(1,))
+    crcs = np.ndarray((count,), "<u4", data, _LENGTH_BYTES, strides=(1,))
     small = np.flatnonzero(lengths <= max_length)
     zero = lengths[small] == 0
     right = np.empty(small.size, bool)

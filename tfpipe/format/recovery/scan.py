@@ -25,15 +25,15 @@ class Intact(NamedTuple):
     size: int  # in bytes, framing included
 
 
-Places = NDArray[np.int64]
+IndexTable = NDArray[np.int64]
 """The offset and size of every record, int64 [records, 2], as `decode_index` returns them."""
 
 
-def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact | Gap]:
+def scan(reader: HashedReader, index: IndexTable | None = None) -> Iterator[Intact | Gap]:
     """Yields intact records and damage in order; an index that contradicts intact records is ignored from there on."""
     at = number = 0
     search = Search(reader)
-    guide = None if places is None else _Guide(places, reader, search)
+    guide = None if index is None else _Guide(index, reader, search)
     while at < reader.size:
         if size := reader.record_at(at):
             if guide is not None:
@@ -57,11 +57,11 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
 class _Guide:
     """A search guided by the index: inserted or removed bytes shift later records from their indexed offsets."""
 
-    def __init__(self, places: Places, reader: HashedReader, search: Search) -> None:
-        self._offsets, self._sizes = places[:, 0], places[:, 1]
+    def __init__(self, index: IndexTable, reader: HashedReader, search: Search) -> None:
+        self._offsets, self._sizes = index[:, 0], index[:, 1]
         self._reader, self._search = reader, search
-        self.count = len(places)
-        self._end = int(places[-1].sum()) if self.count else 0
+        self.count = len(index)
+        self._end = int(index[-1].sum()) if self.count else 0
 
     def find_number(self, at: int, size: int, number: int) -> int | None:
         """Returns the number of an intact record, `number` or later; None if the index belongs to another file."""
@@ -76,29 +76,29 @@ class _Guide:
             detail = f"{end - at:,} bytes after the last record"
             return [Gap(number, at, end - at, "garbage", detail)], end, number
         shift = at - int(self._offsets[number])
-        later = self._next_in_place(number + 1, shift)
+        later = self._next_unshifted(number + 1, shift)
         stop = end if later is None else self._begin(later) + shift
         following = self.count if later is None else later
         if following > number + 1 or shift != end - self._end:
             first = number + self._header_is(at, number)  # a record that begins here begins nowhere else
             shifted = self._after_one_damage(at, number, first, following)
             if shifted is None:
-                shifted = self._next_shifted(at, stop, first, following, shift, in_place=later is not None)
+                shifted = self._next_shifted(at, stop, first, following, shift, is_unshifted=later is not None)
             if shifted is not None:
                 stop, following = shifted
         if following == number:
             detail = f"{stop - at:,} bytes that belong to no record"
             return [Gap(number, at, stop - at, "garbage", detail)], stop, number
-        in_place = stop - shift == self._begin(following)
-        return [self._describe(m, shift, at, stop, in_place) for m in range(number, following)], stop, following
+        is_unshifted = stop - shift == self._begin(following)
+        return [self._describe(m, shift, at, stop, is_unshifted) for m in range(number, following)], stop, following
 
-    def _describe(self, number: int, shift: int, first: int, stop: int, in_place: bool) -> Gap:
+    def _describe(self, number: int, shift: int, first: int, stop: int, is_unshifted: bool) -> Gap:
         """Describes record `number`, one of the lost records from offset `first` to offset `stop`."""
         at = self._begin(number) + shift
         if at >= self._reader.size and stop == self._reader.size:  # else a later record stands before the end
             detail = f"the file ends before it, at byte {self._reader.size:,}"
             return Gap(number, self._reader.size, 0, "truncated", detail)
-        if in_place:
+        if is_unshifted:
             return self._search.describe(number, at, min(int(self._sizes[number]), self._reader.size - at))
         if at > first:  # the bytes that stand there now do not tell what happened to the record
             return Gap(number, min(at, stop), 0, "missing", f"it is not in the file before byte {stop:,}")
@@ -107,7 +107,7 @@ class _Guide:
     def _begin(self, number: int) -> int:
         return int(self._offsets[number]) if number < self.count else self._end
 
-    def _next_in_place(self, number: int, shift: int) -> int | None:
+    def _next_unshifted(self, number: int, shift: int) -> int | None:
         """Returns the next record whose header is at its offset plus `shift`, or the count if the file ends there."""
         for later in range(number, self.count):
             at = int(self._offsets[later]) + shift
@@ -135,13 +135,13 @@ class _Guide:
         return None
 
     def _next_shifted(
-        self, begin: int, end: int, number: int, stop: int, shift: int, *, in_place: bool
+        self, begin: int, end: int, number: int, stop: int, shift: int, *, is_unshifted: bool
     ) -> tuple[int, int] | None:
         """Returns the offset and number of the next record before `stop` whose shift differs from the records before.
 
         A single record between two damages counts, unless it may be bytes of a payload: if it lies inside the damaged
-        record, or contradicts a later record that another one follows. If record `stop` is `in_place`, so are the
-        records before it, and a record found inside one of these does not count.
+        record, or contradicts a later record that another one follows. With `is_unshifted` record `stop` is at its
+        offset plus `shift`, as are the records before it, and a record found inside one of these does not count.
         """
         length = self._search.length_at(begin)
         claimed = begin if length is None else begin + length + FRAME_BYTES
@@ -149,12 +149,12 @@ class _Guide:
         for at, length in iterate_headers(self._reader, begin + 1, end):
             size = length + FRAME_BYTES
             candidate = self._locate(at, size, number, stop, shift=shift)
-            if candidate is None or (in_place and self._is_inside(at - shift, size, candidate)):
+            if candidate is None or (is_unshifted and self._is_inside(at - shift, size, candidate)):
                 continue
             if self._followed(at, size, candidate):
                 agrees = alone is not None and alone[1] < candidate and alone[0] + self._sizes[alone[1]] <= at
                 return alone if agrees else (at, candidate)
-            if alone is None and at + size > claimed and self._search.payload_holds(at, length):
+            if alone is None and at + size > claimed and self._search.is_payload_intact(at, length):
                 alone = at, candidate
         return alone
 
@@ -177,8 +177,8 @@ class _Guide:
 
     def _is_inside(self, at: int, size: int, number: int) -> bool:
         """Returns whether these bytes lie inside a record other than `number`, by the index."""
-        holder = int(np.searchsorted(self._offsets, at, side="right")) - 1
-        return holder not in (-1, number) and at + size <= int(self._offsets[holder] + self._sizes[holder])
+        around = int(np.searchsorted(self._offsets, at, side="right")) - 1
+        return around not in (-1, number) and at + size <= int(self._offsets[around] + self._sizes[around])
 
     def _followed(self, at: int, size: int, number: int) -> bool:
         """Returns whether the next record, or the end of the file, directly follows record `number`."""

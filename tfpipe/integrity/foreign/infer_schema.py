@@ -120,11 +120,11 @@ def _find_type(dtype: str, text: str, encoding: Encoding, first: Mapping[str, Fe
     sizes = [size.strip() for size in text.split(",")] if text.strip() else []
     key = None
     if len(sizes) == 1 and sizes[0] in first:
-        held = first[sizes[0]]
-        if not isinstance(held, np.ndarray) or held.dtype != np.int64:
+        stored = first[sizes[0]]
+        if not isinstance(stored, np.ndarray) or stored.dtype != np.int64:
             raise ConfigError(f"{sizes[0]!r} must hold the size of each axis as int64.")
-        shape: tuple[int | None, ...] = (None,) * len(held)
-        key = sizes[0] if len(held) > 1 else None
+        shape: tuple[int | None, ...] = (None,) * len(stored)
+        key = sizes[0] if len(stored) > 1 else None
     else:
         shape = tuple(_find_size(size, sizes_file) for size in sizes)
         if shape.count(None) > 1:
@@ -207,7 +207,7 @@ def _fix_sizes(spec: FeatureSpec, stats: TensorStats) -> FeatureSpec:
     return FeatureSpec.make_tensor(spec.name, replace(spec.tensor, shape=shape, sizes=None), dtype=spec.dtype)
 
 
-def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None:
+def check_images(schema: Schema, scan: FileScan, keys: Keys, where: str) -> None:
     """Checks that every record has an image in each image feature, or a list of images in the only one."""
     for key in keys.images:
         stats, spec = scan.features.get(key), next((spec for spec in schema.features if spec.name == key), None)
@@ -216,7 +216,7 @@ def check_images(schema: Schema, scan: FileScan, keys: Keys, place: str) -> None
         if not fits or not has_all or (len(keys.images) > 1 and spec is not None and spec.shape != ()):
             why = "of several kinds" if spec is None else spec.doc or "a list"
             raise DataError(f"Each of the {scan.records:,} records must have one image under {key!r}; it is {why}.")
-    check_formats(scan.stats, keys, place)
+    check_formats(scan.stats, keys, where)
 
 
 def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Classes:

@@ -230,12 +230,12 @@ def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator
         at, number = at + size, number + 1
 
 
-def check_formats(stats: ShardStats, keys: Keys, place: str) -> None:
+def check_formats(stats: ShardStats, keys: Keys, where: str) -> None:
     """Refuses a dataset if no decoder knows the format of any image."""
     if stats.formats.keys() == {OTHER}:
         key = keys.images[0]
         raise DataError(
-            f"{place}: no decoder knows the bytes of {key!r}. If they are raw values, give their type with `tensors`, "
+            f"{where}: no decoder knows the bytes of {key!r}. If they are raw values, give their type with `tensors`, "
             f"as in {key}=uint8[100,221,6], or {key}=uint8[image/shape] if 'image/shape' holds the shape. Otherwise "
             "name the image with `image_key`."
         )

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_png, save_image, write_files
 from tfpipe.format.schema import IMAGE_MASK
-from tfpipe.images.exif import find_turn
+from tfpipe.images.exif import match_orientation
 from tfpipe.images.masks import read_mask
 
 _STORE = {
@@ -192,6 +192,6 @@ def test_annotations_of_another_shape_are_named(tmp_path: Path, annotate: Annota
     ],
 )
 def test_the_declared_size_says_what_was_annotated(given, stored, orientation: int, turn: int | None) -> None:
-    assert find_turn(given, stored, orientation) == turn
+    assert match_orientation(given, stored, orientation) == turn
     if given == (50, 50):
-        assert find_turn(given, stored, orientation, is_upright=False) == 6
+        assert match_orientation(given, stored, orientation, is_upright=False) == 6
