@@ -55,7 +55,7 @@ def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, t
     options = ("--batch-size", 4, "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle", "0.1%")
     done = tfpipe("profile", small_dataset, *options)
     document = done.json
-    assert (document["version"], document["required_images_per_second"]) == (5, pytest.approx(4000))
+    assert (document["version"], document["required_images_per_second"]) == (6, pytest.approx(4000))
     assert {"read", "parse", "decode", "batch"} <= {stage["name"] for stage in document["stages"]}
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
     idle = f"{document['idle_fraction']:.1%}"

@@ -66,7 +66,7 @@ def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch) -
     done = tfpipe(*line, "--apply", folder / "kept.json")
     assert (done.code, done.err.splitlines()[-1]) == (0, f"Wrote {folder / 'kept.json'}.")
     report = done.json
-    assert (report["version"], report["loader"], report["method"]) == (5, "PyTorch DataLoader", "train")
+    assert (report["version"], report["loader"], report["method"]) == (6, "PyTorch DataLoader", "train")
     kept = {name: value for fix in report["fixes"] if fix["kept"] for name, value in fix["changes"].items()}
     assert json.loads((folder / "kept.json").read_text()) == kept
     assert report["fixes"][0]["measured_gain"] is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.types import (
-    DatasetFacts,
+    DatasetInfo,
     Effort,
     Fix,
     HostUse,
@@ -60,7 +60,7 @@ PROFILE = PipelineProfile(
     first_batch_s=0.5,
     warm_up_s=2.0,
     config=PipelineConfig(batch_size=100),
-    dataset=DatasetFacts(
+    dataset=DatasetInfo(
         name="'train' of /data/flowers",
         records=1_000_000,
         record_bytes=100e3,

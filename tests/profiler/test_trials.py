@@ -14,7 +14,7 @@ from tfpipe.engine.cache import BytesCache
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.profiler.measure import profile, simulated_accelerator
-from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, measure_rate
+from tfpipe.profiler.measure.profile import ProfileConfig, make_trial, measure_rate
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.trials import compare, try_fixes
 from tfpipe.profiler.types import Bottleneck, Fix, Report, Spread
@@ -50,7 +50,7 @@ def try_known(
 ) -> tuple[Report, dict[str, Any], Recorder]:
     report, recorder = Report(make_profile(), Bottleneck("decode", "", 1.0), fixes), Recorder()
     data: Any = None
-    return *try_fixes(report, make_turn(data, None, config, FAST, 1.5), recorder, enough), recorder
+    return *try_fixes(report, make_trial(data, None, config, FAST, 1.5), recorder, enough), recorder
 
 
 def test_fixes_are_tried_in_order_and_keep_what_they_were(runs: list[tuple[Accelerator, PipelineConfig]]) -> None:
@@ -87,7 +87,7 @@ def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one() -> N
     cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
     report, kept, recorder = try_known(cache)
     assert (report.fixes, kept) == ((cache,), {})
-    fault = "The cache takes about 200 s to fill, and a turn has 40 s for it."
+    fault = "The cache takes about 200 s to fill, and a trial has 40 s for it."
     assert recorder.notes == [f"Not tried: cache = 'bytes'. {fault}"]
     faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
     assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept

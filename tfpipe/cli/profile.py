@@ -152,12 +152,12 @@ def make_report(
     if options.apply is not None:
         from tfpipe.profiler import tuned_file
 
-        origin = tuned_file.describe_place(data, split)
-        tuned_file.check_path(options.apply, origin)
+        environment = tuned_file.describe_environment(data, split)
+        tuned_file.check_path(options.apply, environment)
     customize = load_stages(stages)
     with quiet_start():
         from tfpipe.profiler.diagnose import diagnosis
-        from tfpipe.profiler.measure.profile import ProfileConfig, make_turn, profile_pipeline
+        from tfpipe.profiler.measure.profile import ProfileConfig, make_trial, profile_pipeline
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
         from tfpipe.profiler.model import NO_IDLE
         from tfpipe.profiler.trials import try_fixes
@@ -169,13 +169,13 @@ def make_report(
         report = diagnosis.make_report(profile, options.price_per_hour)
         if options.apply is None:
             return report
-        measure = make_turn(data, split, config, accelerator, options.seconds / 2, customize)
+        trial = make_trial(data, split, config, accelerator, options.seconds / 2, customize)
         enough = (1 - NO_IDLE) * profile.step.required_rate
-        report, kept = try_fixes(report, measure, observer, enough)
+        report, kept = try_fixes(report, trial, observer, enough)
     rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
     asked = {} if file is None else toml_json.read(file)
     asked |= {name: value for name, value in given.items() if value is not None} | {"batch_size": batch}
-    tuned_file.write(options.apply, asked, kept, origin, rates)
+    tuned_file.write(options.apply, asked, kept, environment, rates)
     return report
 
 

@@ -47,8 +47,8 @@ def compare(run: Run, best: Changes, changed: Changes) -> tuple[Spread, float]:
     """Runs two sets of changes in turns; returns the gain of the second in each pair of turns, and its median rate."""
     befores, afters = list[float](), list[float]()
     for number in range(ROUNDS):
-        turns = [(changed, afters), (best, befores)]
-        for options, rates in turns if number % 2 == 0 else reversed(turns):
+        pair = [(changed, afters), (best, befores)]
+        for options, rates in pair if number % 2 == 0 else reversed(pair):
             rates.append(run(options))
     gains = [after / before for after, before in zip(afters, befores, strict=True)]
     return Spread.from_values(gains), statistics.median(afters)

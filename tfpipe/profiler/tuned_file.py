@@ -20,7 +20,7 @@ from tfpipe.system import host_limits
 _KEY_DIGITS = 8
 
 
-def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]:
+def describe_environment(data: Manifest | Source, split: str | None) -> dict[str, Any]:
     """Describes the host and the data for the table `tuned`; its `key` identifies both, whatever the data's path."""
     source = get_source(data, split)
     processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
@@ -39,20 +39,24 @@ def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]
     }
 
 
-def check_path(path: str, place: Mapping[str, Any]) -> None:
+def check_path(path: str, environment: Mapping[str, Any]) -> None:
     """Refuses, before anything is measured, an existing file that was not tuned for this host and these data."""
     toml_json.check_suffix(path)
     if not os.path.lexists(path):
         return
     key = toml_json.read_with_notes(path)[1].get("key")
-    if key != place["key"]:
+    if key != environment["key"]:
         unknown = "is there already and `tfpipe profile --apply` did not write it"
         reason = "was tuned on another host or other data" if key else unknown
         raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 
 
 def write(
-    path: str, given: Mapping[str, Any], changes: Mapping[str, Any], place: Mapping[str, Any], result: Mapping[str, Any]
+    path: str,
+    given: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    tuned_on: Mapping[str, Any],
+    result: Mapping[str, Any],
 ) -> None:
     """Writes the options that the user gave, with the changes of the fixes, and the table `tuned`."""
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -64,7 +68,7 @@ def write(
         options.pop(inner, None)
         if value is not None:  # TOML has no null: a missing option means None
             options[inner] = value
-    notes = {"key": place["key"], "at": at, **place, **versions, **result}
+    notes = {"key": tuned_on["key"], "at": at, **tuned_on, **versions, **result}
     toml_json.write(path, {**table, toml_json.NOTES: notes})
 
 

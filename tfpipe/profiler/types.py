@@ -61,7 +61,7 @@ class StageTiming:
     parallelism: int = 1  # the most calls that work at once
     bytes_in_per_image: float = 0.0
     bytes_out_per_image: float = 0.0
-    hold_us_per_image: float | None = None  # from one call to the next, if a lock lets one run at a time
+    locked_us_per_image: float | None = None  # from one call to the next, if a lock lets one run at a time
     holds_python_lock: bool = False  # whether that lock is Python's GIL
     elements_out_per_in: float = 1.0  # 0.25 for a filter that drops three of four, 1/64 for batches of 64
 
@@ -72,7 +72,7 @@ class StageTiming:
 
 
 @dataclass(frozen=True)
-class Held:
+class Buffer:
     """The items that a stage keeps in memory."""
 
     stage: str
@@ -145,7 +145,7 @@ class HostUse:
 
 
 @dataclass(frozen=True)
-class DatasetFacts:
+class DatasetInfo:
     """The properties of the data and of the pipeline's stages that the diagnosis needs."""
 
     name: str  # for messages
@@ -182,7 +182,7 @@ TriedChange: TypeAlias = str
     dct_scaling      decoding at a lower scale where a crop allows it
     cached           decoded images from a cache in memory
     kept             encoded records from a cache in memory, which the engine copies
-    smaller          images stored with a short side of `DatasetFacts.short_side`; `smaller_bytes` is the share of a
+    smaller          images stored with a short side of `DatasetInfo.short_side`; `smaller_bytes` is the share of a
                      record's bytes that is left
     engine_share     the engine's time from `read` to `batch` as a share of the textbook pipeline's
     seekable         JPEGs with restart markers, of which only the crop is decoded
@@ -202,7 +202,7 @@ class Profile:
     host: HostUse
     images_per_second: float
     first_batch_s: float  # since the start
-    held: tuple[Held, ...] = ()  # the largest first
+    buffers: tuple[Buffer, ...] = ()  # the largest first
 
     @property
     def cpu_limit(self) -> float:
@@ -224,7 +224,7 @@ class PipelineProfile(Profile):
     stages: tuple[StageTiming, ...]  # in the order of the pipeline
     warm_up_s: float  # not included in any other time
     config: PipelineConfig
-    dataset: DatasetFacts
+    dataset: DatasetInfo
     option_costs: Mapping[TriedChange, float] = field(default_factory=dict)  # without changes the config already has
     handover_us: float | None = None  # per image, however cheap the stages are; None: all time outside the stages
     timeline: tuple[Step, ...] = ()  # the first steps; time 0 is the beginning of measuring
@@ -243,9 +243,9 @@ class PipelineProfile(Profile):
         if self.hands_over_mostly:  # then all time outside the stages is spent per batch
             take_s = other_s
         handover_s = other_s if self.handover_us is None else min(self.handover_us / 1e6, other_s)
-        holds = {stage.name: stage.hold_us_per_image for stage in self.stages if stage.hold_us_per_image is not None}
+        locked_us = {one.name: one.locked_us_per_image for one in self.stages if one.locked_us_per_image is not None}
         wait_s = {
-            stage.name: max(stage.wait_us_per_image, holds.get(stage.name, 0.0) - stage.cpu_us_per_image) / 1e6
+            stage.name: max(stage.wait_us_per_image, locked_us.get(stage.name, 0.0) - stage.cpu_us_per_image) / 1e6
             for stage in self.stages
         }
         # The engine decodes an image and calls the function with it in the same thread.
@@ -260,12 +260,12 @@ class PipelineProfile(Profile):
             cpu_s=cpu_s,
             wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
             threads={
-                stage.name: 1 if stage.name in holds else stage.parallelism
+                stage.name: 1 if stage.name in locked_us else stage.parallelism
                 for stage in self.stages
                 if not (has_function and stage.name == "decode")
             },
             passes=passes,
-            lock_bound=frozenset(holds),
+            lock_bound=frozenset(locked_us),
             storage_limit=self.storage_limit,
             take_batch_s=take_s,
             handover_s=max(handover_s, take_s),
@@ -283,7 +283,7 @@ class PipelineProfile(Profile):
 
 
 @dataclass(frozen=True)
-class BatchFacts:
+class BatchInfo:
     """The size and the contents of a loader's batch."""
 
     images: int  # or records without images
@@ -354,7 +354,7 @@ class LoaderProfile(Profile):
 
     kind: str  # such as "PyTorch DataLoader"
     options: Mapping[str, Any]  # that a fix can change
-    batch: BatchFacts
+    batch: BatchInfo
     free: Drive  # the loop without steps, as fast as batches come
     workers: tuple[ProcessUse, ...]  # during `free`
     main: ProcessUse  # the trainer's process, during `free`

@@ -39,8 +39,8 @@ def test_the_demand_of_an_image_at_each_station() -> None:
 
 
 SLOW_READ = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
-PYTHON = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
-LOCKED = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+PYTHON = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, locked_us_per_image=1000.0)
+LOCKED = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, locked_us_per_image=1000.0)
 LOOKUP = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
 MANY_READ = (make_stage("read", 1500, parallelism=8), make_stage("decode", 800, parallelism=2))
 """They are hardly busy, but reading takes most of the cores' time."""
@@ -142,7 +142,7 @@ def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> N
     assert (profile.demand.passes, profile.demand.threads) == ({"lookup": ("decode",)}, {"decode": 4, "lookup": 4})
     assert find_bottleneck(profile).reason.startswith(f"decode and lookup {DECODE_AS_WELL}")
     # Behind a lock one call after another waits; without it four threads wait, and decode, side by side.
-    locked = replace(own, hold_us_per_image=3900.0)
+    locked = replace(own, locked_us_per_image=3900.0)
     demand = replace(profile, stages=(stages[0], locked)).demand
     assert demand.limit == pytest.approx(1e6 / 3900)
     assert 4e6 / 5300 < replace(demand, threads={"lookup": 4}, lock_bound=frozenset()).limit < 4e6 / 4800

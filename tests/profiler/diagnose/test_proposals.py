@@ -9,7 +9,7 @@ import pytest
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
 from tfpipe.profiler.diagnose.diagnosis import find_bottleneck, find_fixes
 from tfpipe.profiler.diagnose.proposals import propose
-from tfpipe.profiler.types import Effort, Fix, Held, OptionValue, PipelineProfile
+from tfpipe.profiler.types import Buffer, Effort, Fix, OptionValue, PipelineProfile
 from tfpipe.system.options import get_value, replace_options
 
 INDEX_FIRST = (
@@ -180,19 +180,19 @@ FIRST_FIXES: dict[str, tuple[PipelineProfile, dict[str, OptionValue] | str, floa
         {"prefetch_batches": None}, 100 / 0.075,
     ),
     "waits behind a lock": (
-        make_own("ask", 50, 0.1, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0),
+        make_own("ask", 50, 0.1, parallelism=2, wait_us_per_image=900.0, locked_us_per_image=1000.0),
         "Take the lock out of the stage ask, or hold it for a shorter time: threads do not help.", 2000,
     ),
     "python": (
-        make_own("jitter", 900, 0.35, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
+        make_own("jitter", 900, 0.35, holds_python_lock=True, parallelism=4, locked_us_per_image=900.0),
         "Write the stage jitter with TensorFlow's operations, do its work on the accelerator", 4000,
     ),
     "python of the engine": (
-        make_own("transform", 900, 0.35, True, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
+        make_own("transform", 900, 0.35, True, holds_python_lock=True, parallelism=4, locked_us_per_image=900.0),
         "Let the function `transform` call operations that let go of Python's ", 4000,
     ),
     "computes behind a lock": (
-        make_own("transform", 900, 0.25, True, parallelism=4, hold_us_per_image=1000.0),
+        make_own("transform", 900, 0.25, True, parallelism=4, locked_us_per_image=1000.0),
         "Take the lock out of the function `transform`, or hold it for a shorter time.", 4000,
     ),
     "a function of the engine waits": (
@@ -341,9 +341,9 @@ def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
 
 
 def test_memory_is_freed_where_most_is_held_and_a_late_first_batch_needs_a_smaller_buffer() -> None:
-    buffers = Held("prefetch", "batches", 50, 1e9), Held("shuffle", "records", 8192, 0.82e9)
-    held = (*buffers, Held("own", "elements", 1, 1))
-    first, second = list_fixes(make_profile(held=held, host={"peak_memory_bytes": 15 * 10**9}))[:2]
+    large = Buffer("prefetch", "batches", 50, 1e9), Buffer("shuffle", "records", 8192, 0.82e9)
+    buffers = (*large, Buffer("own", "elements", 1, 1))
+    first, second = list_fixes(make_profile(buffers=buffers, host={"peak_memory_bytes": 15 * 10**9}))[:2]
     assert (first.changes, first.predicted_images_per_second) == ({"prefetch_batches": 2}, 1000)
     assert second.changes == {"tf_data.shuffle_buffer_size": 2048}
     profile = make_profile(step=make_step(1000, 1000), dataset={"by_engine": False, "shuffled_records": 4000})
@@ -354,11 +354,11 @@ def test_memory_is_freed_where_most_is_held_and_a_late_first_batch_needs_a_small
 
 
 def test_a_shuffle_of_decoded_images_moves_in_front_of_decoding() -> None:
-    held = (Held("mix", "elements", 2000, 301e6),)
-    profile = make_profile(held=held, dataset={"own_stages": ("mix",)})
+    buffers = (Buffer("mix", "elements", 2000, 301e6),)
+    profile = make_profile(buffers=buffers, dataset={"own_stages": ("mix",)})
     (fix,) = get_fixes(profile, "move_stage")
     assert (fix.stage, re.findall(r"[\d.]+ MB", fix.reason)) == ("mix", ["301.0 MB", "200.0 MB"])
-    assert get_fixes(replace(profile, held=(replace(held[0], num_bytes=1e6),)), "move_stage") == []
+    assert get_fixes(replace(profile, buffers=(replace(buffers[0], num_bytes=1e6),)), "move_stage") == []
 
 
 def test_a_stage_that_widens_values_goes_to_the_device() -> None:
@@ -540,8 +540,8 @@ def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:
 def test_a_filter_is_not_moved_for_nothing() -> None:
     """It passes on nearly all, stands before `decode` or behind `batch`, or only makes batches."""
     keep = make_stage("keep", 40, elements_out_per_in=0.25)
-    facts = {"filters": ("keep",)}
-    early = make_profile(stages=(*PROFILE.stages[:3], keep, *PROFILE.stages[3:]), dataset=facts)
-    late = make_profile(stages=(*PROFILE.stages, keep), dataset=facts)
+    info = {"filters": ("keep",)}
+    early = make_profile(stages=(*PROFILE.stages[:3], keep, *PROFILE.stages[3:]), dataset=info)
+    late = make_profile(stages=(*PROFILE.stages, keep), dataset=info)
     for profile in (make_filtered(0.95), make_filtered(0.25, filters=()), early, late, make_profile(stages=(keep,))):
         assert "move_stage" not in [fix.action for fix in list_fixes(profile)]

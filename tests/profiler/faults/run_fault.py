@@ -36,7 +36,7 @@ from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
-TURN = ProfileConfig(seconds=3.0, max_warm_up_s=5.0, max_fill_s=120.0)
+TRIAL = ProfileConfig(seconds=3.0, max_warm_up_s=5.0, max_fill_s=120.0)
 CALM_S = 15.0
 """The longest wait for a quiet machine before each run, in seconds."""
 QUIET, TRIES = 0.05, 3
@@ -90,16 +90,16 @@ def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Pipelin
 
 def compare_with_fix(fault: Fault, folder: Path, config: PipelineConfig, fix: Fix) -> Spread:
     cured = replace(fault, **fault.cure) if fix.instruction else fault
-    before = partial(run_turn, fault, *make_data(fault, folder), config)
-    after = partial(run_turn, cured, *make_data(cured, folder), replace_options(config, fix.changes))
+    before = partial(run_trial, fault, *make_data(fault, folder), config)
+    after = partial(run_trial, cured, *make_data(cured, folder), replace_options(config, fix.changes))
     return compare(lambda changes: after() if changes else before(), {}, {"fix": True})[0]
 
 
-def run_turn(fault: Fault, data: Any, split: str | None, config: PipelineConfig) -> float:
+def run_trial(fault: Fault, data: Any, split: str | None, config: PipelineConfig) -> float:
     """Returns the images per second of the pipeline of a fault."""
     functions, reader = list_functions(fault), "tfpipe.profiler.measure.profile.NumpyBatches"
     with patch(reader, partial(NumpyBatches, num_threads=fault.num_threads)):
-        return measure_rate(data, split, config, make_accelerator(fault, config), TURN, fault.own, functions)[0]
+        return measure_rate(data, split, config, make_accelerator(fault, config), TRIAL, fault.own, functions)[0]
 
 
 def list_functions(fault: Fault) -> dict[str, Any]:

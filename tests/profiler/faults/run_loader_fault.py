@@ -14,11 +14,11 @@ from typing import Any
 
 from tests.profiler.faults.loader_cases import FAULTS
 from tfpipe.profiler.diagnose.diagnosis import make_report
-from tfpipe.profiler.loader.measure import LoaderSource, Trainer, measure_loader, run_turn
+from tfpipe.profiler.loader.measure import LoaderSource, Trainer, measure_loader, run_trial
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.trials import compare
 
-SECONDS, TURN_S = 3.0, 1.5
+SECONDS, TRIAL_S = 3.0, 1.5
 
 
 def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     if fixes and result["right_fix"]:
         cure = fault.cure
         cured = source if cure is None else LoaderSource(lambda: cure(folder), name)
-        before = partial(run_turn, source, trainer, TURN_S, {})
-        after = partial(run_turn, cured, trainer, TURN_S, {} if cure else fixes[0].changes)
+        before = partial(run_trial, source, trainer, TRIAL_S, {})
+        after = partial(run_trial, cured, trainer, TRIAL_S, {} if cure else fixes[0].changes)
         gain, _ = compare(lambda changes: after() if changes else before(), {}, {"fix": True})
         result |= {"predicted": fixes[0].predicted_images_per_second / rate, "measured": gain.median}
     return result

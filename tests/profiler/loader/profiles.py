@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.profiler.profiles import make_spread
-from tfpipe.profiler.types import BatchFacts, Drive, HostUse, LoaderProfile, ProcessUse, StepTiming
+from tfpipe.profiler.types import BatchInfo, Drive, HostUse, LoaderProfile, ProcessUse, StepTiming
 
-BATCH = BatchFacts(10, 10 * 150_528, "uint8", (10, 224, 224, 3))
+BATCH = BatchInfo(10, 10 * 150_528, "uint8", (10, 224, 224, 3))
 OPTIONS = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True, "in_order": True}
 
 

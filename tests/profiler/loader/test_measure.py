@@ -14,7 +14,7 @@ from PIL import Image
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.loader.measure import LoaderSource, Trainer, describe_batch, measure_draft_s, measure_loader
-from tfpipe.profiler.types import BatchFacts
+from tfpipe.profiler.types import BatchInfo
 
 torch_data = pytest.importorskip("torch.utils.data")
 
@@ -77,7 +77,7 @@ def test_an_iterator_is_made_anew_for_each_epoch(tmp_path: Path) -> None:
     )
     assert profile.kind == "generator"
     assert profile.free.epochs > 2
-    assert (profile.step.method, profile.batch) == ("train", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 4))
+    assert (profile.step.method, profile.batch) == ("train", BatchInfo(2, 1536, "float32", (2, 8, 8, 3), 4))
     assert seen[0]["label"] == [1, 2]
 
 
@@ -101,18 +101,18 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "facts"),
     [
-        (np.zeros((4, 3, 8, 6), np.float64), BatchFacts(4, 4608, "float64", (4, 3, 8, 6))),
-        ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchFacts(5, 720, "uint8", (5, 8, 6, 3), 1)),
+        (np.zeros((4, 3, 8, 6), np.float64), BatchInfo(4, 4608, "float64", (4, 3, 8, 6))),
+        ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 1)),
         (
             {"image": [np.zeros((8, 6, 3), np.uint8)] * 5, "label": [1] * 5},
-            BatchFacts(5, 720, "uint8", (5, 8, 6, 3), 8),
+            BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 8),
         ),
-        ({"image": [np.zeros((8, n, 3), np.uint8) for n in (6, 7)]}, BatchFacts(2, 312, "uint8", (2,), 2)),
-        ([np.zeros((4, 8, 6, 3), np.uint8), np.zeros(4, np.int64)], BatchFacts(4, 608, "uint8", (4, 8, 6, 3), 1)),
-        ((["a", "b"], [1, 2]), BatchFacts(2, 0, "", (), 7)),
+        ({"image": [np.zeros((8, n, 3), np.uint8) for n in (6, 7)]}, BatchInfo(2, 312, "uint8", (2,), 2)),
+        ([np.zeros((4, 8, 6, 3), np.uint8), np.zeros(4, np.int64)], BatchInfo(4, 608, "uint8", (4, 8, 6, 3), 1)),
+        ((["a", "b"], [1, 2]), BatchInfo(2, 0, "", (), 7)),
     ],
 )
-def test_facts_about_a_batch(batch: Any, facts: BatchFacts) -> None:
+def test_facts_about_a_batch(batch: Any, facts: BatchInfo) -> None:
     assert describe_batch(batch) == facts
     assert facts.image_size == ((8, 6) if len(facts.shape) == 4 else None)
 

@@ -13,6 +13,6 @@ def _hurry(monkeypatch) -> None:
     monkeypatch.setattr(textbook, "SECONDS", 0.01)
     monkeypatch.setattr(clocks, "SECONDS", 0.05)
     monkeypatch.setattr(clocks, "_COST_S", 0.01)
-    monkeypatch.setattr(clocks, "_MIN_TURNS", 2)
+    monkeypatch.setattr(clocks, "_MIN_ROUNDS", 2)
     monkeypatch.setattr(clocks, "_MAX_REST_S", 0.1)
     gc.collect()

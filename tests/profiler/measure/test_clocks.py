@@ -138,7 +138,7 @@ def make_turns(one_s: float, two_s: float, cpu_s: float, queue_s: float = 0.0) -
 
 COMPUTES, BLOCKED, WAITS = make_turns(1e-3, 0.5e-3, 1e-3), make_turns(1e-3, 1e-3, 1e-3), make_turns(8e-3, 4e-3, 1e-4)
 FAST, SLOW, DELAYED = Run(10, 1e-3, 1e-3, 0.0), Run(10, 1.6e-3, 1e-3, 0.0), Run(10, 1.6e-3, 1e-3, 0.6e-3)
-TURNS = {
+ROUNDS = {
     "computes": (COMPUTES, 2, CallTimes(1e-3, 0.0, None)),
     "a lock": (BLOCKED, 2, CallTimes(1e-3, 0.0, 1e-3)),
     "one core cannot tell": (BLOCKED, 1, CallTimes(1e-3, 0.0, None)),
@@ -152,9 +152,9 @@ TURNS = {
 }
 
 
-@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("name", ROUNDS)
 def test_waiting_computing_and_a_lock_are_told_apart(name: str) -> None:
-    turns, cores, times = TURNS[name]
+    turns, cores, times = ROUNDS[name]
     assert judge(turns, cores) == times
 
 
@@ -174,7 +174,7 @@ def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(locked: bool,
 
     times = run_function(ask)
     assert times.wait_s > times.cpu_s
-    assert (times.hold_s is not None) is locked
+    assert (times.locked_s is not None) is locked
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path
 
 def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(clocks, "_MAX_REST_S", 60.0)  # on a busy machine it takes long until buffers are full
-    monkeypatch.setattr(clocks, "_MIN_TURNS", 7)
+    monkeypatch.setattr(clocks, "_MIN_ROUNDS", 7)
     file = write_sample(str(tmp_path / "few"), source, sample_records(source))
     datasets = {"read": list_sizes(file, TEXTBOOK), "made": make_batches(file, TEXTBOOK)}
     batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}

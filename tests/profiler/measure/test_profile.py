@@ -23,10 +23,10 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.measure.facts import find_held
+from tfpipe.profiler.measure.describe import find_buffers
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_phases
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.types import Held
+from tfpipe.profiler.types import Buffer
 from tfpipe.system.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,7 +64,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     assert [stage.elements_out_per_in for stage in profile.stages] == [1, 1, 1, 1, 0.25]
     assert profile.stages[-1].bytes_out_per_image == pytest.approx(32 * 32 * 3, abs=100)
     assert profile.handover_us is not None
-    assert [held.stage for held in profile.held] == ["prefetch", "shuffle"]
+    assert [buffer.stage for buffer in profile.buffers] == ["prefetch", "shuffle"]
     assert profile.first_batch_s > 0
     assert 0.5 <= profile.warm_up_s < 10
     assert profile.host.storage_limit_bytes_per_second is None  # too small to tell
@@ -166,7 +166,7 @@ def test_an_accelerator_that_does_not_wait_needs_no_trials(manifest: Manifest) -
     config = PipelineConfig(batch_size=4, image_size=32, prefetch_batches=7)
     profile = profile_pipeline(manifest, "train", config, Accelerator(0.2, 4, "fit"), ProfileConfig(0.4, 0.1))
     assert profile.option_costs == {}
-    assert [(held.stage, held.number) for held in profile.held] == [("prefetch", 7)]
+    assert [(buffer.stage, buffer.number) for buffer in profile.buffers] == [("prefetch", 7)]
 
 
 def transform(image: Any, random: np.random.Generator) -> Any:
@@ -190,7 +190,7 @@ def test_functions_of_other_readers_are_told_apart(manifest: Manifest) -> None:
     assert list(stages) == ["read", "parse", "decode", "transform", "batch", "batch_transform"]
     assert profile.dataset.own_stages == ("transform", "batch_transform")
     assert stages["batch_transform"].waits
-    assert stages["batch_transform"].hold_us_per_image == pytest.approx(2500, rel=0.5)
+    assert stages["batch_transform"].locked_us_per_image == pytest.approx(2500, rel=0.5)
     assert not stages["transform"].waits
     with pytest.raises(ConfigError, match="Leave one of them out"):
         profile_pipeline(manifest, "train", config, Accelerator(1, 4), customize=add_own_stages, functions=own)
@@ -226,7 +226,7 @@ def test_phases_are_stages_with_their_time_for_an_image() -> None:
 def test_batches_and_caches_are_held() -> None:
     config = {"prefetch_batches": 3, "cache": "decoded"}
     profile = make_profile(stages=(make_stage("decode", 1, bytes_out_per_image=150e3),), config=config)
-    cache, prefetch = find_held(profile, [], {})
-    assert cache == Held("cache", "images", 1_000_000, 1_000_000 * 256 * 256 * 3)
-    assert prefetch == Held("prefetch", "batches", 3, 3 * 100 * 150e3)
-    assert find_held(make_profile(config={"prefetch_batches": 0}), [], {}) == ()
+    cache, prefetch = find_buffers(profile, [], {})
+    assert cache == Buffer("cache", "images", 1_000_000, 1_000_000 * 256 * 256 * 3)
+    assert prefetch == Buffer("prefetch", "batches", 3, 3 * 100 * 150e3)
+    assert find_buffers(make_profile(config={"prefetch_batches": 0}), [], {}) == ()

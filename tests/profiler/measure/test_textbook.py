@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.profiler.measure import textbook
-from tfpipe.profiler.measure.facts import BuiltStage, find_late_caches
+from tfpipe.profiler.measure.describe import BuiltStage, find_late_caches
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
@@ -90,7 +90,7 @@ def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements, function: Any
     assert call is not None
     times = textbook.run_map(call, elements)
     assert times.wait_s > times.cpu_s
-    assert (times.hold_s is not None) is locked
+    assert (times.locked_s is not None) is locked
 
 
 def build(dataset: Any, *stages: tuple[str, Any]) -> list[BuiltStage]:

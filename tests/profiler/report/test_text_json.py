@@ -18,9 +18,9 @@ from tfpipe.profiler.report.text_json import (
     to_json,
     to_text,
 )
-from tfpipe.profiler.types import DatasetFacts, Held, Spread, Step
+from tfpipe.profiler.types import Buffer, DatasetInfo, Spread, Step
 
-HELD = (Held("shuffle", "records", 8192, 0.8e9),)
+BUFFERS = (Buffer("shuffle", "records", 8192, 0.8e9),)
 
 
 def test_the_first_line_is_the_answer_and_the_rates_stand_side_by_side() -> None:
@@ -37,12 +37,12 @@ def test_the_first_line_is_the_answer_and_the_rates_stand_side_by_side() -> None
 
 
 def test_memory_names_the_stage_that_takes_it() -> None:
-    held = (Held("mix", "elements", 2000, 301e6), Held("prefetch", "batches", 2, 20e6))
-    report = make_report(make_profile(held=held, first_batch_s=1.7))
+    buffers = (Buffer("mix", "elements", 2000, 301e6), Buffer("prefetch", "batches", 2, 20e6))
+    report = make_report(make_profile(buffers=buffers, first_batch_s=1.7))
     sentence, start = "emory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); ", "first batch after 1.7 s"
     assert to_text(report).splitlines()[5] == f"4 cores 95 % busy; m{sentence}reads 100.0 MB/s; {start}."
     assert f"M{sentence}{start}" in render(report)
-    assert to_json(report)["held"][0] == {"stage": "mix", "what": "elements", "number": 2000, "num_bytes": 301e6}
+    assert to_json(report)["buffers"][0] == {"stage": "mix", "what": "elements", "number": 2000, "num_bytes": 301e6}
 
 
 def test_records_without_images_are_called_records() -> None:
@@ -71,7 +71,7 @@ def test_the_text_fits_a_screen() -> None:
     assert "1. cache = 'decoded' (an option or a line of yours)" in lines
     fit = to_text(make_report(replace(PROFILE, step=replace(PROFILE.step, method="fit"))))
     assert "for Keras' `fit` on a device with a queue, which takes the next batch while the device computes;" in fit
-    stage = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    stage = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, locked_us_per_image=1000.0)
     locked = to_text(make_report(make_profile(stages=(stage,))))
     assert "ask                     50      1%        950  1, lock        0" in locked
 
@@ -100,7 +100,7 @@ def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
 
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
-    assert (document["version"], document["method"]) == (5, "loop")
+    assert (document["version"], document["method"]) == (6, "loop")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
     assert document["bottleneck"]["stage"] == "decode"
@@ -168,7 +168,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     document = to_json(
-        make_report(replace(make_profile(held=HELD), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
+        make_report(replace(make_profile(buffers=BUFFERS), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
     )
     fields_of = dict(document)
     for name in ("dataset", "config", "what_if", *(name for name in document if name.endswith("_spread"))):
@@ -176,7 +176,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     parts = [part for value in fields_of.values() for part in (value if isinstance(value, list) else [value])]
     assert listed == {*document, *(name for part in parts if isinstance(part, dict) for name in part)}
     assert all(f"`{name}`" in section for name in TRIED)
-    assert all(f"`{field.name}`" in section for field in fields(DatasetFacts))
+    assert all(f"`{field.name}`" in section for field in fields(DatasetInfo))
 
 
 def test_fixes_that_were_tried_show_what_they_gave() -> None:

@@ -24,7 +24,7 @@ from tfpipe.system.units import human_bytes
 
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
-_PART = 0.5  # a stage that allows clearly less than the cores is the bottleneck from this share of its limit on
+_CLEAR_SHARE = 0.5  # a stage that allows clearly less than the cores is the bottleneck from this share of its limit on
 REACHED = 0.7  # a stage at this share of its own limit is the bottleneck: less than `SATURATED`, for it also hands over
 MIN_GAIN = 0.02  # the gain below which a change is not worth a line in a report or a config
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
@@ -59,7 +59,7 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     lowest, found = demand.get_stage_limit(slowest), None
     # A stage allows clearly less than the cores do, or a lock is held nearly all the time.
     if lowest <= REACHED * demand.cpu_limit or (slowest in demand.lock_bound and rate >= SATURATED * lowest):
-        found = _check_threads(profile, _PART)
+        found = _check_threads(profile, _CLEAR_SHARE)
     return found or _check_cores(profile) or _check_threads(profile) or _unbuffered_stage(profile)
 
 
@@ -210,17 +210,17 @@ def _rank_all(fixes: list[Fix], now: float, required: float) -> list[Fix]:
 
 def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields fixes that free memory, the one that frees most first."""
-    for held in profile.held:
-        if held.num_bytes <= _WORTH_FREEING * profile.host.memory_limit_bytes:
+    for buffer in profile.buffers:
+        if buffer.num_bytes <= _WORTH_FREEING * profile.host.memory_limit_bytes:
             continue
-        size = human_bytes(held.num_bytes)
-        if held.stage == "prefetch" and held.number > _WAITING_BATCHES:
-            reason = f"{held.number} batches wait for the trainer, {size}: two are enough."
+        size = human_bytes(buffer.num_bytes)
+        if buffer.stage == "prefetch" and buffer.number > _WAITING_BATCHES:
+            reason = f"{buffer.number} batches wait for the trainer, {size}: two are enough."
             yield Fix(Effort.OPTION, reason, changes={"prefetch_batches": _WAITING_BATCHES})
-        elif held.stage == "shuffle":
+        elif buffer.stage == "shuffle":
             reason = f"{size} of records are held to be shuffled: a quarter mixes less, and takes less."
             yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, _SHUFFLE_SHARE))
-        elif held.stage == "cache":
+        elif buffer.stage == "cache":
             no_cache: dict[str, OptionValue] = {} if profile.config.cache_bytes is None else {"cache_bytes": None}
             in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
             yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes={"cache": "none", **no_cache})
@@ -228,13 +228,13 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
 
 def _start_sooner(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields fixes that bring the first batch sooner or make a shuffle smaller, and keep the rate after that."""
-    for held in profile.held:
-        if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
-            size, stored = map(human_bytes, (held.num_bytes, held.number * profile.dataset.record_bytes))
-            holds = f"{held.stage} holds {held.number:,} {held.what}, {size}, before the first batch"
-            instruction = f"Shuffle records before they are decoded, and not in the stage {held.stage}."
+    for buffer in profile.buffers:
+        if buffer.stage in profile.dataset.own_stages and buffer.num_bytes >= _MUCH_BYTES:
+            size, stored = map(human_bytes, (buffer.num_bytes, buffer.number * profile.dataset.record_bytes))
+            holds = f"{buffer.stage} holds {buffer.number:,} {buffer.what}, {size}, before the first batch"
+            instruction = f"Shuffle records before they are decoded, and not in the stage {buffer.stage}."
             reason = f"{holds}. As records they are {stored}."
-            yield Fix(Effort.OPTION, reason, instruction=instruction, action="move_stage", stage=held.stage)
+            yield Fix(Effort.OPTION, reason, instruction=instruction, action="move_stage", stage=buffer.stage)
     if profile.first_batch_s <= SLOW_FIRST_BATCH_S or not profile.dataset.shuffled_records:
         return
     share = _GOOD_FIRST_BATCH_S / profile.first_batch_s

@@ -16,7 +16,7 @@ from tfpipe.profiler.types import (
     MOST_THREADS,
     OPTION_COST_STAGES,
     Bottleneck,
-    DatasetFacts,
+    DatasetInfo,
     Effort,
     Fix,
     HostUse,
@@ -74,13 +74,13 @@ def _read_less(profile: PipelineProfile) -> Iterator[Fix]:
         yield write_anew(dataset, reason, profile.demand.read_less(left).scale({"read": left}), options)
 
 
-def write_anew(dataset: DatasetFacts, reason: str, demand: Demand, options: str = "") -> Fix:
+def write_anew(dataset: DatasetInfo, reason: str, demand: Demand, options: str = "") -> Fix:
     """Returns the fix that writes the records of a dataset anew."""
     instruction = describe_rewrite(dataset, options)
     return Fix(Effort.NEW_SHARDS, reason, demand, instruction=instruction, action="write_data")
 
 
-def describe_rewrite(dataset: DatasetFacts, options: str = "") -> str:
+def describe_rewrite(dataset: DatasetInfo, options: str = "") -> str:
     """Returns the command that writes the records of a dataset anew; files without a manifest are described first."""
     # The new folders go next to the data, without the view or the pattern in their names.
     base = re.split(r"@[^/]*$|[*?\[]", dataset.address)[0].rstrip("-_./") or "data"
@@ -305,12 +305,12 @@ def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
     if "decode" not in names:
         return
     end = names.index("batch") if "batch" in names else len(names)
-    for place, stage in enumerate(profile.stages[:end]):
-        skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
+    for index, stage in enumerate(profile.stages[:end]):
+        skipped, share = names[names.index("decode") : index], stage.elements_out_per_in
         if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
             continue
         reason = f"{stage.name} drops {1 - share:.0%} of the images: {1 / share:.1f} are decoded for each that stays."
-        names_before = names[:place]
+        names_before = names[:index]
         handed = _count_handovers(names_before, share, skipped) / _count_handovers(names_before, share, [])
         left = dict.fromkeys(skipped, share)
         lighter = demand.scale(left, left).scale_other(demand)
@@ -328,7 +328,7 @@ def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str])
 
 def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]:
     """Yields fixes for a costly stage: its work on the accelerator, a cache after it, and cheaper code."""
-    name, facts, demand = stage.name, profile.dataset.declared.get(stage.name, {}), profile.demand
+    name, declared, demand = stage.name, profile.dataset.declared.get(stage.name, {}), profile.demand
     cost_s, all_s = demand.cpu_s[name], sum(demand.cpu_s.values())
     # A stage that waits or runs on one core has other fixes.
     if name in demand.lock_bound or stage.parallelism == 1 or demand.wait_s.get(name, 0.0) > cost_s:
@@ -337,7 +337,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
         return
     share, cost_us, cheap_us = cost_s / all_s, cost_s * 1e6, _CHEAPER * cost_s * 1e6
     takes = f"{name} takes {share:.0%} of the processor time, {cost_us:,.0f} µs for each image"
-    if facts.get("per_image") is not False:
+    if declared.get("per_image") is not False:
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand.scale({name: 0.0}), threads=threads)
         left_us = (demand.cores / profile.step.required_rate - (all_s - cost_s)) * 1e6  # µs that leave no idle time
@@ -346,7 +346,7 @@ def _do_elsewhere(profile: PipelineProfile, stage: StageTiming) -> Iterator[Fix]
         yield Fix(
             Effort.VISIBLE_OPTION, f"{takes}.", without, instruction=instruction, action="move_to_device", stage=name
         )
-    if facts.get("random") is False and profile.config.training:
+    if declared.get("random") is False and profile.config.training:
         yield from _cache_behind(profile, stage, takes)
     change = f"for {cheap_us:,.0f} µs for each image in place of {cost_us:,.0f}"
     instruction = f"Make {_name(name)} cheaper, which is work for you: the prediction is {change}."
@@ -359,7 +359,7 @@ def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> I
     names = [each.name for each in profile.stages]
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
     records, demand = profile.dataset.records, profile.demand
-    random = {name for name, facts in profile.dataset.declared.items() if facts.get("random")}
+    random = {name for name, declared in profile.dataset.declared.items() if declared.get("random")}
     draws = next((name for name in after if name == "augment" or name in random), None)
     if records is None or random.intersection(before):
         return
@@ -371,8 +371,8 @@ def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> I
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
     cached = demand.without_reading(demand.scale(dict.fromkeys(before, 0.0)).cpu_s)
     instruction = f"Put a stage that caches right behind {stage.name}."
-    place = draws or (after[0] if after else stage.name)
-    yield Fix(Effort.VISIBLE_OPTION, reason, cached, {}, instruction, "cache_before_stage", place)
+    following = draws or (after[0] if after else stage.name)
+    yield Fix(Effort.VISIBLE_OPTION, reason, cached, {}, instruction, "cache_before_stage", following)
 
 
 def _mend_bottleneck(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
@@ -428,11 +428,11 @@ def _leave_lock(profile: PipelineProfile, stage: StageTiming) -> Fix:
 def _narrow(profile: PipelineProfile) -> Iterator[Fix]:
     """Yields, for each user stage that makes images larger, the advice to do that on the accelerator."""
     names = [each.name for each in profile.stages]
-    for place, stage in enumerate(profile.stages):
+    for index, stage in enumerate(profile.stages):
         grows = stage.bytes_out_per_image / stage.bytes_in_per_image if stage.bytes_in_per_image else 0
         if stage.name not in profile.dataset.own_stages or grows < _GROWS or stage.name in profile.dataset.late_caches:
             continue
-        lighter = profile.demand.scale({**dict.fromkeys(names[place + 1 :], 1 / grows), stage.name: 0.0})
+        lighter = profile.demand.scale({**dict.fromkeys(names[index + 1 :], 1 / grows), stage.name: 0.0})
         size = human_bytes(stage.bytes_out_per_image)
         reason = f"{stage.name} makes {grows:.0f} bytes of each, {size} for an image, which all stages behind it copy."
         what = f"Leave the values as small as they are in front of {stage.name}, and widen them on the accelerator."

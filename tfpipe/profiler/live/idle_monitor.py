@@ -90,9 +90,9 @@ def block_until_done(framework: str, result: Any) -> None:
 def count_images(batch: Any) -> int:
     """Returns the length of a batch's first array in this process; 1 for a scalar."""
     first = next((value for value in list_values(batch) if hasattr(value, "shape") or hasattr(value, "values")), None)
-    parts = getattr(first, "values", None)  # a per-replica value of TensorFlow has one for each replica
-    parts = parts if isinstance(parts, tuple) else (first,)
-    count = sum(int(part.shape[0] or 0) if len(part.shape) else 1 for part in parts if hasattr(part, "shape"))
+    replicas = getattr(first, "values", None)  # a per-replica value of TensorFlow has one for each replica
+    replicas = replicas if isinstance(replicas, tuple) else (first,)
+    count = sum(int(each.shape[0] or 0) if len(each.shape) else 1 for each in replicas if hasattr(each, "shape"))
     if getattr(first, "is_fully_addressable", True):
         return count
     return count // int(sys.modules["jax"].process_count())  # the array spans all processes
@@ -103,7 +103,7 @@ def list_values(structure: Any) -> list[Any]:
     if isinstance(structure, dict):
         structure = list(structure.values())
     if isinstance(structure, list | tuple):
-        return [value for part in structure for value in list_values(part)]
+        return [value for each in structure for value in list_values(each)]
     return [] if structure is None else [structure]
 
 

@@ -147,19 +147,19 @@ def find_loader_bottleneck(profile: LoaderProfile) -> Bottleneck:
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
     """Finds the user's function with the most time in some activities; returns its costliest line and its share."""
     lines: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for place, activity, seconds in (one for use in profile.makers for one in use.functions):
+    for line, activity, seconds in (one for use in profile.makers for one in use.functions):
         if activity in activities:
-            lines[split_place(place)][place] += seconds
+            lines[split_line(line)][line] += seconds
     if not lines:
         return "", 0.0
     own = max(lines.values(), key=lambda own: sum(own.values()))
     every_s = sum(use.working_s + use.sum("no core") for use in profile.makers)
-    return max(own, key=lambda place: own[place]), sum(own.values()) / max(every_s, 1e-9)
+    return max(own, key=lambda line: own[line]), sum(own.values()) / max(every_s, 1e-9)
 
 
-def split_place(place: str) -> tuple[str, str]:
+def split_line(line: str) -> tuple[str, str]:
     """Splits a line of user code such as "train.py:12 load" into its file and its function."""
-    file, _, function = place.partition(":")
+    file, _, function = line.partition(":")
     return file, function.partition(" ")[2]
 
 
@@ -221,7 +221,7 @@ def _list_idle_workers(profile: LoaderProfile) -> Iterator[Bottleneck]:
     idle = statistics.fmean(use.sum("idle") / use.wall_s for use in profile.workers)
     if share >= _MAIN and idle >= _STALLED:
         name = max((one for one in ACTIVITIES[:-3] if one != "waiting"), key=main.sum)
-        where = next((place for place, activity, _ in main.functions if activity == name), "")
+        where = next((line for line, activity, _ in main.functions if activity == name), "")
         reason = f"The process of the trainer is busy with batches for {human_share(min(share, 1.0))} of the time"
         reason += f", mostly {name}{_put_in(where)}; its workers have nothing to do for {human_share(idle)}."
         yield Bottleneck("hand-over" if name == "handing over" else "main process", reason, where=where or name)
@@ -303,12 +303,12 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
 
 def _get_decoding_share(profile: LoaderProfile) -> float:
     """Returns the time share of decoding, with its reading, and with other work in the lines of code that decode."""
-    places = [one for use in profile.makers for one in use.functions]
-    lines = {place for place, activity, _ in places if activity == "decoding"}
-    functions = {split_place(line) for line in lines}
+    timed = [one for use in profile.makers for one in use.functions]
+    lines = {line for line, activity, _ in timed if activity == "decoding"}
+    functions = {split_line(line) for line in lines}
     seconds: dict[Activity, float] = defaultdict(float)
-    for place, activity, passed_s in places:
-        belongs = split_place(place) in functions if activity == "reading" else place in lines
+    for line, activity, passed_s in timed:
+        belongs = split_line(line) in functions if activity == "reading" else line in lines
         seconds[activity] += passed_s if belongs else 0.0
     decoding = profile.share("decoding")
     scale = decoding / max(seconds["decoding"], 1e-9)
@@ -422,6 +422,6 @@ def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterat
         reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
         change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
         yield now.save(decoding_s - draft_s), change, reason, False
-    place, share = find_function(profile, "functions", "waiting")
+    line, share = find_function(profile, "functions", "waiting")
     if share > _LARGE_SHARE / 2:
-        yield now.save(made_s * share / 2), f"Make {place} faster", "If it took half of its time.", False
+        yield now.save(made_s * share / 2), f"Make {line} faster", "If it took half of its time.", False

@@ -33,7 +33,7 @@ from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing
 from tfpipe.profiler.trials import Changes, try_fixes
-from tfpipe.profiler.types import BatchFacts, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Report, Step
+from tfpipe.profiler.types import BatchInfo, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Report, Step
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 
@@ -151,7 +151,7 @@ _Array = tuple[int, str, tuple[int, ...]]
 """The bytes of an array, its dtype, and its shape."""
 
 
-def describe_batch(batch: Any) -> BatchFacts:
+def describe_batch(batch: Any) -> BatchInfo:
     """Describes the arrays and other objects of a batch, in dictionaries, tuples and lists at any depth."""
     arrays: list[_Array] = []
     objects = _collect(batch, arrays)
@@ -164,7 +164,7 @@ def describe_batch(batch: Any) -> BatchFacts:
     else:
         images = first[0]
     _, dtype, shape = max(arrays, key=lambda array: array[0], default=(0, "", ()))
-    return BatchFacts(images, sum(size for size, _, _ in arrays), dtype, shape, objects)
+    return BatchInfo(images, sum(size for size, _, _ in arrays), dtype, shape, objects)
 
 
 def _is_list_of_records(batch: Any) -> bool:
@@ -316,8 +316,8 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         started = time.perf_counter()
         batch, _ = loader.fetch()
         first_batch_s = time.perf_counter() - started
-        facts = describe_batch(batch)
-        if facts.images < 1:
+        info = describe_batch(batch)
+        if info.images < 1:
             raise DataError("The first batch of the loader is empty. Give one with records.")
         loader.warm_up()
         before = HostTime.now()
@@ -335,7 +335,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     every = (*uses.values(), main)
     used_s = sum(use.cpu_s for use in every)
     all_s = used_s if after.machine is None or before.machine is None else after.machine - before.machine
-    timing = compute_step_timing(paced.steps, Accelerator(step_s, facts.images, trainer.method))
+    timing = compute_step_timing(paced.steps, Accelerator(step_s, info.images, trainer.method))
     restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # `paced` has no probes
     torch: Any = sys.modules.get("torch")
     return LoaderProfile(
@@ -352,15 +352,15 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         first_batch_s=first_batch_s,
         kind=loader.kind,
         options=loader.options,
-        batch=facts,
+        batch=info,
         free=free,
         workers=tuple(uses.values()),
         main=main,
         restart_s=next(restarts, first_batch_s) if uses and not loader.options.get("persistent_workers", True) else 0.0,
         steps_per_epoch=loader.length,
         cores=cores,
-        hop_s=_measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects),
-        draft_s=measure_draft_s([file for use in every for file in use.files], facts.image_size),
+        hop_s=_measure_hop_s(info.bytes + _OBJECT_BYTES * info.objects),
+        draft_s=measure_draft_s([file for use in every for file in use.files], info.image_size),
         torch_threads=1 if uses or torch is None else torch.get_num_threads(),
     )
 
@@ -430,10 +430,10 @@ def profile_loader(
         report = make_report(measure_loader(source.make(), trainer, seconds, Path(folder)), price_per_hour)
     if not applies:
         return report, {}
-    return try_fixes(report, partial(run_turn, source, trainer, seconds / 2), observer)
+    return try_fixes(report, partial(run_trial, source, trainer, seconds / 2), observer)
 
 
-def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
+def run_trial(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
     """Returns the images per second of the loader with some options changed, after a warm-up."""
     loader = source.make(changes)
     try:

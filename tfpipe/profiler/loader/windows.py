@@ -77,11 +77,11 @@ def is_clock(stack: Sequence[Frame]) -> bool:
 
 def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
     """Tells what a thread does, by its stack (innermost first) and its state: S and D wait, empty is unknown."""
-    activity, place = _classify(stack, collate)
+    activity, line = _classify(stack, collate)
     pipes = [number for number, frame in enumerate(stack) if _PIPES.search(frame.file)]
-    if state == "S" and pipes and (pipes[0] == 0 or not place):  # it waits for the other end of the pipe
+    if state == "S" and pipes and (pipes[0] == 0 or not line):  # it waits for the other end of the pipe
         return "idle", ""
-    return "storage" if state == "D" or (state == "S" and activity == "reading") else activity, place
+    return "storage" if state == "D" or (state == "S" and activity == "reading") else activity, line
 
 
 def _classify(stack: Sequence[Frame], collate: str) -> Doing:
@@ -92,33 +92,33 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     stack = stack[:own]
     library = list(takewhile(lambda frame: not is_users(frame.file), stack))
     user = stack[len(library)] if len(library) < len(stack) else None
-    place = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
+    line = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
     leaf = stack[0]
     if _LISTENS.search(leaf.text) or (_WAITS.search(leaf.file) and not _MOVES.search(leaf.text)):
-        return "idle" if user is None else "waiting", place
+        return "idle" if user is None else "waiting", line
     if leaf is user and _BLOCKS.search(leaf.text):
-        return "waiting", place
+        return "waiting", line
     if any(_PIPES.search(frame.file) for frame in library):  # even in a call that reads a socket
-        return "handing over", place
+        return "handing over", line
     if not _LOADERS.search(leaf.file) and _READS.search(leaf.text) and "Image.open" not in leaf.text:
-        return "reading", place
+        return "reading", line
     if leaf is user and _DECODES.search(leaf.text):
-        return "decoding", place
+        return "decoding", line
     for number, frame in enumerate(stack):
         if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
-            return "collating", place
+            return "collating", line
         for activity, files in _FILES.items() if number < len(library) else ():
             if files.search(frame.file):
-                return activity, place
+                return activity, line
         if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):
-            return "decoding", place
-    return "other" if user is None else "functions", place
+            return "decoding", line
+    return "other" if user is None else "functions", line
 
 
 @cache
 def is_users(file: str) -> bool:
     """Returns whether a file belongs to the user, not to Python, a library or this profiler."""
-    if file.startswith(("<", *_LIBRARIES)) or any(part in file for part in _OUTSIDE):
+    if file.startswith(("<", *_LIBRARIES)) or any(name in file for name in _OUTSIDE):
         return False
     package = Path(file).parent
     while (package.parent / "__init__.py").exists():
@@ -188,7 +188,7 @@ def _sum_threads(
 ) -> tuple[dict[Activity, float], tuple[tuple[str, Activity, float], ...], float]:
     """Sums up threads: the seconds by activity, those by line of user code, and those of threads without Python."""
     seconds: dict[Activity, float] = defaultdict(float)
-    places: dict[tuple[str, Activity], float] = defaultdict(float)
+    line_s: dict[tuple[str, Activity], float] = defaultdict(float)
     owns: defaultdict[int, dict[Activity, float]] = defaultdict(lambda: defaultdict(float))
     working_s: dict[int, float] = {}
     tick_s = wall_s / max((sum(counts.values()) for counts in threads.values()), default=1)
@@ -196,11 +196,11 @@ def _sum_threads(
         own = owns[native]
         known = {doing: count for doing, count in counts.items() if doing is not None}
         second = tick_s * sum(counts.values()) / max(sum(known.values()), 1)
-        for (activity, place), count in known.items():
+        for (activity, line), count in known.items():
             if activity != "idle":
                 own[activity] += count * second
-            if place:
-                places[place, activity] += count * second
+            if line:
+                line_s[line, activity] += count * second
         working_s[native] = sum(own[name] for name in _INTERRUPTED)
     short_s = sum(working_s[native] for native in threads if native not in ran_s)
     ran = min(unread_s / max(short_s, 1e-9), 1.0)
@@ -222,6 +222,6 @@ def _sum_threads(
     delegated_s = owns[main]["waiting"] if main in owns else 0.0
     seconds["waiting"] -= min(delegated_s, others_s)  # the main thread often only waits for the others
     seconds["idle"] = max(wall_s - main_s - others_s, 0.0)
-    functions = sorted(((*key, value) for key, value in places.items()), key=lambda one: -one[2])
+    functions = sorted(((*key, value) for key, value in line_s.items()), key=lambda one: -one[2])
     used = {name: value for name, value in seconds.items() if value > 0}
     return used, tuple(functions[:_MAX_FUNCTIONS]), unread_s - ran * short_s

@@ -19,7 +19,7 @@ from tfpipe.profiler.loader.probe import read_now, read_state
 from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
-SECONDS, TURNS = 0.1, 3  # the seconds of a turn, and the number of turns with each number of threads
+SECONDS, ROUNDS = 0.1, 3  # the seconds of a round, and the number of rounds with each number of threads
 _HELPS = 1.4  # with 2 threads, calls must be this many times as fast as with one; else a lock is in their way
 _LEAST_GAIN, _NO_GAIN = 0.7, 1.2  # calls that compute gain nothing from 2 threads if the factor is between these
 _BLOCKED = 2 / 3  # locked: 2 threads are blocked for more than this share of the time they run or wait for a core
@@ -30,10 +30,10 @@ _LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.15, 0.0003, 0.001
 seconds: every machine wakes a thread up a little late, and a long call releases the lock every 5 ms."""
 _WAITS = 0.5  # a call that computes for a smaller share of its time, without waits for a core, waits for something
 _PIECE_BYTES, _MIN_READ_BYTES, _MAX_PIECES, _MAX_READ_S = 2**20, 16 * 2**20, 256, 1.0
-_COST_S, _TURN_S, _MIN_TURNS = 0.12, 0.015, 4
+_COST_S, _ROUND_S, _MIN_ROUNDS = 0.12, 0.015, 4
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
 """A process rests if it computes for less than a tenth of the pause `_REST_S`. Other threads may never rest, so `Rest`
-waits for at most `_MAX_REST_S`, and after that only for `_SHORT_REST_S` a turn."""
+waits for at most `_MAX_REST_S`, and after that only for `_SHORT_REST_S` a round."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class CallTimes(NamedTuple):
 
     cpu_s: float
     wait_s: float  # in which it neither runs nor waits for a core
-    hold_s: float | None  # from one call to the next, if a lock lets one run at a time
+    locked_s: float | None  # from one call to the next, if a lock lets one run at a time
     is_pythons: bool = False  # whether this lock is Python's GIL
 
 
@@ -128,37 +128,37 @@ def measure_late_s(run: Callable[[], Any]) -> float:
 def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
     """Measures a function with 1 thread and with 2; each call gets its number, and counts as `count` calls."""
     call(0)  # which imports and allocates
-    turns = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(TURNS)]
-    return judge(turns, host_limits.usable_cpus(), measure_late_s(lambda: _run(call, 1, count)))
+    rounds = [(_run(call, 1, count), _run(call, 2, count)) for _ in range(ROUNDS)]
+    return judge(rounds, host_limits.usable_cpus(), measure_late_s(lambda: _run(call, 1, count)))
 
 
-def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
+def judge(rounds: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
     """Tells whether calls wait, compute or hold a lock, by runs with one thread and with two in turns. Pure.
 
     A second thread makes a function nearly twice as fast, unless a lock stands in its way: then it neither runs nor
     waits for a core. If the kernel does not count waits for a core, no lock is recognized while other programs run.
     """
-    times = ((one.wall_s, one.cpu_s, one.queue_s) for one, _ in turns)
+    times = ((one.wall_s, one.cpu_s, one.queue_s) for one, _ in rounds)
     one_s, cpu_s, queue_s = map(statistics.median, zip(*times, strict=True))
     waits = cpu_s < _WAITS * (one_s - queue_s)
     # Other programs only make a call longer, so of calls that wait the fastest runs count.
-    fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))
-    gains = [one.wall_s / two.wall_s for one, two in turns]
+    fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*rounds, strict=True))
+    gains = [one.wall_s / two.wall_s for one, two in rounds]
     if waits:
         is_locked = fastest_one_s < _HELPS * fastest_two_s
-    elif not any(run.queue_s for pair in turns for run in pair):  # unknown waits for a core look like a lock
+    elif not any(run.queue_s for pair in rounds for run in pair):  # unknown waits for a core look like a lock
         is_locked = cores > 1 and all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
     else:
-        worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in turns]
+        worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in rounds]
         blocked = statistics.median((wall_s - work_s) / max(work_s, 1e-9) for wall_s, work_s in worked)
         is_locked = cores > 1 and blocked > _BLOCKED and statistics.median(gains) < _HELPS
     wait_s = max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0
     if not is_locked:
         return CallTimes(cpu_s, wait_s, None)
     fastest_s = min(fastest_one_s, fastest_two_s)
-    hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
-    is_pythons = not waits and late_s > min(max(_LATE * hold_s, _LEAST_LATE_S), _MOST_LATE_S)
-    return CallTimes(cpu_s, wait_s, hold_s, is_pythons)
+    locked_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
+    is_pythons = not waits and late_s > min(max(_LATE * locked_s, _LEAST_LATE_S), _MOST_LATE_S)
+    return CallTimes(cpu_s, wait_s, locked_s, is_pythons)
 
 
 def _run(call: Callable[[int], Any], threads: int, count: int) -> Run:
@@ -216,18 +216,18 @@ def measure_costs_us(
     The clock `spent_s` is `time.thread_time` for functions that do all work themselves, else `Rest.wait`.
     """
     for make in make_batch.values():
-        _run_turn_us(make, images, spent_s)  # the first turn builds functions, and fills caches and buffers
-    turns: list[dict[str, float]] = []
+        _run_round_us(make, images, spent_s)  # the first round builds functions, and fills caches and buffers
+    rounds: list[dict[str, float]] = []
     until = time.perf_counter() + _COST_S * len(make_batch)
-    while len(turns) < _MIN_TURNS or time.perf_counter() < until:
-        turns.append({name: _run_turn_us(make, images, spent_s) for name, make in make_batch.items()})
-    return {name: statistics.median(turn[name] for turn in turns) for name in make_batch}
+    while len(rounds) < _MIN_ROUNDS or time.perf_counter() < until:
+        rounds.append({name: _run_round_us(make, images, spent_s) for name, make in make_batch.items()})
+    return {name: statistics.median(costs[name] for costs in rounds) for name in make_batch}
 
 
-def _run_turn_us(make: Callable[[], Any], images: int, spent_s: Callable[[], float]) -> float:
-    """Makes batches for one turn, which begins and ends with full buffers; returns the processor time per image."""
+def _run_round_us(make: Callable[[], Any], images: int, spent_s: Callable[[], float]) -> float:
+    """Makes batches for one round, which begins and ends with full buffers; returns the processor time per image."""
     before_s, started, batches = spent_s(), time.perf_counter(), 0
-    while not batches or time.perf_counter() - started < _TURN_S:
+    while not batches or time.perf_counter() - started < _ROUND_S:
         make()
         batches += 1
     return (spent_s() - before_s) / (batches * images) * 1e6

@@ -208,7 +208,7 @@ def list_sizes(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def measure(*element: Any) -> Any:
-        return next(tf.strings.length(part) for part in tf.nest.flatten(element) if part.dtype == tf.string)
+        return next(tf.strings.length(each) for each in tf.nest.flatten(element) if each.dtype == tf.string)
 
     return records.map(measure).repeat().batch(RECORDS)  # batches of the records themselves would be copies
 

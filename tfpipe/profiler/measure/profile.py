@@ -28,7 +28,7 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
-from tfpipe.profiler.measure.facts import BuiltStage, find_held, get_dataset_facts
+from tfpipe.profiler.measure.describe import BuiltStage, describe_dataset, find_buffers
 from tfpipe.profiler.measure.option_costs import load_images, measure_option_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
@@ -43,7 +43,7 @@ from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (
     LARGE_BATCH,
-    DatasetFacts,
+    DatasetInfo,
     HostUse,
     PipelineProfile,
     StageTiming,
@@ -63,7 +63,7 @@ _PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # the user
 _EXAMPLES = 16  # images with which a function is run
 _SMALL_BATCH = 16  # a larger batch is tried too if batches have at most this many images
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
-_MAX_FILL_S = 40.0  # the seconds in which a turn may fill a cache that a fix proposes: two minutes in all turns
+_MAX_FILL_S = 40.0  # the seconds in which a trial may fill a cache that a fix proposes: two minutes in all trials
 _DROP_S = 1.0  # the seconds to wait for a pipeline's threads to end; only AUTOTUNE's takes longer
 
 
@@ -124,16 +124,16 @@ class NumpyPipeline:
         """Begins to make batches, without end."""
         return itertools.chain.from_iterable(itertools.repeat(self._batches))
 
-    def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
+    def time_stages(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
         """Measures each of the user's functions alone on sample images or a sample batch, with 1 thread and with 2."""
         judged = []
         for timing in profile.stages:
             call, images = self._get_call(timing.name), self._config.batch_size if timing.name != "transform" else 1
             if call is not None:
                 times = run_function(call)
-                hold_us = None if times.hold_s is None else 1e6 * times.hold_s / images
+                locked_us = None if times.locked_s is None else 1e6 * times.locked_s / images
                 waits_us = 1e6 * times.wait_s / images
-                timing = replace(timing, wait_us_per_image=waits_us, hold_us_per_image=hold_us)
+                timing = replace(timing, wait_us_per_image=waits_us, locked_us_per_image=locked_us)
                 timing = replace(timing, holds_python_lock=times.is_pythons)
             judged.append(timing)
         return replace(profile, stages=tuple(judged)), {}
@@ -195,16 +195,16 @@ def profile_pipeline(
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
     pipeline, plan = _open(data, split, config, customize, functions)
-    facts = replace(get_dataset_facts(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
+    info = replace(describe_dataset(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
     started = time.perf_counter()
     run = _run(pipeline, accelerator, run_config, plan, observer)
-    profile = _describe(run, started, plan, facts)
+    profile = _describe(run, started, plan, info)
     profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
     if profile.step.idle <= NO_IDLE:  # no change makes the training faster
-        return replace(profile, held=find_held(profile, pipeline.built, {}))
+        return replace(profile, buffers=find_buffers(profile, pipeline.built, {}))
     observer.phase("Trying stages and options")
-    profile, element_bytes = pipeline.try_parts(profile)
-    costs = measure_option_costs(plan.source, config, facts.short_side, facts.unread_features)
+    profile, element_bytes = pipeline.time_stages(profile)
+    costs = measure_option_costs(plan.source, config, info.short_side, info.unread_features)
     can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
     if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
         larger = replace(config, batch_size=LARGE_BATCH)
@@ -212,7 +212,7 @@ def profile_pipeline(
     storage_rate = profile.host.storage_bytes_per_second * profile.records_per_image
     host = replace(profile.host, storage_bytes_per_second=storage_rate)
     profile = replace(profile, option_costs=costs, host=host)
-    return replace(profile, held=find_held(profile, pipeline.built, element_bytes))
+    return replace(profile, buffers=find_buffers(profile, pipeline.built, element_bytes))
 
 
 @_forgetting_functions()
@@ -231,7 +231,7 @@ def measure_rate(
     return run.timing.rate, run.fill_s
 
 
-def make_turn(
+def make_trial(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
@@ -252,7 +252,7 @@ def make_turn(
             raise DataError(str(error)) from error
         if fill_s and changed.cache != config.cache:
             raise DataError(
-                f"The cache takes about {fill_s:,.0f} s to fill, and a turn has {_MAX_FILL_S:.0f} s for it."
+                f"The cache takes about {fill_s:,.0f} s to fill, and a trial has {_MAX_FILL_S:.0f} s for it."
             )
         return rate
 
@@ -282,7 +282,7 @@ def _open(
     return NumpyPipeline(data, split, config, functions), plan
 
 
-def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts) -> PipelineProfile:
+def _describe(run: _Run, started: float, plan: BatchPlan, info: DatasetInfo) -> PipelineProfile:
     timing, config, every = run.timing, plan.config, host_limits.usable_cpus()
     cores = every if config.cpu_budget is None else config.max_threads
     before, after = run.hosts
@@ -304,7 +304,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts) -
         first_batch_s=run.first.begins_s - started,
         warm_up_s=run.steps[0].begins_s - started,
         config=config,
-        dataset=facts,
+        dataset=info,
         timeline=make_timeline(run.steps),
         fill_s=run.fill_s,
     )
@@ -347,7 +347,7 @@ def _run(
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
     earlier_peak = host_limits.peak_memory_bytes()  # this process may have used more memory before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
-    held: list[Any] = [steps]
+    references: list[Any] = [steps]
     clocks = pipeline.clocks or Clocks()
     count, first = next(steps)
     if fill_steps > 1:
@@ -380,7 +380,7 @@ def _run(
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
     # Drops the last references to the iterator, and goes on when all its threads but a sleeping AUTOTUNE have ended.
-    thread = threading.Thread(target=held.clear, name="drop iterator")
+    thread = threading.Thread(target=references.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)
     timing = compute_step_timing(measured, accelerator)

@@ -20,7 +20,7 @@ MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """The shortest warm-up: AUTOTUNE tunes after 10, 20, 40 ... ms, so seven times within these seconds
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
 SETTLED = 0.1  # two rates that differ by at most this share count as the same
-_PARTS = 10  # the intervals of a run whose spread is computed
+_INTERVALS = 10  # the intervals of a run whose spread is computed
 _TIMELINE_STEPS = 200  # as many as a chart can show side by side
 
 
@@ -70,8 +70,8 @@ def is_settled(begins: Sequence[float]) -> bool:
 def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
     """Computes the timing of a run of at least two steps, from the beginning of the first to that of the last."""
     table = np.array([(step.begins_s, step.idle_s, step.wait_s) for step in steps])
-    num_parts = min(_PARTS, len(steps) - 1)
-    edges = [round(i * (len(steps) - 1) / num_parts) for i in range(num_parts + 1)]
+    num_intervals = min(_INTERVALS, len(steps) - 1)
+    edges = [round(i * (len(steps) - 1) / num_intervals) for i in range(num_intervals + 1)]
 
     def compute_shares(first: int, last: int) -> list[float]:
         shares = table[first + 1 : last + 1].sum(0) / (table[last, 0] - table[first, 0])

@@ -25,7 +25,7 @@ from tfpipe.profiler.measure.clocks import (
     measure_costs_us,
     run_function,
 )
-from tfpipe.profiler.measure.facts import BuiltStage
+from tfpipe.profiler.measure.describe import BuiltStage
 from tfpipe.profiler.types import LARGE_BATCH, PipelineProfile, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
@@ -159,13 +159,13 @@ def _make_options() -> tf.data.Options:
 
 
 def _time_each(
-    parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any], config: PipelineConfig
+    stages: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any], config: PipelineConfig
 ) -> dict[str, StageTiming]:
     """Returns the timings of stages per output element, up to the first stage that gives none."""
     tried: dict[str, StageTiming] = {}
     prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
-        for stage, of in parts:
+        for stage, of in stages:
             times, ratio = CallTimes(0.0, 0.0, None), of.get_ratio()
             if ratio is None:
                 ratio, run = count_given(stage.apply, elements, of.count_grouped())
@@ -194,7 +194,7 @@ def _time_each(
                 parallelism=threads if stage.name != "batch" else 1,
                 bytes_in_per_image=in_bytes,
                 bytes_out_per_image=_compute_bytes(given),
-                hold_us_per_image=None if times.hold_s is None else 1e6 * times.hold_s,
+                locked_us_per_image=None if times.locked_s is None else 1e6 * times.locked_s,
                 holds_python_lock=times.is_pythons,
                 elements_out_per_in=ratio,
             )
@@ -240,7 +240,7 @@ class TensorFlowPipeline:
         batches: Iterator[Any] = iter(dataset if self._config.training else dataset.repeat())
         return batches
 
-    def try_parts(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
+    def time_stages(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
         """Adds the timings of tf.data's stages to those of the engine; also returns the bytes of their elements."""
         first = next((k for k, stage in enumerate(self.built) if stage.is_own), len(self.built))
         first = first if self.clocks else self.stages.names.index("read") + 1
@@ -265,7 +265,7 @@ class TensorFlowPipeline:
                 wait_us_per_image=count * each.wait_us_per_image,
                 bytes_in_per_image=taken * each.bytes_in_per_image,
                 bytes_out_per_image=count * each.bytes_out_per_image,
-                hold_us_per_image=None if each.hold_us_per_image is None else count * each.hold_us_per_image,
+                locked_us_per_image=None if each.locked_us_per_image is None else count * each.locked_us_per_image,
             )
             count = taken
         if not self.clocks:

@@ -24,7 +24,7 @@ from tfpipe.profiler.types import (
 )
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
-VERSION = 5
+VERSION = 6
 _LEFT_OUT = ("demand", "max_images_per_second", "efficiency", "handover_us")  # fields that are left out of the JSON
 _OF_A_LOADER = ("images_per_second", "first_batch_s", "host", "batch", "workers", "main")
 _TOO_LONG = ("record_s", "files")  # fields that are null in the JSON
@@ -87,13 +87,13 @@ def explain_rates(report: Report) -> str:
     """Returns the rates that the accelerator needs, that the pipeline gives, and that the machine allows."""
     given = human_rate(report.profile.images_per_second)
     needed = f"The accelerator needs {human_rate(report.profile.step.required_rate)} images/s, and this pipeline gives"
-    parts = [
+    rates = [
         f"{needed} {given}" if report.profile.step.has_steps else f"This pipeline gives {given} images/s",
         f"this host's cores allow {human_rate(report.profile.cpu_limit)}",
     ]
     if report.profile.storage_limit is not None:
-        parts.append(f"its storage {human_rate(report.profile.storage_limit)}")
-    return f"{'; '.join(parts)}."
+        rates.append(f"its storage {human_rate(report.profile.storage_limit)}")
+    return f"{'; '.join(rates)}."
 
 
 def explain_idle(step: StepTiming) -> str:
@@ -104,8 +104,8 @@ def explain_idle(step: StepTiming) -> str:
 def explain_memory(profile: Profile) -> str:
     """Returns the memory that was taken, and the stage that holds most of it."""
     text = f"memory at most {human_bytes(profile.host.peak_memory_bytes)}"
-    if profile.held and profile.held[0].num_bytes >= _NOTABLE_SHARE * profile.host.peak_memory_bytes:
-        most = profile.held[0]
+    if profile.buffers and profile.buffers[0].num_bytes >= _NOTABLE_SHARE * profile.host.peak_memory_bytes:
+        most = profile.buffers[0]
         text += f", {human_bytes(most.num_bytes)} of it in {most.stage} ({most.number:,} {most.what})"
     return text
 
@@ -128,7 +128,7 @@ def to_text(report: Report) -> str:
 
 
 def use_unit(text: str, report: Report) -> str:
-    """Replaces "image" in the units of a report's text by `DatasetFacts.unit`, but not in file paths."""
+    """Replaces "image" in the units of a report's text by `DatasetInfo.unit`, but not in file paths."""
     unit = report.profile.dataset.unit if isinstance(report.profile, PipelineProfile) else "images"
     return text if unit == "images" else _IMAGES.sub(lambda found: found[0].lstrip().replace("image", "record"), text)
 
@@ -244,15 +244,15 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
 def _code_lines(profile: LoaderProfile) -> Iterator[str]:
     totals: dict[tuple[str, str], float] = defaultdict(float)
     for use in profile.makers:
-        for place, activity, seconds in use.functions:
-            totals[place, activity] += use.time_scale * seconds
+        for line, activity, seconds in use.functions:
+            totals[line, activity] += use.time_scale * seconds
     every_s = sum(use.wall_s for use in profile.makers) or 1.0
     if totals:
         yield ""
         yield "Your code, with its waits for a core or the lock:"
-    for place, activity in sorted(totals, key=lambda key: -totals[key])[:_MAX_LINES]:
+    for line, activity in sorted(totals, key=lambda key: -totals[key])[:_MAX_LINES]:
         what = "" if activity == "functions" else f": {_ACTIVITY_NAMES.get(activity, activity)}"
-        yield f"{human_share(totals[place, activity] / every_s):>10}  {place}{what}"
+        yield f"{human_share(totals[line, activity] / every_s):>10}  {line}{what}"
 
 
 def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
@@ -269,7 +269,7 @@ def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
             row |= {
                 "name": name,
                 "waits": f"{wait_us:,.0f}" if wait_us >= 1 else "",
-                "at_once": f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock",
+                "at_once": f"{stage.parallelism}" if stage.locked_us_per_image is None else "1, lock",
                 "out_kb": f"{stage.bytes_out_per_image / 1e3:,.0f}",
                 "out_per_in": "" if out_per_in == "1" else out_per_in,
             }

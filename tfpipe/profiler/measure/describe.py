@@ -22,7 +22,7 @@ from tfpipe.pipeline.steps import CALL_NAME, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.option_costs import count_records, measure_unread, sample_records
-from tfpipe.profiler.types import DatasetFacts, Held, PipelineProfile
+from tfpipe.profiler.types import Buffer, DatasetInfo, PipelineProfile
 from tfpipe.system.units import parse_bytes
 
 _CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
@@ -153,9 +153,9 @@ def _has_state(graph: Any) -> bool:
     return any(definition is not None and definition.is_stateful for definition in definitions)
 
 
-def get_dataset_facts(
+def describe_dataset(
     data: Manifest | Source, split: str | None, config: PipelineConfig, stages: Sequence[BuiltStage]
-) -> DatasetFacts:
+) -> DatasetInfo:
     """Returns the properties of a pipeline's data and stages; reads a few records."""
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
@@ -176,7 +176,7 @@ def get_dataset_facts(
         mean_size = (sizes.mean_height, sizes.mean_width)
     size, short_side = mean_size or (source.images.size if by_engine else None), round(max(config.size) * 8 / 7)
     is_larger = size is not None and short_side < _CLEARLY_SMALLER * min(size)
-    return DatasetFacts(
+    return DatasetInfo(
         name=source.name,
         address=data.address if isinstance(data, Manifest) else source.name,
         records=counted[0] if counted else source.num_records,
@@ -202,31 +202,31 @@ def get_dataset_facts(
     )
 
 
-def find_held(
+def find_buffers(
     profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
-) -> tuple[Held, ...]:
+) -> tuple[Buffer, ...]:
     """Returns the items that the stages keep in memory, the largest first."""
-    held: list[Held] = []
+    buffers: list[Buffer] = []
     config, dataset = profile.config, profile.dataset
     records = dataset.records
     for stage in built:
         number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
         if stage.name == "shuffle":
-            held.append(Held(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size))
+            buffers.append(Buffer(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size))
         elif stage.is_own and number:
             # In training the records repeat before this stage, so elements of several epochs fill its buffer.
             number = number if config.training else min(number, records or number)
-            held.append(Held(stage.name, "elements", number, number * size))
+            buffers.append(Buffer(stage.name, "elements", number, number * size))
     batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches
     images = [stage.bytes_out_per_image for stage in profile.stages if stage.name in ("decode", "batch", "transform")]
     if batches and images:
         size = images[-1] * profile.step.images_per_step
-        held.append(Held("prefetch", "batches", batches, batches * size))
+        buffers.append(Buffer("prefetch", "batches", batches, batches * size))
     if config.cache != "none" and config.cache_dir is None:
         height, width = dataset.decoded_size
         image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
         num_bytes = (records or 0) * image_bytes
         if config.cache_bytes is not None:
             num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
-        held.append(Held("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes))
-    return tuple(sorted(held, key=lambda each: -each.num_bytes))
+        buffers.append(Buffer("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes))
+    return tuple(sorted(buffers, key=lambda each: -each.num_bytes))
