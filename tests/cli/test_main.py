@@ -109,7 +109,8 @@ def test_the_facts_of_a_machine(tmp_path: Path) -> None:
 # The commands that take a dataset, each with what else it needs.
 TAKE_DATASETS = {
     **dict.fromkeys(("inspect", "verify", "doctor", "train"), ""),
-    **{"repair": "OUT", "export": "OUT --to wds", "reshard": "OUT", "merge": "DATASET OUT", "profile": "--step-ms 3"},
+    **{"repair": "OUT", "export": "OUT --to webdataset", "reshard": "OUT", "merge": "DATASET OUT"},
+    "profile": "--step-ms 3",
 }
 NO_MANIFEST = (
     "holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of images, `tfpipe "

@@ -15,7 +15,6 @@ from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.config_option import COUNT_OR_SHARE, SHARES, SIZE, config_option, config_options, describe_field
 from tfpipe.cli.shared.help_groups import HelpOption
 from tfpipe.columns.config import TableConfig
-from tfpipe.export.run import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.options import Choice, Count, Flag, Names, Number, Text, get_options, option
 from tfpipe.training.config import TrainConfig
@@ -77,13 +76,6 @@ def test_an_option_knows_its_group_and_its_words() -> None:
     places = {param.name: (param.group, param.rare) for param in command.params if isinstance(param, HelpOption)}
     assert (places["num_files"], places["encoding"], places["rate"]) == (("Files", False), ("Files", True), ("", False))
     assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
-
-    @click.command()
-    @config_option(ExportConfig, "to")
-    def show(to: str) -> None:
-        click.echo(to)
-
-    assert CliRunner().invoke(show, ["--to", "wds"]).output == "webdataset\n"
 
 
 def test_what_is_not_given_is_none() -> None:

@@ -20,7 +20,6 @@ from tfpipe.system.units import A_SIZE, parse_bytes
 Command = TypeVar("Command", bound=Callable[..., Any])
 Config = TypeVar("Config")
 
-_SECOND_NAMES = {"wds": "webdataset"}
 _SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`\"0-9])")
 
 
@@ -151,15 +150,6 @@ PERCENT = Parsed("percent", _parse_percent, "from 0% to 100%")
 SHARES = Parsed("name=share,...", _parse_shares, "like train=0.9,validation=0.1, each split once")
 
 
-class _Words(click.Choice):
-    """A choice of words that accepts other known names, such as wds for webdataset."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Converts the option's text; click calls it."""
-        word: str = super().convert(_SECOND_NAMES.get(value, value), param, ctx)
-        return word
-
-
 def take(config: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of a config from those of a command, and returns those that the user gave."""
     return drop_missing({field.name: options.pop(field.name) for field in fields(config) if field.name in options})
@@ -183,7 +173,7 @@ _TYPES: dict[type[options.Kind], Any] = {
 
 def _get_type(name: str, kind: options.Kind) -> Any:
     if isinstance(kind, Choice):
-        return _Words(kind.words)
+        return click.Choice(kind.words)
     return SIZE if name.endswith("_bytes") else _TYPES.get(type(kind), str)
 
 
