@@ -186,7 +186,6 @@ def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
         (["train", "a", "--global-batch-size", "8"], "'--global-batch-size'. Did you mean '--batch-size'?"),
         (["shard", "a"], "Missing argument 'OUTPUT'."),
         ([*SHARD, "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
-        ([*SHARD, "--print-command", "--json"], "--print-command and --json exclude each other."),
         ([*SHARD, "--part", "8/8"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
         ([*SHARD, "--part", "3"], "must be K/N, with K from 0 to N - 1, as in 3/8; or auto, or auto/N"),
         ([*SHARD, "--part", "auto"], "auto needs SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"),

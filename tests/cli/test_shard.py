@@ -142,16 +142,6 @@ def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_of_a_job(shard) -> None:
-    more = ["--max-workers", 9, "--square", 64, "--encoding", "raw", "--splits", "a=0.9,b=0.1", "--print-command"]
-    done = shard("gs://in/my photos", "gs://out", *DATAFLOW, *more, "--", "--label=team=vision")
-    assert (done.code, done.err) == (0, "")
-    assert done.out == (
-        "python -m beam_jobs shard 'gs://in/my photos' gs://out --splits=a=0.9,b=0.1 --encoding=raw --square=64 -- "
-        "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
-    )
-
-
 def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch) -> None:
     def run(*_: object) -> None:
         raise GraphWritten("The graph is written.")

@@ -120,7 +120,7 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
 
     assert list_clouds("--help") == ["runner"]
     assert list_clouds("--help-all") == [
-        *("runner", "print-command", "project", "region", "max-workers", "machine-type", "service-account"),
+        *("runner", "project", "region", "max-workers", "machine-type", "service-account"),
         *("network", "subnetwork", "temp-location"),
     ]
 

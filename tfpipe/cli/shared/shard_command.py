@@ -3,14 +3,10 @@
 import json
 import os
 import re
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
-
-import click
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
@@ -21,7 +17,6 @@ from tfpipe.cli.shared.config_option import (
     config_option,
     config_options,
     drop_missing,
-    get_flag,
     take,
 )
 from tfpipe.cli.shared.console import echo
@@ -29,7 +24,7 @@ from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
-from tfpipe.system.options import Choice, Flag, Text, Unchecked, check_options, get_options, list_changes, option
+from tfpipe.system.options import Choice, Flag, Text, Unchecked, check_options, option
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
 _Result = tuple[dict[str, Any], Iterable[str]]  # a summary, and the same in words
 _RECORDS = "Opaque records"
 _PART = re.compile(r"(?:([0-9]+)|auto)(?:/([1-9][0-9]*))?")
+_NOT_IN_THE_PLAN = ("input", "dataset", "output", "workers")
 _NUMBERS = re.compile(r"(?<=-)[0-9]{5,9}(?=-of-|\.tfrecord)")  # the number in the name of a shard
 
 
@@ -47,7 +43,6 @@ class RunArgs:
     """The options of a command that decide how its job is run.
 
     Attributes:
-        print_command: Whether to print the job as one command line, for a scheduler to run, and stop. Default: False.
         dry_run: Whether to write nothing, but print the plan, and estimate size and time from a sample of the images.
             Default: False.
         plan_only: Whether to write the plan into OUTPUT and stop; then `part` writes the shards. Default: False.
@@ -57,7 +52,6 @@ class RunArgs:
         as_json: Whether to print the result as JSON. Default: False.
     """
 
-    print_command: bool = option(Flag(), False, group="Clouds", rare=True)
     dry_run: bool = option(Flag(), False, group="Running")
     plan_only: bool = option(Flag(), False, group="Running", rare=True)
     part: tuple[int, int] | None = option(Unchecked(), None, group="Running", rare=True, metavar="K/N")
@@ -79,16 +73,19 @@ class RunArgs:
         if "part" in given:
             given["part"] = _read_part(given["part"])
         args = cls(beam_args=(*runner.beam_args(), *beam_args), **given)
-        has = {
-            "--num-shards": options["num_shards"] is not None,
-            "--shard-size": options["shard_size_bytes"] is not None,
-            "--json": args.as_json,
+        modes = {
+            "--plan-only": args.plan_only,
+            "--part": args.part is not None,
+            "--dry-run": args.dry_run,
             "a runner": bool(args.beam_args),
-            **{get_flag(cls, name): name in given for name in get_options(cls)},
         }
-        for one, other in _EXCLUDED:
-            if has[one] and has[other]:
-                _exclude(one, other)
+        chosen = [mode for mode, is_chosen in modes.items() if is_chosen]
+        if len(chosen) > 1 and chosen != ["--dry-run", "a runner"]:
+            _exclude(*chosen[:2])
+        _refuse_two_sizes(options)
+        decided = [name for name, value in options.items() if value not in (None, ()) and name not in _NOT_IN_THE_PLAN]
+        if args.part is not None and decided:
+            raise ConfigError(f"The plan in OUTPUT decides `{decided[0]}`. Leave it out; it goes with --plan-only.")
         return args
 
 
@@ -97,20 +94,8 @@ job_options = all_options(
 )
 """The options for the run of a job, for commands that choose the output themselves."""
 
-run_options = all_options(
-    config_option(RunArgs, "print_command"),
-    job_options,
-    config_option(RunArgs, "plan_only"),
-    config_option(RunArgs, "part"),
-)
+run_options = all_options(job_options, config_option(RunArgs, "plan_only"), config_option(RunArgs, "part"))
 """The options for the run of a job."""
-
-_EXCLUDED = (
-    ("--num-shards", "--shard-size"),
-    ("--plan-only", "--part"),
-    *product(("--print-command",), ("--dry-run", "--json")),
-    *product(("--plan-only", "--part"), ("--dry-run", "--print-command", "a runner")),
-)
 
 
 def _read_part(text: str) -> tuple[int, int]:
@@ -135,15 +120,17 @@ def _refuse_path(beam_args: Sequence[str], paths: str, advice: str) -> None:
         raise ConfigError(f"{text} {advice}".rstrip())
 
 
+def _refuse_two_sizes(options: Mapping[str, Any]) -> None:
+    if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
+        _exclude("--num-shards", "--shard-size")
+
+
 def _exclude(one: str, other: str) -> NoReturn:
     raise ConfigError(f"{one} and {other} exclude each other. Leave one of them out.")
 
 
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
-    """Runs the job, or a part of it, or only plans or prints it, and prints the result."""
-    if run_args.print_command:
-        click.echo(format_command(config, run_args.beam_args))
-        return
+    """Runs the job, or a part of it, or only plans it, and prints the result."""
     if run_args.beam_args:
         require_beam("A runner other than `local`")
     run = _run_whole
@@ -151,9 +138,6 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
         run = _dry_run
     elif run_args.plan_only or run_args.part is not None:
         run = _run_in_parts
-    flags = [] if run_args.part is None else [flag for flag in _list_given(config) if flag != "--workers"]
-    if flags:
-        raise ConfigError(f"The plan in OUTPUT decides {flags[0]}. Leave it out; it goes with --plan-only.")
     from beam_jobs import process_pool
 
     if run is not _run_whole or run_args.beam_args or config.workers or not process_pool.holds_little(config.input):
@@ -198,12 +182,11 @@ def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
     beam_args, pattern, output, as_json = (options.pop(name) for name in ("beam_args", "dataset", "output", "as_json"))
     _refuse_path(beam_args, "DATASET and OUTPUT", "Put a pattern in quotes.")
     known = {name: options.pop(name) for name in _OPAQUE}
-    given = [name for name, value in options.items() if value not in (None, False, (), RunnerConfig.runner)]
+    given = [name for name, value in options.items() if value not in (None, (), RunnerConfig.runner)]
     if given or beam_args:
         what = f"--{given[0].replace('_', '-')}" if given else beam_args[0]
         raise ConfigError(f"--opaque copies records as they are, on this machine, so {what} does not go with it.")
-    if known["num_shards"] is not None and known["shard_size_bytes"] is not None:
-        _exclude("--num-shards", "--shard-size")
+    _refuse_two_sizes(known)
     process_pool.start_early()
     config = ShardConfig(pattern, output, split=opaque.split, **drop_missing(known))
     with ScanDisplay("Indexing") as display:
@@ -290,29 +273,3 @@ def _tell_splits(append: "Append", plan: "Plan") -> None:
             f"--splits {given} shares them out as the records of {append.dataset} are.",
             err=True,
         )
-
-
-def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
-    """Returns the command that runs a job; options that have their default are left out."""
-    if len(config.datasets) > 1:
-        words = ["merge", *config.datasets, config.output]
-    elif config.datasets:
-        words = ["reshard", *config.datasets, config.output]
-    else:
-        words = ["shard", config.input, config.output]
-    options: list[str] = []
-    for flag, value in _list_given(config).items():
-        if isinstance(value, bool):
-            options.append(flag if value else flag.replace("--", "--no-", 1))
-            continue
-        if isinstance(value, Mapping):
-            value = ",".join(f"{key}={share}" for key, share in value.items())
-        options += (f"{flag}={one}" for one in (value if isinstance(value, tuple) else (value,)))
-    return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
-
-
-def _list_given(config: ShardConfig) -> dict[str, Any]:
-    """Returns the options of a job that differ from their defaults, by their names on the command line."""
-    changes = list_changes(ShardConfig(config.input, config.output), config)
-    changes |= {f"form.{name}": value for name, value in config.form_changes.items()}
-    return {get_flag(ShardConfig, name): value for name, value in changes.items()}
