@@ -18,7 +18,8 @@ _ROOT = Path("/")
 
 def memory_limit_bytes(root: Path = _ROOT) -> int:
     """Returns the machine's memory, or the limit of the process's control groups if that is smaller."""
-    total = _meminfo(root).get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = _read_sizes(root / "proc/meminfo").get("MemTotal")
+    total = total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_memory_limit(folder) for folder in _group_folders("memory", root))
     return min([total, *(limit for limit in limits if limit is not None)])
 
@@ -29,7 +30,7 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
     This is what Linux calls available, or what the limits of the control groups leave, if that is less. Cached
     files that were not used lately count as free: the kernel drops them first.
     """
-    room = [_meminfo(root).get("MemAvailable", memory_limit_bytes(root))]
+    room = [_read_sizes(root / "proc/meminfo").get("MemAvailable", memory_limit_bytes(root))]
     for folder in _group_folders("memory", root):
         if (limit := _memory_limit(folder)) is not None:
             room.append(limit - _memory_in_use(folder))
@@ -38,6 +39,9 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
 
 def peak_memory_bytes() -> int:
     """Returns the peak memory of this process so far."""
+    if peak := _read_sizes(_ROOT / "proc/self/status").get("VmHWM"):
+        return peak
+    # Second choice: on Linux it also counts the memory that the parent had when it started this process.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -49,10 +53,7 @@ def peak_memory_bytes_since(earlier_peak: int, root: Path = _ROOT) -> int:
     peak where the system does not report the memory in use.
     """
     peak = peak_memory_bytes()
-    if peak > earlier_peak:
-        return peak
-    pages = _text(root / "proc/self/statm").split()[1:2]
-    return int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else peak
+    return peak if peak > earlier_peak else _read_sizes(root / "proc/self/status").get("VmRSS", peak)
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
@@ -86,9 +87,9 @@ def free_disk_bytes(path: str | Path) -> int:
 # Memory
 
 
-def _meminfo(root: Path) -> dict[str, int]:
-    """Returns the bytes of each entry of /proc/meminfo, whose unit kB is 1024 bytes."""
-    lines = re.findall(r"^(\w+): +(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
+def _read_sizes(file: Path) -> dict[str, int]:
+    """Returns the bytes of each entry of /proc/meminfo or /proc/self/status, whose unit kB is 1024 bytes."""
+    lines = re.findall(r"^(\w+):\s+(\d+) kB$", _text(file), re.MULTILINE)
     return {name: int(kilobytes) * 1024 for name, kilobytes in lines}
 
 
