@@ -154,8 +154,8 @@ def run(config: ShardConfig, compression: Compression, describe: Callable[[str],
         file_io.write_file(
             folder.result(file_names.OPAQUE), json.dumps({"job": digest, "result": asdict(result)}).encode()
         )
-        for part in ("sizes", "scratch"):
-            file_io.remove_tree(folder.path(part))
+        for name in ("sizes", "scratch"):
+            file_io.remove_tree(folder.path(name))
         folder.publish()
     return replace(result, seconds=time.monotonic() - started)
 

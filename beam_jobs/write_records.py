@@ -189,7 +189,7 @@ def _write(
     return writer.describe_shard(file)
 
 
-_PLACED = tuple[int, tuple[bytes, bytes]]  # a shard's number and an `Element`, which Beam encodes without pickling
+_ASSIGNED = tuple[int, tuple[bytes, bytes]]  # a shard's number and an `Element`, which Beam encodes without pickling
 _RECORDS, _SHARDS, _KEPT = (Metrics.counter("tfpipe", name) for name in ("records", "shards", "kept"))
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads
 
@@ -250,19 +250,19 @@ class WriteRecords(beam.PTransform):
         job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
-        prepare = beam.FlatMap(partial(_prepare, job, files)).with_output_types(_PLACED)
+        prepare = beam.FlatMap(partial(_prepare, job, files)).with_output_types(_ASSIGNED)
         prepared = pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> prepare
-        placed: list[Any] = []
+        assigned: list[Any] = []
         first = 0
         for split, collection in by_split.items():
             windowed = collection | f"Gather {split}" >> beam.WindowInto(beam.window.GlobalWindows())
-            place = beam.Map(partial(_place_record, job, split, counts[split], first)).with_output_types(_PLACED)
-            placed.append(windowed | f"Check {split}" >> place)
+            assign = beam.Map(partial(_assign_record, job, split, counts[split], first)).with_output_types(_ASSIGNED)
+            assigned.append(windowed | f"Check {split}" >> assign)
             first += counts[split]
-        grouped = [prepared, *placed] | beam.Flatten() | beam.GroupByKey()
+        grouped = [prepared, *assigned] | beam.Flatten() | beam.GroupByKey()
         shards = grouped | "Write shard" >> beam.MapTuple(partial(_write_shard, job, files))
-        joined = placed | "Join splits" >> beam.Flatten()
-        given = joined | "Count records" >> beam.combiners.Count.Globally() | "Place count" >> beam.WithKeys(0)
+        joined = assigned | "Join splits" >> beam.Flatten()
+        given = joined | "Count records" >> beam.combiners.Count.Globally() | "Key count" >> beam.WithKeys(0)
         gathered = [shards, given] | "Join count" >> beam.Flatten() | "Gather shards" >> beam.GroupByKey()
         return gathered | "Write manifest" >> beam.MapTuple(partial(_finish, job, files))
 
@@ -282,7 +282,7 @@ def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> list[tuple[int, 
     return [(number, (b"", b"")) for number in range(len(files))]
 
 
-def _place_record(job: RecordsJob, split: str, num_shards: int, first: int, record: Any) -> tuple[int, Element]:
+def _assign_record(job: RecordsJob, split: str, num_shards: int, first: int, record: Any) -> tuple[int, Element]:
     """Checks a record, encodes it, and chooses its shard; `first` is the number of the split's first one."""
     key = record.get(job.key) if isinstance(record, Mapping) else None
     with naming(f"A record of {split!r}" if key is None else f"Record {key!r:.80} of {split!r}"):

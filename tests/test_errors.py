@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.runners.beam_errors import remove_graph_place
+from beam_jobs.runners.beam_errors import remove_graph_step
 from tests.conftest import ROOT, Tfpipe
 from tfpipe.errors import ConfigError, MissingDependencyError, first_line, hide_secrets
 
@@ -34,7 +34,7 @@ def test_an_error_keeps_its_page() -> None:
     error = MissingDependencyError("It is missing.", page="install")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.page, copy.exit_code) == ("It is missing.", "install", 1)
-    assert remove_graph_place(error).page == "install"
+    assert remove_graph_step(error).page == "install"
     assert (ConfigError("No.").page, vars(ConfigError("No."))) == ("", {})
 
 

@@ -26,14 +26,14 @@ def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str])
 class RowFaults:
     """The faults of rows, by kind. A `with` block stores an error of tfpipe with the current row, and goes on."""
 
-    place: tuple[int, int] = (0, 0)  # the file number, and the current row, from 1
+    current: tuple[int, int] = (0, 0)  # the file number, and the current row, from 1
     found: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)  # first error and rows, by kind
     counts: Counter[str] = field(default_factory=Counter)  # of all rows, by kind
     is_faulty: bool = False  # whether the current row is faulty
 
     def begin(self, file_number: int, row: int) -> None:
         """Sets the current row."""
-        self.place, self.is_faulty = (file_number, row), False
+        self.current, self.is_faulty = (file_number, row), False
 
     def __enter__(self) -> None:
         pass
@@ -45,7 +45,7 @@ class RowFaults:
         name = _DETAILS.split(str(error))[0]
         self.counts[name] += 1
         rows = self.found.setdefault(name, (str(error), []))[1]
-        rows += [self.place] if len(rows) < ROWS_SHOWN else []
+        rows += [self.current] if len(rows) < ROWS_SHOWN else []
         return True
 
     def explain(self, files: Sequence[str]) -> Iterator[DataError]:

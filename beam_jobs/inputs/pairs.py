@@ -79,10 +79,10 @@ def _find_first_tar(source: str, look: folder.Look) -> str | None:
     Only the first entries of each folder are listed: to list all images twice would take twice as long.
     """
     splits = sorted(name[:-1] for name in look(source) if name.endswith("/") and name[:-1].lower() in SPLITS)
-    for place in (source, *(file_io.join(source, name) for name in splits)):
-        tars = [name for name in look(place) if folder.is_listed_archive(name) and archive.is_tar(name)]
+    for path in (source, *(file_io.join(source, name) for name in splits)):
+        tars = [name for name in look(path) if folder.is_listed_archive(name) and archive.is_tar(name)]
         if tars:
-            return file_io.join(place, min(tars))
+            return file_io.join(path, min(tars))
     return None
 
 
@@ -293,8 +293,8 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
             row.pop(CAPTION, None)
     for name, value in row.items():
         if name not in keys.DERIVED and value is not None:
-            parts = value if isinstance(value, list) else [value]
-            if not all(isinstance(part, str | int | float) for part in parts):
+            items = value if isinstance(value, list) else [value]
+            if not all(isinstance(item, str | int | float) for item in items):
                 value = json.dumps(value, ensure_ascii=False)  # other objects and lists
             is_caption = name == CAPTION and isinstance(value, int | float)
             values[_name_column(name)] = str(value) if is_caption else value

@@ -27,7 +27,7 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
     try:
         yield
     except TfpipeError as error:
-        raise remove_graph_place(error) from error
+        raise remove_graph_step(error) from error
     except Exception as error:  # Beam turns an interruption or a worker's error into another one
         if str(error).startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from error
@@ -41,7 +41,7 @@ def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
         kill_all()
 
 
-def remove_graph_place(error: TfpipeError) -> TfpipeError:
+def remove_graph_step(error: TfpipeError) -> TfpipeError:
     """Returns the error without the name of the graph's step that Beam adds to its message."""
     return type(error)(re.sub(_WHERE_IN_GRAPH, "", str(error), flags=re.DOTALL), page=error.page)
 

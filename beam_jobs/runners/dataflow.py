@@ -127,7 +127,7 @@ def make_job_name(dataset: str) -> str:
     moment = time.strftime("%Y%m%d-%H%M%S")
     word = re.sub("[^a-z0-9]+", "-", dataset.lower()).strip("-")
     room = _MAX_JOB_NAME_LENGTH - len(f"tfpipe--{moment}")
-    return "-".join(part for part in ("tfpipe", word[:room].rstrip("-"), moment) if part)
+    return "-".join(filter(None, ("tfpipe", word[:room].rstrip("-"), moment)))
 
 
 @contextlib.contextmanager
@@ -160,7 +160,7 @@ def build_wheel(folder: str) -> str:
             "that system. Start the job on Linux, or let `sdk_location` be a container."
         )
     # The format allows no dash in name and version.
-    stem = "-".join(re.sub("-+", "_", part) for part in (distribution.metadata["Name"], distribution.version))
+    stem = "-".join(re.sub("-+", "_", text) for text in (distribution.metadata["Name"], distribution.version))
     info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
     texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
     texts["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: false\nTag: {_TAG}\n"

@@ -144,8 +144,8 @@ class ImageFiles:
                 boxes, frame = planned.boxes, planned.frame
                 image = prepare_image(data, header.form, filename=name, boxes=boxes, frame=frame, mask=mask)
             except BadImage as error:
-                place = f"image {len(images)}: " if several else ""
-                raise RejectedImage("bad", f"{place}{error.reason}", data) from error
+                which = f"image {len(images)}: " if several else ""
+                raise RejectedImage("bad", f"{which}{error.reason}", data) from error
             images.append(image)
         digests = [hashlib.sha256(data) for data in encoded]
         sha256 = [digest.hexdigest() for digest in digests]

@@ -109,9 +109,9 @@ class WorkDir(ShardFolder):
     progress: str | None = None  # the folder for the progress of workers on this machine, if anybody reads it
     ending = f"/{file_names.WORK_DIR}"
 
-    def result(self, *parts: str) -> str:
+    def result(self, *names: str) -> str:
         """Returns a path in the dataset directory."""
-        return file_io.join(self.output, *parts)
+        return file_io.join(self.output, *names)
 
     def place(self, name: str) -> str:
         """Returns the path of a shard, or of its index or record info."""

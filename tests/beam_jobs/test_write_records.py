@@ -14,7 +14,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import tfpipe
 from beam_jobs import write_records
-from beam_jobs.write_records import Element, RecordsJob, _place_record, find_file_options, write_record_shard
+from beam_jobs.write_records import Element, RecordsJob, _assign_record, find_file_options, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.images import write_files
 from tests.beam_jobs.records import SCHEMA, make_job, make_record, make_writer, write
@@ -87,7 +87,7 @@ def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkey
 
 
 def place(record: Any, **options: Any) -> Any:
-    return _place_record(make_job(Path("out"), **options), "train", 3, 0, record)
+    return _assign_record(make_job(Path("out"), **options), "train", 3, 0, record)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from beam_jobs import graph, shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import DirectRunner
 from beam_jobs.runners.base import LocalRunner, Runner, RunnerConfig, SubmittedJob
-from beam_jobs.runners.beam_errors import find_error, remove_graph_place, unwrap_errors
+from beam_jobs.runners.beam_errors import find_error, remove_graph_step, unwrap_errors
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
 from beam_jobs.shards.progress import LIST_EVERY_S
@@ -151,7 +151,7 @@ def test_a_module_that_a_worker_lacks_is_named(form: str) -> None:
 def test_errors_come_out_of_beam_as_they_went_in() -> None:
     with pytest.raises(KeyboardInterrupt), unwrap_errors():
         raise RuntimeError("KeyboardInterrupt [while running 'Write shards/Write shard']")
-    error = remove_graph_place(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
+    error = remove_graph_step(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
     assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
     with pytest.raises(RuntimeError, match=r"^a bug$"), unwrap_errors():
         raise RuntimeError("a bug")
