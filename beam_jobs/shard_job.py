@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from beam_jobs import job_stores
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.faults import keeping, raise_all
 from beam_jobs.inputs.recognize import list_input
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import (
@@ -46,7 +45,8 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 
 def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Plan:
     """Returns the plan for the images of a listing. `readers` processes look for copies; 0: this process does."""
-    if not _check_listing(listing, config):
+    listing.missing.check(config, len(listing.images))
+    if not are_splits_named(listing, config):
         listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
     count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
@@ -60,18 +60,6 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
         check_dataset_output(config, [origin.directory for origin in listing.datasets.sources.values()])
     copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
     return shard_images(listing, splits, config, *copies)
-
-
-def _check_listing(listing: Listing, config: ShardConfig) -> bool:
-    """Raises one error for all faults of a listing; returns whether the input names the splits of its images."""
-    faults, has_splits = list(listing.faults), False
-    with keeping(faults):
-        listing.missing.check(config, len(listing.images))
-    if len(listing.images) or not faults:
-        with keeping(faults):
-            has_splits = are_splits_named(listing, config)
-    raise_all(config.input, faults)
-    return has_splits
 
 
 @dataclass(frozen=True, slots=True)

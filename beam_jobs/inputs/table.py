@@ -21,7 +21,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
-from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, keeping, raise_all, show_rows
+from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, show_rows
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
@@ -48,16 +48,12 @@ _LIKELY_LABELS = frozenset(
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images of a table, with their classes and the values of extra columns.
-
-    The listing's `faults` are the faults of rows and columns.
-    """
+    """Lists the images of a table, with their classes and the values of extra columns."""
     table = _Table(config)
     images = table.read_images(observer)
     unsplit, unlabeled = table.find_empty(images, "split"), table.find_empty(images, "label")
     kinds = table.read_kinds(images)
-    joins = table.has_boxes and not table.faults.found
-    images, box_names = join_box_rows(images, kinds, table.columns, config) if joins else (images, ())
+    images, box_names = join_box_rows(images, kinds, table.columns, config) if table.has_boxes else (images, ())
     images, missing = read_sizes(images, table.root)
     listing = Listing(
         table_files.make_name(config.input),
@@ -69,10 +65,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         missing=missing,
         unsplit=unsplit,
     )
-    faults = list[DataError]()
-    with keeping(faults):
-        listing = table.resolve(listing, kinds, unlabeled)
-    return replace(listing, faults=tuple(faults))
+    return table.resolve(listing, kinds, unlabeled)
 
 
 class _Table:
@@ -81,7 +74,7 @@ class _Table:
     def __init__(self, config: ShardConfig) -> None:
         self.config, self.path = config, config.input
         self.root = table_files.get_root(config.input) if config.image_root is None else config.image_root
-        self.from_text, self.faults, self.num_damaged = table_files.is_text_table(config.input), RowFaults(), 0
+        self.from_text, self.num_damaged = table_files.is_text_table(config.input), 0
         self.sources = table_files.list_table_files(config.input, config.columns)
         self.files = [source.path for source in self.sources]
         self.columns, self.has_boxes = self._read_header()
@@ -95,35 +88,33 @@ class _Table:
 
         The column `label` is one of them if it holds lists of classes.
         """
+        faults = RowFaults()
         for source in self.sources:
             for number, row in table_files.read_rows(source):
                 if isinstance(row, dict):
-                    self.faults = RowFaults()
                     return _check_header(row, source.path, self.config), not row.keys().isdisjoint(_BOX_COLUMNS)
-                self.faults.begin(source.number, number)
-                with self.faults:
-                    raise row or DataError("the row is damaged.")
-        raise_all(self.path, [*self.faults.explain(self.files)])
+                faults.add(row or DataError("the row is damaged."), source.number, number)
+        faults.raise_all(self.path, self.files)
         raise DataError(f"{self.path} holds no rows.")
 
     def read_images(self, observer: Observer | None) -> ImageTable:
-        """Returns the images of all rows but the faulty ones."""
-        builder = ImageTableBuilder(observer)
+        """Returns the images of all rows; raises an error about all faulty ones."""
+        builder, faults = ImageTableBuilder(observer), RowFaults()
         for source in self.sources:
             num_before = len(builder)
             for number, row in table_files.read_rows(source):
                 if row is None:
                     self.num_damaged += 1
                     continue
-                self.faults.begin(source.number, number)
-                with self.faults:
-                    image = self._parse_row(row, number, source)
-                if self.faults.is_faulty:
+                try:
+                    builder.append(self._parse_row(row, number, source))
+                except (DataError, ConfigError) as error:
+                    faults.add(error, source.number, number)
                     continue
-                builder.append(image)
                 self._rows.extend((source.number, number))
             columns = table_files.find_columns(source) if len(builder) > num_before else None
             self._embedded += [(source.path, columns)] if columns is not None else []
+        faults.raise_all(self.path, self.files)
         return builder.finish()
 
     def find_empty(self, images: ImageTable, column: str) -> str:
@@ -141,18 +132,13 @@ class _Table:
     def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
         """Returns the listing with classes, and with the values of extra columns converted to features."""
         images, config, path = listing.images, self.config, self.path
-        faults = list(self.faults.explain(self.files))
-        labels: label_file.Labels = {}
-        label_names, classes = tuple[str, ...](), None
-        with keeping(faults):
-            labels, label_names = self._name_labels(images, unlabeled)
-            if LABEL in self.columns:
-                positions = {name: number for number, name in enumerate(label_names)}
-                numbers = {str(label): positions[str(name)] for label, name in labels.items()}
-                spec = FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=label_names)
-                classes, labels, label_names = TableColumn(spec, numbers), {}, ()
-        typed = tuple(self._infer_columns(images, kinds, classes, faults))
-        raise_all(path, faults)
+        (labels, label_names), classes = self._name_labels(images, unlabeled), None
+        if LABEL in self.columns:
+            positions = {name: number for number, name in enumerate(label_names)}
+            numbers = {str(label): positions[str(name)] for label, name in labels.items()}
+            spec = FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=label_names)
+            classes, labels, label_names = TableColumn(spec, numbers), {}, ()
+        typed = tuple(self._infer_columns(images, kinds, classes))
         nums_images = set(np.unique(images.get_numbers("num_images")).tolist())
         if nums_images > {NO_IMAGE}:
             raise DataError(f"Every file of {path} must hold images, or none may.")
@@ -199,18 +185,17 @@ class _Table:
         return label_file.order_classes(config, labels, label_names, is_numeric, by_number=by_number)
 
     def _infer_columns(
-        self, images: ImageTable, kinds: Sequence[CellKinds], classes: TableColumn | None, faults: list[DataError]
+        self, images: ImageTable, kinds: Sequence[CellKinds], classes: TableColumn | None
     ) -> Iterator[TableColumn]:
         """Yields the features that the extra columns become; `classes` is the feature of lists of classes."""
         is_embedded = bool(images.in_row_groups.any())
         for name, column in zip(self.columns, kinds, strict=True):
-            with keeping(faults):
-                if classes is not None and name == LABEL:
-                    yield classes
-                elif name == TARGET and self.config.columns.target_column is not None:
-                    yield column.infer_target(self.config.columns.target_column, self.files)
-                elif name != LABEL:
-                    yield column.infer(name, self.files, is_text=is_embedded or name == CAPTION)
+            if classes is not None and name == LABEL:
+                yield classes
+            elif name == TARGET and self.config.columns.target_column is not None:
+                yield column.infer_target(self.config.columns.target_column, self.files)
+            elif name != LABEL:
+                yield column.infer(name, self.files, is_text=is_embedded or name == CAPTION)
 
     def _infer_tensors(self) -> Tensors:
         tensors = sorted({columns.tensors for _, columns in self._embedded})
@@ -223,45 +208,28 @@ class _Table:
         return infer_tensors(path, columns.tensors, self.config.tensor_types)
 
     def _parse_row(self, row: table_files.Row | DataError, number: int, source: table_files.TableFile) -> ImageRef:
-        """Returns the image of a row. Faults are stored in `faults`, and the rest of the row is still parsed."""
+        """Returns the image of a row; raises an error about a faulty one."""
         if not isinstance(row, dict):
             raise row
-        config, faults = self.config, self.faults
-        image, label = ImageRef(""), row.get(LABEL)
-        boxes: tuple[Box, ...] = ()
-        box_labels: tuple[int, ...] = ()
-        mask: tuple[str | int, ...] = ()
-        with faults:
-            image = _locate(row, number, source, self.root)
-        split = image.split
+        config, label = self.config, row.get(LABEL)
+        image = _locate(row, number, source, self.root)
         if not row.keys() <= self._names:
-            with faults:
-                unknown = next(name for name in row if name not in self._names)
-                raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
-        if not row.keys().isdisjoint(_OF_BOXES):
-            with faults:
-                boxes, box_labels = _parse_boxes(row, image)
-        if row.get("mask") is not None:
-            with faults:
-                mask = _parse_mask(row["mask"], image, self.root)
-        if row.get("split") is not None:
-            with faults:
-                split = name_split(str(row["split"]))
-        if LABEL in self.columns or not (label is None or (isinstance(label, str) and label in self._labels)):
-            with faults:
-                if LABEL in self.columns:
-                    row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
-                else:
-                    label = _parse_label(label, self._known)
-                    self._labels.add(label)
+            unknown = next(name for name in row if name not in self._names)
+            raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
+        boxes, box_labels = ((), ()) if row.keys().isdisjoint(_OF_BOXES) else _parse_boxes(row, image)
+        if LABEL in self.columns:
+            row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
+        elif label is not None and not (isinstance(label, str) and label in self._labels):
+            label = _parse_label(label, self._known)
+            self._labels.add(label)
         return image._replace(
-            split=split,
+            split=image.split if row.get("split") is None else name_split(str(row["split"])),
             label=label,
             group="" if config.group_by is None else str(row.get(_find_group(config))),
             boxes=boxes,
             box_labels=box_labels,
             extra=cast(tuple[Value, ...], tuple(row.get(name) for name in self.columns)),  # converted later
-            mask=mask,
+            mask=() if row.get("mask") is None else _parse_mask(row["mask"], image, self.root),
         )
 
 

@@ -151,7 +151,6 @@ class Listing:
     columns: TableColumns = USUAL_COLUMNS
     missing: Missing = Missing()
     unsplit: str = ""  # the rows of a table without a split, in words for a message
-    faults: tuple[DataError, ...] = ()  # of a table's rows and columns, which end the job
     note: str = ""  # a sentence for the user
 
     merged: MergedDatasets | None = None  # the source of records, whose paths are such as `flowers/train:17`

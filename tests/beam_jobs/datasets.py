@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.faults import raise_all
 from beam_jobs.inputs.recognize import list_input
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import Plan
@@ -37,10 +36,7 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
 
 
 def list_source(source: Path | str, **options: Any) -> Listing:
-    config = ShardConfig(str(source), "/out", **options)
-    listing = list_input(config)
-    raise_all(config.input, listing.faults)
-    return listing
+    return list_input(ShardConfig(str(source), "/out", **options))
 
 
 def refuse_source(source: Path | str, kind: type[TfpipeError] = DataError, **options: Any) -> str:
