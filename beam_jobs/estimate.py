@@ -3,24 +3,22 @@
 The sizes of all sources are known, so one line is fitted to the stored bytes by source size, one to the seconds.
 """
 
-import os
 import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, pairwise, takewhile
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.unpack import unpack
-from beam_jobs.plan.image_ref import list_files
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
+from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
@@ -47,13 +45,17 @@ class Estimate:
 
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
     """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job."""
+    if plan.listing.unpack:
+        raise ConfigError(
+            f"An estimate reads some images alone, and {plan.listing.unpack[0]} is compressed as a whole. Uncompress "
+            "it first; TFRecords with `tfpipe reshard`."
+        )
     processes, start_up_s = infer_processes(config, beam_args)
     if plan.fits_threads(config, beam_args):
         start_up_s = 0.0
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
         sample = _draw_sample(plan, config.seed)
-        unpacked, unpack_s = _unpack_sample(sample, file_io.join(folder, "unpacked"))
-        header = replace(make_plan_header(config, sample), unpacked=unpacked)
+        header = make_plan_header(config, sample)
         work, deadline = WorkDir(file_io.join(folder, "out")), time.monotonic() + _SAMPLE_S
         write_plan(work, header, sample)
         numbers = takewhile(lambda number: not number or time.monotonic() < deadline, range(len(header.shards)))
@@ -71,7 +73,7 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: S
         sampled=len(sizes),
         bad=sum(stored_bytes == 0 for _, stored_bytes in sizes),
         output_bytes=output_bytes,
-        wall_s=planned_s + unpack_s + start_up_s + (images_s + shards_s) * rounds / len(plan.shards),
+        wall_s=planned_s + start_up_s + (images_s + shards_s) * rounds / len(plan.shards),
         workers=processes,
     )
 
@@ -109,23 +111,6 @@ def _draw_sample(plan: Plan, seed: int) -> Plan:
         cuts.append(min(cuts[-1] + next(sizes), len(positions)))
     shards = [("sample", number, len(cuts) - 1, end - begin) for number, (begin, end) in enumerate(pairwise(cuts))]
     return Plan.make(plan.listing, plan.images, plan.order[positions], shards, plan.class_counts)
-
-
-def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
-    """Unpacks the sampled images of compressed archives into sparse tars; returns these, and the seconds for all."""
-    ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
-    for image in (image for shard in plan.shards for image in plan.read_lines(shard)):
-        masks = [] if image.mask_ref is None else [image.mask_ref.as_image]
-        for file in (*list_files(image), *masks):
-            if file.location.file in ranges:
-                ranges[file.location.file].add((file.location.offset, file.size))
-    os.makedirs(folder, exist_ok=True)
-    started, unpacked = time.monotonic(), dict[str, str]()
-    for archive in filter(ranges.__getitem__, ranges):
-        unpacked[archive] = file_io.join(folder, f"{len(unpacked)}.tar")
-        with open(unpacked[archive], "wb") as out:
-            unpack(plan.listing, archive, out, ranges[archive])
-    return unpacked, (time.monotonic() - started) * len(ranges) / max(1, len(unpacked))
 
 
 def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> tuple[list[tuple[int, int, float]], float]:

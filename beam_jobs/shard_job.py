@@ -20,7 +20,7 @@ from beam_jobs.shards.copies import find_copies
 from beam_jobs.shards.job import GatheredShards, Job, finish, write_shards
 from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.progress import progress_folder
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.json_reader import MAX_ITEMS
 from tfpipe.format.manifest import Manifest
@@ -58,6 +58,11 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
         )
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
         check_dataset_output(config, [origin.directory for origin in listing.datasets.sources.values()])
+    if config.drop_duplicates and listing.unpack:
+        raise ConfigError(
+            f"`drop_duplicates` reads some images alone, and {listing.unpack[0]} is compressed as a whole. Uncompress "
+            "it first; TFRecords with `tfpipe reshard`."
+        )
     copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
     return shard_images(listing, splits, config, *copies)
 

@@ -17,7 +17,7 @@ from beam_jobs.plan.image_table import ImageTableBuilder, encode_texts, join_tex
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from tfpipe.dataset.load import load_manifest
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
@@ -45,11 +45,6 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> List
         for shard in split.shards
         if manifest.compression and shard.records
     )
-    if unpack and config.drop_duplicates:
-        raise ConfigError(
-            "`drop_duplicates` needs records that can be read at any place, and those of compressed files cannot. "
-            "Write the files as a dataset with `tfpipe reshard` first."
-        )
     return Listing(merged.name, "", builder.finish(), merged.label_names, unpack=unpack, merged=merged)
 
 

@@ -2,21 +2,18 @@
 
 import contextlib
 import hashlib
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, groupby
-from operator import itemgetter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import TableColumns
-from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.plan.plan import DEFAULT_SPLIT, LeftOut
@@ -26,7 +23,6 @@ from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from tfpipe.dataset.history import load_history
 from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 from tfpipe.images.errors import BadImage
-from tfpipe.storage import file_io
 from tfpipe.writer.record_info import read_digests
 
 _HASHED_AT_ONCE = 64
@@ -52,12 +48,12 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     if listing.datasets is None and not known_images:  # the records of finished datasets have the digests
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
-    chosen = np.flatnonzero(candidates)
+    batches = _cut_batches(images, np.flatnonzero(candidates))
     if listing.datasets is None:
-        found = _hash_files(listing, chosen, readers)
+        found = map_unordered(_hash_batch, batches, readers, shared=((listing.root, listing.columns),))
     else:
-        found = _map_batches(_identify_batch, listing, chosen.tolist(), readers, listing.datasets)
-    identities = sorted(found)
+        found = map_unordered(_identify_batch, batches, readers, shared=(listing.datasets,))
+    identities = sorted(chain.from_iterable(found))
     rows = np.array([index for index, _, _ in identities], np.int64)
     digests = np.frombuffer(b"".join(sha256 for _, sha256, _ in identities), np.uint8).reshape(-1, DIGEST_BYTES)
     groups = equal_rows(np.concatenate([known, digests]))
@@ -78,45 +74,14 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     return copies, left_out
 
 
-def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
-    """Yields the identity of each candidate of a listing of image files, archives or Parquet files."""
-    direct = array("q")
-    packed: dict[int, list[tuple[str, int, int]]] = {}  # compressed tar file, offset and size of each file of an image
-    for index, image in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
-        if is_compressed_tar(image.location.file):
-            packed[index] = [(image.location.file, file.location.offset, file.size) for file in list_files(image)]
-        else:
-            direct.append(index)
-    digests: dict[tuple[str, int, int], bytes] = {}
-    # Each tar file is read once, from its beginning to its end.
-    for location, spans in groupby(sorted(set(chain.from_iterable(packed.values()))), itemgetter(0)):
-        with open_unpacked(file_io.join(listing.root, location)) as tar:
-            for span in spans:
-                tar.seek(span[1])
-                digests[span] = hashlib.sha256(tar.read(span[2])).digest()
-    for index, files in packed.items():
-        yield index, _join_digests([digests[span] for span in files]), -1
-    yield from _map_batches(_hash_batch, listing, direct, workers, (listing.root, listing.columns))
-
-
 _Batch = Sequence[tuple[int, ImageRef]]
 
 
-def _map_batches(
-    identify_batch: Callable[[Any, _Batch], list[_Identity]],
-    listing: Listing,
-    indices: Sequence[int],
-    workers: int,
-    origin: Any,
-) -> Iterator[_Identity]:
-    """Yields the identities of the images at these indices, which worker processes read in batches."""
-
-    def make_batches() -> Iterator[_Batch]:
-        for begin in range(0, len(indices), _HASHED_AT_ONCE):
-            batch = indices[begin : begin + _HASHED_AT_ONCE]
-            yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
-
-    return chain.from_iterable(map_unordered(identify_batch, make_batches(), workers, shared=(origin,)))
+def _cut_batches(images: ImageTable, indices: NDArray[np.int64]) -> Iterator[_Batch]:
+    """Yields the images at these indices, each with its index, in batches for the worker processes."""
+    for begin in range(0, len(indices), _HASHED_AT_ONCE):
+        batch = indices[begin : begin + _HASHED_AT_ONCE]
+        yield list(zip(batch.tolist(), images.iterate(batch), strict=True))
 
 
 def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identity]:
@@ -131,13 +96,9 @@ def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identi
             continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
             digests = [hashlib.sha256(read_image(root, file)).digest() for file in list_files(image)]
-            identities.append((index, _join_digests(digests), -1))
+            digest = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+            identities.append((index, digest, -1))
     return identities
-
-
-def _join_digests(digests: Sequence[bytes]) -> bytes:
-    """Returns the only digest, or the SHA-256 of several."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 
 def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[_Identity]:

@@ -239,19 +239,19 @@ def _read_payload(path: str, name: str, offset: int, size: int) -> bytes:
         raise UnreadableError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
-def _read_columns(columns: Iterable[tuple[str, str]], place: str) -> dict[str, Feature]:
+def _read_columns(columns: Iterable[tuple[str, str]], record: str) -> dict[str, Feature]:
     """Reads the features that added columns have for the record at a path such as `flowers/train:17`."""
-    split, _, number = place.partition("/")[2].rpartition(":")
+    split, _, number = record.partition("/")[2].rpartition(":")
     features: dict[str, Feature] = {}
     for address, name in columns:
         try:
             column = _open(address, name)
             directory, shards = column.directory, column.splits[split].shards
             ends = list(accumulate(shard.records for shard in shards))
-            place_in = bisect_right(ends, int(number))
-            shard = shards[place_in]
+            at = bisect_right(ends, int(number))
+            shard = shards[at]
             path = file_io.join(directory, shard.file)
-            offset, size = _load_index(directory, shard)[int(number) - ends[place_in] + shard.records].tolist()
+            offset, size = _load_index(directory, shard)[int(number) - ends[at] + shard.records].tolist()
             features |= decode_example(_read_payload(path, shard.file, offset, size))
         except (FormatError, DataError, OSError) as error:
             raise UnreadableError(f"the column {name} cannot be read: {str(error).rstrip('.')}") from error
