@@ -95,7 +95,7 @@ def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
     """Returns the crops of a step, in pixels of the squeezed images."""
     maker: Any = batches._maker
     position = divmod(step, len(batches))
-    numbers = maker.list_numbers(*position)
+    numbers = maker.plan.list_numbers(*position)
     sizes = maker._cache.sizes[maker._cache.slots[numbers]]
     return maker.choose_crops(position[0], numbers, sizes, (20, 26), None).boxes.tolist()
 

@@ -44,7 +44,7 @@ config = tfpipe.PipelineConfig(batch_size=batch_size, image_size=8, extra_featur
 READ = """
 for step, batch in zip(range(start, start + 2), {batches}):
     epoch, place = divmod(step, len(NumpyBatches(folder, "train", config)))
-    numbers = NumpyBatches(folder, "train", config)._maker.list_numbers(epoch, place)
+    numbers = NumpyBatches(folder, "train", config)._maker.plan.list_numbers(epoch, place)
     np.testing.assert_array_equal(np.asarray(batch["image/class/label"]), numbers)
 print(len(os.listdir("/proc/self/fd")) < 128)
 """

@@ -198,7 +198,7 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch) ->
     plan = plan_batches(get_source(load_manifest("gs://data/photos"), "train"), config)
     maker = open_maker(plan)
     assert maker.block_steps == 3
-    steps = [maker.list_numbers(0, step) for step in range(6)]
+    steps = [maker.plan.list_numbers(0, step) for step in range(6)]
     rows = np.stack(steps, axis=1)
     begins = np.diff(rows, axis=1, prepend=-9) != 1
     begins |= rows == 6  # of the second file

@@ -117,7 +117,7 @@ class _Steps:
                     position = next(self._positions, None)
                     if position is None:
                         break
-                    self._listed[self._num_listed] = (*position, self.maker.list_numbers(*position))
+                    self._listed[self._num_listed] = (*position, self.maker.plan.list_numbers(*position))
                     self._num_listed += 1
                 asked.append([self._listed[n][2] for n in steps if n in self._listed])
             step = self._listed.pop(index, None)

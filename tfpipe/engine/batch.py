@@ -78,10 +78,8 @@ def leave_out_masked(batch: Batch) -> Batch:
     }
 
 
-def form_batch(batch: Batch, config: PipelineConfig) -> Any:
-    """Returns a batch as the trainer gets it: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
-    if not config.as_supervised:
-        return batch
+def make_pair(batch: Batch, config: PipelineConfig) -> tuple[Any, ...]:
+    """Makes (inputs, label[, mask]) of a batch, as a trainer gets it with `as_supervised`."""
     images = ("image", "crop", "flip") if config.augment == "device" else ("image",)
     inputs = {name: batch[name] for name in (*images, *config.extra_features) if name in batch}
     first = inputs if len(inputs) > 1 else inputs["image"]
@@ -113,10 +111,6 @@ class Maker(ABC):
     is_remote: bool  # whether it has connections to an object store or to workers, which a forked process cannot use
     block_steps = 1  # the steps in which a row uses up a block of records, which storage is asked for at once
 
-    def list_numbers(self, epoch: int, step: int) -> Any:
-        """Lists the numbers of a step's records, in the form of the plan's `list_numbers`."""
-        return self.plan.list_numbers(epoch, step)
-
     @abstractmethod
     def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
         """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
@@ -131,7 +125,7 @@ class Maker(ABC):
 
     @abstractmethod
     def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
-        """Reads the records of one batch."""
+        """Reads the records of one batch; `numbers` are those that the plan lists for it, if they are known."""
 
     @abstractmethod
     def decode(self, stored: Any, threads: int = 1) -> Batch:
@@ -213,29 +207,24 @@ class BatchMaker(Maker):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # One buffer for all records, so that they are read at once; if it is too small, a larger one is made.
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
-            numbers = strip_copies(asked)
-            if self.plan.config.max_bad_records:
-                block, numbers = self._read_undamaged(numbers, memory)
-            else:
-                block = self._read(numbers, memory)
+            block, numbers = self._read(strip_copies(asked), memory)
         with self.clocks.measure("parse"), self.naming(numbers):
             columns = parse_columns(block, self.kinds)
         return StoredBatch(epoch, asked, numbers, columns)
 
-    def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, *, lacks: bool = False) -> RecordBlock:
-        """Reads records through the cache of stored records if there is one, else from their files."""
-        read = partial(self.reader.read_block, lacks=lacks)
-        if self.plan.config.cache != "bytes" or self._cache is None:
-            return read(numbers, memory)
-        assert not isinstance(self._cache, DecodedCache)
-        return self._cache.read_block(numbers, memory, read)
+    def _read(self, numbers: IntArray, memory: NDArray[np.uint8]) -> tuple[RecordBlock, IntArray]:
+        """Reads records, through the cache of stored records if there is one; returns also their numbers.
 
-    def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
-        """Reads records, with others in place of damaged ones; returns the block and the numbers of its records."""
-        asked, total = numbers, self.plan.source.num_records or 0
+        With `max_bad_records`, others stand in place of damaged ones.
+        """
+        asked, total, lacks = numbers, self.plan.source.num_records or 0, self.plan.config.max_bad_records > 0
+        read = partial(self.reader.read_block, lacks=lacks)
+        if self.plan.config.cache == "bytes":
+            assert isinstance(self._cache, BytesCache | CacheFile)
+            read = partial(self._cache.read_block, read=read)
         while True:
-            block = self._read(numbers, memory, lacks=True)
-            if block.whole.all():
+            block = read(numbers, memory)
+            if not lacks or block.whole.all():
                 return block, numbers
             good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
             self._leave_out(numbers[bad])
@@ -288,28 +277,27 @@ class BatchMaker(Maker):
         return batch
 
     def choose_images(self, stored: StoredBatch) -> EncodedImages:
-        """Chooses the images of a batch, their crops and flips."""
+        """Chooses the images of a batch, their crops and flips; call it within `naming`."""
         source, indices = self.plan.source, None
         assert source.image_key is not None
-        with self.naming(stored.numbers):
-            column = every = stored.columns[source.image_key]
-            if source.more_images:
-                keys = (source.image_key, *source.more_images)
-                for key in keys:
-                    stored.columns[key].check_counts(1, key)
-                column = join_columns([stored.columns[key] for key in keys])
-            if source.per_record is None:
-                column.check_counts(1, source.image_key)
-            else:
-                column, indices = self._choose_several(stored, column, source.per_record.max)
-            # The sizes of the original images: crops are drawn in their aspect ratio.
-            if source.has_sizes:
-                sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
-                sizes = sizes if indices is None else sizes[(every.firsts[:, None] + indices).reshape(-1)]
-            elif source.images.size is not None:
-                sizes = np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
-            else:
-                sizes = measure_headers(column)
+        column = every = stored.columns[source.image_key]
+        if source.more_images:
+            keys = (source.image_key, *source.more_images)
+            for key in keys:
+                stored.columns[key].check_counts(1, key)
+            column = join_columns([stored.columns[key] for key in keys])
+        if source.per_record is None:
+            column.check_counts(1, source.image_key)
+        else:
+            column, indices = self._choose_several(stored, column, source.per_record.max)
+        # The sizes of the original images: crops are drawn in their aspect ratio.
+        if source.has_sizes:
+            sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
+            sizes = sizes if indices is None else sizes[(every.firsts[:, None] + indices).reshape(-1)]
+        elif source.images.size is not None:
+            sizes = np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
+        else:
+            sizes = measure_headers(column)
         return self.choose_crops(stored.epoch, stored.asked, sizes, source.images.size, column, indices)
 
     def choose_crops(
@@ -349,7 +337,10 @@ class BatchMaker(Maker):
         return images.make_whole() if self.plan.config.augment == "device" else images
 
     def make_others(self, stored: StoredBatch, images: EncodedImages | None, filled: int | None = None) -> Batch:
-        """Makes all of a batch but its images; masks are cropped like the images. `filled` is that of `decode`."""
+        """Makes all of a batch but its images, with masks cropped like these; call it within `naming`.
+
+        `filled` is that of `decode`.
+        """
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
@@ -361,7 +352,7 @@ class BatchMaker(Maker):
             shape = (-1,) if plan.num_images is None else (-1, images.per_record)
             corners = np.concatenate((images.list_corners(), whole))
             batch = {"crop": corners.reshape(*shape, 4), "flip": flips.reshape(shape)}
-        with self.clocks.measure("batch"), self.naming(stored.numbers):
+        with self.clocks.measure("batch"):
             if source.label_key is not None:
                 one_hot, column = source.num_classes if config.one_hot else None, stored.columns[source.label_key]
                 numbers = source.label_key, column, source.label_base, self._classes
@@ -390,7 +381,9 @@ class BatchMaker(Maker):
 
     def make_example_image(self) -> Any:
         """Returns the split's first image after the transform."""
-        return self._make_images(self.choose_images(self.read(0, 0, np.zeros(1, np.int64))), 1, None, None)[0]
+        stored = self.read(0, 0, np.zeros(1, np.int64))
+        with self.naming(stored.numbers):
+            return self._make_images(self.choose_images(stored), 1, None, None)[0]
 
     @contextmanager
     def naming(self, numbers: IntArray) -> Iterator[None]:

@@ -49,7 +49,7 @@ class CachingMaker(BatchMaker):
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCached:
         """Reads the records of one batch that are not in the cache."""
-        numbers = self.list_numbers(epoch, step) if numbers is None else numbers
+        numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         missing = np.flatnonzero(~self._cache.find(strip_copies(numbers)))
         stored = super().read(epoch, step, numbers[missing]) if len(missing) else None
         return epoch, numbers, missing, stored
@@ -96,7 +96,8 @@ class CachingMaker(BatchMaker):
             if name not in self._image_names
         }
         cached = StoredBatch(epoch, numbers[rows], numbers[rows], columns)
-        batches.append({**self.make_others(cached, cropped, filled), "image": out})
+        with self.naming(cached.numbers):
+            batches.append({**self.make_others(cached, cropped, filled), "image": out})
         batch_rows.append(np.concatenate((rows, len(numbers) + np.arange(filled))))
         return join_rows(batches, batch_rows)
 
@@ -106,11 +107,11 @@ class CachingMaker(BatchMaker):
             return
         slots, firsts = np.unique(slots, return_index=True)  # a batch may hold copies of one record
         records = stored.choose(chosen[firsts])
-        images = self.choose_images(records)
-        if not self._is_final:
-            images = images.make_whole()
         others = {name: column for name, column in records.columns.items() if name not in self._image_names}
-        with self.clocks.measure("decode"), self.naming(records.numbers):
+        with self.naming(records.numbers), self.clocks.measure("decode"):
+            images = self.choose_images(records)
+            if not self._is_final:
+                images = images.make_whole()
             decode_images(images, self._cache.images, slots, self._filling, threads)
             for name in () if self._is_final else self.plan.masks:
                 others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
@@ -141,7 +142,7 @@ class FileCachingMaker(BatchMaker):
 
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> list[_Chunk]:
         """Reads the records of one batch, from the file if it has them, else from the dataset."""
-        numbers = self.list_numbers(epoch, step) if numbers is None else numbers
+        numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
             memory = allocate([self.plan.batch_size * (3 * prod(self._size) + _OTHER_BYTES)], np.uint8)
             block = self._cache.read(strip_copies(numbers), memory)
@@ -178,10 +179,10 @@ class FileCachingMaker(BatchMaker):
 
         The features that describe the stored image change; all others stay, also the original's height and width.
         """
-        columns = dict(stored.columns)
-        images = self._uncached.choose_images(stored).make_whole()
-        count, pixels = len(images), allocate((len(images), *self._size, 3), np.uint8)
-        with self.clocks.measure("decode"), self.naming(stored.numbers):
+        columns, count = dict(stored.columns), len(stored.numbers)
+        pixels = allocate((count, *self._size, 3), np.uint8)
+        with self.naming(stored.numbers), self.clocks.measure("decode"):
+            images = self._uncached.choose_images(stored).make_whole()
             decode_images(images, pixels, None, self._squeezing, threads)
             for name in self._masks:
                 columns[name] = _squeeze_masks(name, columns[name], images.extents, self._size)

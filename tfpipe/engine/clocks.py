@@ -64,7 +64,8 @@ class Clocks:
 
 def read_cpu_s() -> float:
     """Returns the processor seconds of this thread, with those of threads while they worked for it."""
-    return time.thread_time() + library.read_helped_s() + getattr(_helped, "cpu_s", 0.0)
+    helped_ns: int = library.load().tfpipe_helped_ns()  # by the library's threads
+    return time.thread_time() + helped_ns / 1e9 + getattr(_helped, "cpu_s", 0.0)
 
 
 def run_in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> list[_Result]:

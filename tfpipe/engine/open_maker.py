@@ -137,7 +137,7 @@ class MixedMaker(Maker):
 
     def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
         """Reads the records of one batch, separately for each dataset."""
-        listed = self.list_numbers(epoch, step) if numbers is None else numbers
+        listed = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         positions = self.plan.locate(epoch, step)
         return [
             maker.read(*position, each) for maker, position, each in zip(self._makers, positions, listed, strict=True)

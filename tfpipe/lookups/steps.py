@@ -60,7 +60,8 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
         labels[column.counts == 1] = column.values[column.firsts[column.counts == 1]] - source.label_base
     boxes, flips = None, np.zeros(len(numbers), np.bool_)
     if source.has_images and plan.num_images is None:
-        images = maker.choose_images(stored)
+        with maker.naming(stored.numbers):
+            images = maker.choose_images(stored)
         boxes, flips = images.boxes, images.flips
     withheld = set(manifest.withheld.get(split, np.empty(0, np.int64)).tolist())
     rows = []

@@ -85,9 +85,3 @@ def load() -> ctypes.CDLL:
             "tfpipe's native library was built from other sources than this release's: install tfpipe again."
         )
     return library
-
-
-def read_helped_s() -> float:
-    """Returns the seconds of processor time that the library's threads have worked for this thread so far."""
-    helped_ns: int = load().tfpipe_helped_ns()
-    return helped_ns / 1e9

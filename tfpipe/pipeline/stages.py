@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.engine.batch import form_batch
+from tfpipe.engine.batch import make_pair
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import BatchPlan, has_true_size
@@ -382,7 +382,7 @@ def batch_examples(plan: BatchPlan) -> Stage:
                 result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
         if config.as_supervised and "mask" in result:
             result["mask"] = tf.cast(result["mask"], tf.float32)  # Keras takes it as sample weights
-        return form_batch(result, config)
+        return make_pair(result, config) if config.as_supervised else result
 
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not config.training:

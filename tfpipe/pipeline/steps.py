@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
-from tfpipe.engine.batch import Maker, form_batch, leave_out_masked
+from tfpipe.engine.batch import Maker, leave_out_masked, make_pair
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
@@ -259,7 +259,7 @@ class _Steps:
             for name in {output.lengths_of: None for output in self._outputs if output.lengths_of is not None}:
                 lengths = [array for output, array in named if output.lengths_of == name]
                 batch[name] = tf.RaggedTensor.from_nested_row_lengths(batch[name], lengths)
-            return form_batch(batch, self._plan.config)
+            return make_pair(batch, self._plan.config) if self._plan.config.as_supervised else batch
 
         return batches.map(form)
 

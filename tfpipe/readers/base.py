@@ -6,8 +6,9 @@ The trainer's own functions run in the threads that make batches, and their erro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Set
 from functools import cached_property, partial
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
-from tfpipe.engine.batch import Batch, Maker, Transform, form_batch, leave_out_masked
+from tfpipe.engine.batch import Batch, Maker, Transform, leave_out_masked, make_pair
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -52,36 +53,48 @@ def _call_seeded(transform: ImageTransform, image: Any, seed: int) -> NDArray[An
     return transform(image, np.random.default_rng(seed))
 
 
+Convert: TypeAlias = Callable[[Batch, Set[str]], Batch]
+"""A function from a batch of NumPy arrays, and the names of those that hold bfloat16 as its bits, to a framework's."""
+
+
 class Finish:
     """A callable that turns batches of the engine into the trainer's form. Threads may share it.
 
-    This class makes NumPy arrays. Subclasses override `_convert`, before the trainer's function, or `_put`, after it.
+    `convert` makes a framework's arrays before the trainer's function runs, and `put` puts them on its devices after
+    that. Without both the arrays are NumPy's. `library` names the module whose arrays a transform returns.
     """
 
-    _library: Any = np  # the library of a transform's results
-    _kind: type = np.ndarray
-
-    def __init__(self, maker: Maker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False) -> None:
+    def __init__(
+        self,
+        maker: Maker,
+        batch_transform: BatchTransform | None = None,
+        convert: Convert | None = None,
+        put: Callable[[Batch], Batch] | None = None,
+        library: str = "numpy",
+        *,
+        fills_up: bool = False,
+    ) -> None:
         check_function("batch_transform", batch_transform)
-        self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
-        features = {feature.name: feature.spec.tensor for feature in maker.plan.features}
-        self._has_images = "image" not in features  # else records without images have a feature of this name
-        self._bfloat16 = {
-            name for name, tensor in features.items() if tensor is not None and tensor.dtype == "bfloat16"
-        }
-        if maker.plan.config.image_dtype == "bfloat16" and self._has_images:
-            self._bfloat16.add("image")  # uint16 holds its bits
+        plan, config = maker.plan, maker.plan.config
+        self._maker, self._transform, self._convert, self._put = maker, batch_transform, convert, put
+        self._library, self._config = library, config
+        self._leaves_out_padding = has_true_size(config, plan.batch_size) and not fills_up
+        self._has_images = plan.plans[0].source.has_images
+        tensors = ((feature.name, feature.spec.tensor) for feature in plan.features)
+        self._bfloat16 = {name for name, tensor in tensors if tensor is not None and tensor.dtype == "bfloat16"}
+        if config.image_dtype == "bfloat16" and self._has_images:
+            self._bfloat16.add("image")
 
     def __call__(self, batch: Batch) -> Any:
         """Returns the batch in the trainer's form: a dictionary, or (inputs, label[, mask]) with `as_supervised`."""
-        plan = self._maker.plan
-        config = plan.config
-        if isinstance(batch.get("image"), list) and self._has_images:
+        config = self._config
+        if self._has_images and isinstance(batch["image"], list):
             batch = {**batch, "image": self._stack(batch["image"])}
         if config.as_supervised and "mask" in batch:
             batch = {**batch, "mask": batch["mask"].astype(np.float32)}  # Keras takes it as sample weights
-        batch = self._convert(batch)
-        if has_true_size(config, plan.batch_size) and not self._fills_up:
+        if self._convert is not None:
+            batch = self._convert(batch, self._bfloat16)
+        if self._leaves_out_padding:
             batch = leave_out_masked(batch)
         if self._transform is not None:
             with self._maker.clocks.measure("batch_transform"):
@@ -94,26 +107,20 @@ class Finish:
                     f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a "
                     f"pair, got {', '.join(map(str, batch)) or 'nothing'}."
                 )
-        return form_batch(self._put(batch), config)
-
-    def _convert(self, batch: Batch) -> Batch:
-        """Converts NumPy arrays to those of a framework; subclasses override it."""
-        return batch
-
-    def _put(self, batch: Batch) -> Batch:
-        """Puts arrays on the framework's devices; subclasses override it."""
-        return batch
+        if self._put is not None:
+            batch = self._put(batch)
+        return make_pair(batch, config) if config.as_supervised else batch
 
     def _stack(self, images: list[Any]) -> Any:
         """Stacks a transform's results, and zeros in rows of padding."""
-        library, plan = self._library, self._maker.plan
+        library, plan = import_module(self._library), self._maker.plan
         # A host may have fewer records to evaluate than others, and none for its last batch.
-        examples = images or [self._maker.make_example_image()]
-        wrong = next((image for image in examples if not isinstance(image, self._kind)), None)
+        examples, kind = images or [self._maker.make_example_image()], type(library.zeros(0))
+        wrong = next((image for image in examples if not isinstance(image, kind)), None)
         forms = sorted({f"{image.dtype} {tuple(image.shape)}" for image in examples}) if wrong is None else []
         if len(forms) != 1:
             got = type(wrong).__name__ if wrong is not None else " and ".join(forms)
-            raise ConfigError(f"`transform` must return {self._kind.__name__}s of one shape and dtype, got {got}.")
+            raise ConfigError(f"`transform` must return {kind.__name__}s of one shape and dtype, got {got}.")
         filled = plan.batch_size * (plan.num_images or 1) - len(images)
         stacked = library.stack([*images, *[library.zeros_like(examples[0])] * filled])
         return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])

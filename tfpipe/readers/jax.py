@@ -5,15 +5,17 @@ With several processes each reads its own rows, and each array spans the devices
 
 from __future__ import annotations
 
+from collections.abc import Set
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch, Maker
+from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import find_host
-from tfpipe.engine.plan import check_fits_devices
+from tfpipe.engine.plan import AnyPlan, check_fits_devices
 from tfpipe.errors import ConfigError
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.readers.base import BatchTransform, Data, EpochBatches, Finish, ImageTransform, open_data, seed_transform
@@ -92,35 +94,33 @@ class JaxBatches(EpochBatches):
         if batch_transform is None:  # which may leave text out, or turn it into numbers
             for plan in maker.plan.plans:
                 check_fits_devices(plan)
-        super().__init__(maker, start_step, num_threads, _DeviceFinish(maker, rows, batch_transform))
+        put = partial(_put_on_devices, maker.plan, rows)
+        finish = Finish(maker, batch_transform, _convert, put, fills_up=True)
+        super().__init__(maker, start_step, num_threads, finish)
 
 
-class _DeviceFinish(Finish):
-    """The `Finish` that copies batches to the devices. Threads may share it."""
+def _convert(batch: Batch, bfloat16: Set[str]) -> Batch:
+    """Makes int32 labels, and arrays of bfloat16 of their bits."""
+    converted: Batch = {}
+    for name, values in batch.items():
+        is_class = name == "label" and values.dtype == np.int64
+        bits = values.view(get_numpy_dtype("bfloat16")) if name in bfloat16 else values
+        converted[name] = values.astype(np.int32) if is_class else bits
+    return converted
 
-    def __init__(self, maker: Maker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None) -> None:
-        super().__init__(maker, batch_transform, fills_up=True)
-        self._sharding = sharding
 
-    def _convert(self, batch: Batch) -> Batch:
-        converted: Batch = {}
-        for name, values in batch.items():
-            is_class = name == "label" and values.dtype == np.int64
-            bits = values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
-            converted[name] = values.astype(np.int32) if is_class else bits
-        return converted
-
-    def _put(self, batch: Batch) -> Batch:
-        plan, on_devices = self._maker.plan, Batch()
-        for name, values in batch.items():
-            if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
-                got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-                raise ConfigError(
-                    f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
-                )
-            shape = (plan.config.batch_size, *values.shape[1:])
-            on_devices[name] = jax.make_array_from_process_local_data(self._sharding, values, shape)
-        return on_devices
+def _put_on_devices(plan: AnyPlan, sharding: jax.sharding.Sharding, batch: Batch) -> Batch:
+    """Copies each array's rows to the devices of this process, which share the array with all other processes."""
+    on_devices = Batch()
+    for name, values in batch.items():
+        if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
+            got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+            raise ConfigError(
+                f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
+            )
+        shape = (plan.config.batch_size, *values.shape[1:])
+        on_devices[name] = jax.make_array_from_process_local_data(sharding, values, shape)
+    return on_devices
 
 
 def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:

@@ -9,7 +9,7 @@ import itertools
 import signal
 import struct
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,28 +145,24 @@ class TorchBatches(Batches, IterableDataset[Any]):
     def _open(self, config: PipelineConfig) -> None:
         host = Host(*self._ranks, self._ranks[1])
         self._maker = open_data(self._data, self._split, config, host, self._transform)
-        self._finish = _TorchFinish(self._maker, self._batch_transform)
+        convert = partial(_make_tensors, self.plan.plans[0].source.has_images)
+        self._finish = Finish(self._maker, self._batch_transform, convert, library="torch")
 
 
-class _TorchFinish(Finish):
-    """The `Finish` that turns batches into tensors. Threads may share it."""
-
-    _library, _kind = torch, torch.Tensor
-
-    def _convert(self, batch: Batch) -> Batch:
-        """Makes tensors of all parts of a batch. Text stays, and tensors of several shapes are lists."""
-        tensors: Batch = {}
-        for name, value in batch.items():
-            is_bits = name in self._bfloat16
-            if isinstance(value, np.ndarray):
-                tensor = _make_tensor(value, is_bits)
-                # Images are [..., 3, height, width] in channels-last memory, without a copy.
-                tensors[name] = tensor.movedim(-1, -3) if name == "image" and self._has_images else tensor
-            elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-                tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
-            else:
-                tensors[name] = value
-        return tensors
+def _make_tensors(has_images: bool, batch: Batch, bfloat16: Set[str]) -> Batch:
+    """Makes tensors of all arrays of a batch. Text stays, and tensors of several shapes are lists."""
+    tensors: Batch = {}
+    for name, value in batch.items():
+        is_bits = name in bfloat16
+        if isinstance(value, np.ndarray):
+            tensor = _make_tensor(value, is_bits)
+            # Images are [..., 3, height, width] in channels-last memory, without a copy.
+            tensors[name] = tensor.movedim(-1, -3) if name == "image" and has_images else tensor
+        elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+            tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
+        else:
+            tensors[name] = value
+    return tensors
 
 
 def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:

@@ -192,10 +192,6 @@ class RemoteMaker(Maker):
         for address, trouble in silent.items():
             logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
 
-    def list_numbers(self, epoch: int, step: int) -> Any:
-        """Lists nothing, because workers list the records."""
-        return None
-
     def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
         """Does nothing, because workers read the records."""
 
@@ -212,7 +208,7 @@ class RemoteMaker(Maker):
             if batch is not None:
                 self.clocks.add("read", time.perf_counter() - begin, 0.0)
                 return batch
-        return self._local.read(epoch, step)
+        return self._local.read(epoch, step, numbers)
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:
         """Decodes the records that this host has read; returns a batch from a worker as it is."""

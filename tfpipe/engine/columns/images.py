@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,9 @@ class Decoding:
     dtype: str  # "uint8"; or "float32" or "bfloat16", which are normalized
     options: AugmentOptions  # `antialias`, `dct_scaling`, `mean` and `std`
 
-    def make_scaling(self) -> dict[str, Any]:
-        """Returns the native library's arguments that convert pixels to `dtype` and normalize them."""
+    @cached_property
+    def scaling(self) -> dict[str, Any]:
+        """The native library's arguments that convert pixels to `dtype` and normalize them."""
         if self.dtype == "uint8":
             return {"dtype": self.dtype}
         offset, factor = compute_scaling(self.options.mean, self.options.std)
@@ -139,7 +141,7 @@ def decode_images(
             images.flips,
             out,
             sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
-            **decoding.make_scaling(),
+            **decoding.scaling,
             max_ratio=1 if decoding.options.dct_scaling is False else _MOST_RATIO,
             threads=threads,
             max_pixels=decoding.form.max_pixels,
@@ -184,7 +186,7 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
     spans = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
     sizes = np.array([pixels.shape[:2]], np.int32)
     boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
-    batches.decode(spans, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.make_scaling())
+    batches.decode(spans, boxes, np.array([flip]), out[None], sizes=sizes, **decoding.scaling)
 
 
 def make_masks(
