@@ -19,6 +19,7 @@ from tests.format.tensors.datasets import RECORDS, write_tensors
 from tests.other_libraries import other_libraries as other_libraries
 from tests.other_libraries import run_script
 from tfpipe.dataset.load import load_manifest
+from tfpipe.errors import ConfigError
 from tfpipe.export.run import ExportConfig, Format, export
 from tfpipe.export.samples import _get_value
 from tfpipe.export.webdataset import name_tensors
@@ -142,8 +143,7 @@ def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
     assert sorted([Image.open(io.BytesIO(data)).tobytes() for data in images_out]) == sorted(stored)
 
 
-@pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_described_records_of_others(tmp_path: Path, compression: str) -> None:
+def test_described_records_of_others(tmp_path: Path) -> None:
     records = [
         {
             "image/encoded": make_png(k) if k == 2 else make_jpeg(k),
@@ -154,7 +154,7 @@ def test_described_records_of_others(tmp_path: Path, compression: str) -> None:
         }
         for k in range(5)
     ]
-    write_foreign(tmp_path / "files" / "train-0.tfrecord", records, compression)
+    write_foreign(tmp_path / "files" / "train-0.tfrecord", records)
     options = {"label_key": "image/class/label", "label_base": "1"}
     index(IndexConfig(str(tmp_path / "files" / "*"), str(tmp_path / "described"), **options))
     out = write(tmp_path / "described", tmp_path / "wds", "webdataset")
@@ -167,6 +167,11 @@ def test_described_records_of_others(tmp_path: Path, compression: str) -> None:
     assert [(row["label"], row["label_"], row["id"]) for row in rows] == [(k % 3, b"\xff\x00", k) for k in range(5)]
     out = write(tmp_path / "described", tmp_path / "arrayrecord", "arrayrecord")
     assert list_names(out) == ["export.json", "labels.txt", "train-00000-of-00001.array_record"]
+    write_foreign(tmp_path / "packed" / "train-0.tfrecord", records, "GZIP")
+    index(IndexConfig(str(tmp_path / "packed" / "*"), str(tmp_path / "other"), **options))
+    with pytest.raises(ConfigError, match=r"are GZIP compressed: .*`tfpipe reshard --opaque` writes them"):
+        write(tmp_path / "other", tmp_path / "no", "webdataset")
+    assert not (tmp_path / "no").exists()
 
 
 def test_tensors_and_text_without_images(tmp_path: Path) -> None:

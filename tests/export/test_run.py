@@ -106,8 +106,8 @@ def test_damage_ends_the_export(tmp_path: Path) -> None:
     shard = dataset / "train-00000-of-00001.tfrecord"
     flip_bit(shard, 20)
     message = get_error(FormatError, dataset, tmp_path / "out")
-    assert message.startswith(f"{shard}: Record 0 at byte 0 is damaged: the checksum of its ")
+    assert message.startswith(f"{shard}: Record at byte 0 is damaged: the checksum of its ")
     shard.write_bytes(b"")
-    assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} must have 3 records, got 0. {advice}"
+    assert get_error(FormatError, dataset, tmp_path / "out").endswith(f" bytes, as manifest.json says, got 0. {advice}")
     shard.unlink()
     assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} is missing. {advice}"

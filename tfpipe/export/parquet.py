@@ -104,9 +104,9 @@ def _list_numbers(array: NDArray[Any]) -> Any:
 
 
 def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
-    path = human_text(sample.name.rpartition("/")[2]) or None
+    path = human_text(sample.record.name.rpartition("/")[2]) or None
     images = [{"bytes": data, "path": path} for data, _ in sample.files]
-    row: dict[str, Any] = {"image": images[0] if images else None, "images": images, "label": sample.label}
+    row: dict[str, Any] = {"image": images[0] if images else None, "images": images, "label": sample.record.label}
     return row | {name: _make_cell(spec, sample.features.get(spec.name)) for name, spec in columns.items()}
 
 

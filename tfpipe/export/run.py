@@ -3,13 +3,16 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import IO, Literal, TypeAlias, get_args
+from typing import IO, Literal, TypeAlias, TypeVar, get_args
+
+import numpy as np
 
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.export import parquet, webdataset
 from tfpipe.export.samples import ShardJob, list_columns, read_payloads, read_samples
@@ -18,7 +21,6 @@ from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, Tally
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
 from tfpipe.system.options import Choice, Count, Unchecked, check_options, option
@@ -26,6 +28,7 @@ from tfpipe.system.process_pool import WorkerPool
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import WorkingFolder, check_output, hash_values
 
+Record = TypeVar("Record")
 Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 _ENDINGS: Mapping[Format, str] = {"webdataset": "tar", "parquet": "parquet", "arrayrecord": "array_record"}
 _PACKAGES: Mapping[Format, str] = {"parquet": "pyarrow", "arrayrecord": "array_record"}
@@ -91,6 +94,8 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         if name not in manifest.splits:
             raise ConfigError(f"`splits` must be among {', '.join(manifest.splits)}, got {name!r}.")
     splits = tuple(name for name in manifest.splits if not config.splits or name in config.splits)
+    for name in splits:
+        RecordReader(manifest.directory, manifest, name)  # refuses files that are compressed as a whole
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     sources = {manifest.directory, manifest.shard_directory(manifest.directory)}
     workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
@@ -100,13 +105,13 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         return ExportReport(document["to"], document["splits"], tuple(document["notes"]))
     jobs = list_jobs(manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
-        sized = [(job, job.shard.bytes) for job in jobs]
+        sized = [(job, job.num_bytes) for job in jobs]
         shared = (config.to, manifest, workshop)
         written = run_on_files(_WORKERS, _export_shard, sized, shared, workers=config.workers, observer=observer)
         sums = {name: {"records": 0, "files": 0, "bytes": 0} for name in splits}
         for job, num_bytes in zip(jobs, written, strict=True):
-            of_split = sums[job.file.split]
-            of_split["records"] += job.num_records
+            of_split = sums[job.split]
+            of_split["records"] += len(job.rows)
             of_split["files"] += 1
             of_split["bytes"] += num_bytes
         report = _finish(config, manifest, sums, workshop, identity)
@@ -116,16 +121,15 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
 
 def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
     """Returns a job for each shard of some splits, in the manifest's order."""
-    selected = replace(manifest, splits={name: manifest.splits[name] for name in splits})
-    files = iter(dataset_jobs(manifest.directory, selected))
     jobs = []
     for name in splits:
         shards, chosen = manifest.splits[name].shards, manifest.splits[name].chosen
-        firsts = accumulate((shard.records for shard in shards), initial=0)
-        for number, (shard, first) in enumerate(zip(shards, firsts, strict=False)):
+        bounds = list(accumulate((shard.records for shard in shards), initial=0))
+        if chosen is not None:
+            bounds = np.searchsorted(chosen.numbers, bounds).tolist()
+        for number, (shard, begin, end) in enumerate(zip(shards, bounds, bounds[1:], strict=False)):
             stem = file_names.shard_name(name, number, len(shards)).removesuffix(".tfrecord")
-            rows = None if chosen is None else chosen.list_rows(first, shard.records)
-            jobs.append(ShardJob(next(files), shard, first, stem, rows))
+            jobs.append(ShardJob(name, stem, range(begin, end), shard.bytes))
     return jobs
 
 
@@ -178,13 +182,11 @@ def _finish(
 def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> int:
     """Writes a shard and then the number of its bytes, unless an earlier run did, and returns the number."""
     progress, row = Tally(counters), workshop.path("rows", f"{job.name}.json")
-    if file_io.exists(row):
-        progress.step(job.shard.bytes, job.shard.records, at_end=True)
-        return int(file_io.read_whole(row))
-    with file_io.explain_os_errors(f"export {job.file.path} into {workshop.output}"):
-        num_bytes = _write(to, manifest, workshop, progress, job)
-        file_io.write_file(row, str(num_bytes).encode())
-    return num_bytes
+    if not file_io.exists(row):
+        with file_io.explain_os_errors(f"export {job.name} into {workshop.output}"):
+            file_io.write_file(row, str(_write(to, manifest, workshop, progress, job)).encode())
+    progress.step(job.num_bytes, len(job.rows), at_end=True)
+    return int(file_io.read_whole(row))
 
 
 def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Tally, job: ShardJob) -> int:
@@ -192,11 +194,18 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Tally, 
     target, temporary = workshop.result(f"{job.name}.{_ENDINGS[to]}"), workshop.path("parts", f"{job.name}.tmp")
     with file_io.create(target, temporary) as file:
         if to == "arrayrecord":
-            _write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
+            _write_array_record(file, _count(read_payloads(job, manifest), job, progress))
         else:
             write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
-            write(file, read_samples(job, manifest, progress), manifest)
+            write(file, _count(read_samples(job, manifest), job, progress), manifest)
         return file.tell()
+
+
+def _count(records: Iterable[Record], job: ShardJob, progress: Tally) -> Iterator[Record]:
+    """Yields the records of a shard, and counts them as progress."""
+    for done, record in enumerate(records, 1):
+        yield record
+        progress.step(job.num_bytes * done // len(job.rows), done)
 
 
 def _write_array_record(file: IO[bytes], payloads: Iterable[bytes]) -> None:

@@ -1,28 +1,24 @@
-"""Reads the records of a shard as samples: an image file, a class, and all other features."""
+"""Reads the records of a shard as samples: image files, a class, and all other features."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import FormatError
-from tfpipe.format.compressed import scan_compressed
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest, ShardInfo, list_images
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
-from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
-from tfpipe.integrity.check_file import FileJob, Tally
-from tfpipe.readers.data_source import get_label, get_text
-from tfpipe.storage.file_io import open_file
+from tfpipe.readers.data_source import Record, data_source
 
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 
 # The ending of a file of each format that `sniff_format` knows.
 _ENDINGS = {"jpeg": "jpg", "tiff": "tif"}
+_PAYLOADS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +26,8 @@ class Sample:
     """One record in the form that the writers of other formats take."""
 
     number: int  # in its split, from 0
-    name: str  # of the image file; empty if unknown; bytes that are not UTF-8 as surrogates
+    record: Record
     files: Sequence[tuple[bytes, str]]  # images, or PNGs of raw pixels, each with the ending of its name
-    label: int | None  # from 0
     features: dict[str, Any]  # all but the image, the class and sizes of tensors; a mask is the bytes of its PNG
 
 
@@ -40,16 +35,10 @@ class Sample:
 class ShardJob:
     """A shard to export."""
 
-    file: FileJob
-    shard: ShardInfo
-    first: int  # the number of its first record in the split
+    split: str
     name: str  # of the exported file, without its ending: `train-00003-of-00008`
-    rows: NDArray[np.int64] | None = None  # indices in the shard of the visible records, ascending: [n]; None: all
-
-    @property
-    def num_records(self) -> int:
-        """The number of records to export."""
-        return self.shard.records if self.rows is None else len(self.rows)
+    rows: range  # the shard's records, by their numbers in the split, or in the view of it that is exported
+    num_bytes: int  # of the shard
 
 
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
@@ -59,48 +48,27 @@ def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
     return tuple(spec for spec in schema.features if spec.name not in taken)
 
 
-def read_payloads(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator[tuple[int, bytes]]:
-    """Yields the number and the bytes of each record to export, a `tf.train.Example` with features of added columns."""
-    columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
-    for number, payload in _scan_payloads(job, progress):
-        yield number, payload + b"".join([column.read_payload(number) for column in columns])
+def read_payloads(job: ShardJob, manifest: Manifest) -> Iterator[bytes]:
+    """Yields the bytes of each record, a `tf.train.Example` with the features of added columns."""
+    with RecordReader(manifest.directory, manifest, job.split) as reader:
+        for begin in job.rows[::_PAYLOADS_AT_ONCE]:
+            yield from reader.read_payloads(range(begin, min(begin + _PAYLOADS_AT_ONCE, job.rows.stop)))
 
 
-def _scan_payloads(job: ShardJob, progress: Tally) -> Iterator[tuple[int, bytes]]:
-    path, shard, count, num_bytes = job.file.path, job.shard, 0, 0
-    try:
-        with open_file(path) as file:
-            compression = job.file.compression
-            payloads = scan_compressed(file, compression) if compression else (data for _, data in scan_records(file))
-            rows = None if job.rows is None else set(job.rows.tolist())
-            for payload in payloads:
-                if rows is None or count in rows:
-                    yield job.first + count, payload
-                count, num_bytes = count + 1, num_bytes + len(payload) + FRAME_BYTES
-                progress.step(min(num_bytes, shard.bytes), count)
-    except FileNotFoundError:
-        raise FormatError(f"{path} is missing. {_ADVICE}") from None
-    except FormatError as error:
-        raise FormatError(f"{path}: {error} {_ADVICE}") from None
-    if count != shard.records:
-        raise FormatError(f"{path} must have {shard.records:,} records, got {count:,}. {_ADVICE}")
-    progress.step(shard.bytes, count, at_end=True)
-
-
-def read_samples(job: ShardJob, manifest: Manifest, progress: Tally) -> Iterator[Sample]:
+def read_samples(job: ShardJob, manifest: Manifest) -> Iterator[Sample]:
     """Yields the records of a shard as samples."""
-    columns = list_columns(manifest)
-    form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
-    name_key = manifest.schema.name_key
-    for number, payload in read_payloads(job, manifest, progress):
-        try:
-            features = decode_example(payload)
-            files = [] if manifest.image_key is None else _get_files(features, manifest, form)
-            values = {spec.name: _get_value(spec, features) for spec in columns if spec.name in features}
-        except FormatError as error:
-            raise FormatError(f"Record {number} of {job.file.split!r}: {error} {_ADVICE}") from None
-        name = get_text(features, name_key).decode("utf-8", "surrogateescape")
-        yield Sample(number, name, files, get_label(features, manifest), values)
+    columns, chosen = list_columns(manifest), manifest.splits[job.split].chosen
+    with data_source(manifest, job.split) as source:
+        for record in source[job.rows.start : job.rows.stop]:
+            try:
+                files = _get_files(record, manifest) if manifest.image_key is not None else []
+                values = {
+                    spec.name: _get_value(spec, record.features) for spec in columns if spec.name in record.features
+                }
+            except FormatError as error:
+                raise FormatError(f"Record {record.index} of {job.split!r}: {error} {_ADVICE}") from None
+            number = record.index if chosen is None else int(chosen.numbers[record.index])
+            yield Sample(number, record, files, values)
 
 
 def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
@@ -110,21 +78,19 @@ def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
     return spec.decode(features)
 
 
-def _get_files(features: dict[str, Feature], manifest: Manifest, form: ImageForm) -> list[tuple[bytes, str]]:
+def _get_files(record: Record, manifest: Manifest) -> list[tuple[bytes, str]]:
     """Returns a record's image as a file, or its several images."""
     from tfpipe.images.decode import decode_pixels, make_image
     from tfpipe.images.errors import BadImage
     from tfpipe.images.sniff import sniff_format
     from tfpipe.images.transcode import encode
 
-    values, several = list_images(features, manifest.image_keys), manifest.has_several_images
-    if not values or (len(values) > 1 and not several):
-        raise FormatError(f"it must have {'a list of' if several else 'one'} {manifest.image_key}.")
+    form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
     try:
         if form.encoding == "raw":
-            pixels = [make_image(decode_pixels(value, form)) for value in values]
+            pixels = [make_image(decode_pixels(data, form)) for data in record.encoded_images]
             return [(encode(image, "png", form), "png") for image in pixels]
-        kinds = map(sniff_format, values)
-        return [(value, _ENDINGS.get(kind, kind)) for value, kind in zip(values, kinds, strict=True)]
+        kinds = map(sniff_format, record.encoded_images)
+        return [(data, _ENDINGS.get(kind, kind)) for data, kind in zip(record.encoded_images, kinds, strict=True)]
     except BadImage as error:
         raise FormatError(f"its image cannot be used, {error}.") from None

@@ -36,8 +36,8 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
                 _add(tar, f"{key}{index}.{ending}", data)
             if isinstance(mask := sample.features.get(IMAGE_MASK), bytes):
                 _add(tar, f"{key}.mask.png", mask)
-            if sample.label is not None:
-                _add(tar, f"{key}.cls", str(sample.label).encode())
+            if sample.record.label is not None:
+                _add(tar, f"{key}.cls", str(sample.record.label).encode())
             row = {spec.name: _to_json(spec, sample.features.get(spec.name)) for spec in others}
             text = _take_caption(row, caption) if caption is not None else None
             if text is not None:
