@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from PIL import Image
 from tests.beam_jobs.commands import run_python
 from tests.beam_jobs.datasets import make_dataset
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
@@ -52,20 +50,19 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
     assert max(map(len, done.lines)) <= 80
     version = load_manifest(str(small_dataset)).tool_version
     train, validation = load_manifest(str(small_dataset)).splits.values()
-    sizes = f"Size             {train.bytes / 1000:.1f} KB               {validation.bytes / 1000:.1f} KB"
+    sizes = f"Size         {train.bytes / 1000:.1f} KB               {validation.bytes / 1000:.1f} KB"
     assert done.lines[done.lines.index(f"from images by tfpipe {version}, format 1") + 1 :] == [
         "Images: JPEG and PNG as in the source, quality 95 where re-encoded",
         "",
-        "Split            train                validation",
-        "─" * 56,
-        "Records          12                   3",
-        "Shards           2                    2",
+        "Split        train                validation",
+        "─" * 52,
+        "Records      12                   3",
+        "Shards       2                    2",
         sizes,
-        "Width, px        24–34, mean 28       26–35, mean 30",
-        "Height, px       16–26, mean 20       18–27, mean 22",
-        "Formats          6 JPEG, 6 PNG        3 JPEG",
-        "Classes          3, imbalance 3.0:1   3, imbalance 1.0:1",
-        "Mixing, 0 to 1   1.00 at batch 8      1.00 at batch 2",
+        "Width, px    24–34, mean 28       26–35, mean 30",
+        "Height, px   16–26, mean 20       18–27, mean 22",
+        "Formats      6 JPEG, 6 PNG        3 JPEG",
+        "Classes      3, imbalance 3.0:1   3, imbalance 1.0:1",
         "",
         "Class   train   validation",
         "─" * 26,
@@ -97,7 +94,6 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
         "seekable_jpegs": 0,
         "sizes": sizes,
         "class_counts": [6, 4, 2],
-        "mixing": {"score": mixing_score(Order(12, 8, 1), (6, 6)), "batch_size": 8, "block_records": 1},
     }
     assert (sizes["min_height"], sizes["max_height"], sizes["min_width"], sizes["max_width"]) == (16, 26, 24, 34)
     assert document == (
@@ -112,33 +108,16 @@ def test_seekable_jpegs(inspect, pets: str) -> None:
     splits = read_manifest(pets)["splits"]
     splits["train"] |= {"seekable": False, "seekable_jpegs": 4}
     edit(pets, splits=splits)
-    assert "Seekable         4 of 6 JPEG          no" in inspect(pets).lines
+    assert "Seekable     4 of 6 JPEG          no" in inspect(pets).lines
     splits["train"] |= {"seekable": True, "seekable_jpegs": 6}
     edit(pets, splits=splits, image=read_manifest(pets)["image"] | {"seekable": True})
     lines = inspect(pets).lines
-    assert "Seekable         all JPEG             no" in lines
+    assert "Seekable     all JPEG             no" in lines
     assert "quality 95 where re-encoded; JPEGs are seekable, by restart markers" in " ".join(lines)
     document = inspect(pets, "--json").json
     found = [(split["seekable"], split["seekable_jpegs"]) for split in document["splits"].values()]
     assert found == [(True, 6), (False, 0)]
     assert document["image"]["seekable"] is True
-
-
-def test_the_mixing_score_is_that_of_the_default_order(small_dataset: Path) -> None:
-    from tfpipe.cli.inspect_summary import compute_mixing
-
-    manifest = load_manifest(str(small_dataset))
-    split = manifest.splits["train"]
-    for shard_records, expected in (
-        ((1251,) * 1024, (pytest.approx(1.0, abs=0.005), 256, 16)),  # ImageNet
-        ((300, 211), (pytest.approx(1.0, abs=0.005), 256, 1)),
-        ((1,), (1.0, 1, 1)),
-        ((0, 0), None),
-        ((2**58,) * 3, None),  # too many to compute
-    ):
-        made = replace(split, shards=tuple(split.shards[0]._replace(records=records) for records in shard_records))
-        found = compute_mixing(replace(manifest, splits={"train": made}), made)
-        assert (None if found is None else tuple(found.values())) == expected
 
 
 def test_duplicates_quarantine_and_counts(inspect, pets: str) -> None:
@@ -167,7 +146,7 @@ def test_of_many_labels_the_largest_are_shown_and_of_none_that(inspect, pets: st
     splits["train"]["class_counts"] = [0] * 18 + [9, 3]
     edit(pets, label_names=names, splits=splits)
     done = inspect(pets)
-    assert "Classes          20, 18 empty" in done.lines
+    assert "Classes      20, 18 empty" in done.lines
     begin = done.lines.index("Class        train")
     assert done.lines[begin + 2 : begin + 5] == ["class 18     9", "class 19     3", "class 00     0"]
     assert done.lines[begin + 14] == "and 8 more   down to 0"

@@ -55,7 +55,7 @@ def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Pat
     sizes = [record.image.shape[:2] for record in data_source(grown, "train")]
     assert (new.sizes.max_height, new.sizes.max_width) == tuple(np.max(sizes, axis=0))
     assert new.sizes.mean_width == pytest.approx(np.mean(sizes, axis=0)[1], abs=0.1)
-    assert new.bytes == old.bytes + after.parts[1].splits["train"].bytes
+    assert new.bytes == old.bytes + after.layers[1].splits["train"].bytes
     labels = {record.name.split("/")[1]: record.label_name for record in data_source(grown, "train")}
     assert labels == {name: name for name in ("cat", "dog", "owl", "ant")}
 

@@ -8,10 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.console import clean_line, new_console
-from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.order import mixing_score
-from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
@@ -24,23 +20,6 @@ if TYPE_CHECKING:
 _MAX_CLASSES = 12
 _MAX_NAMES = 20  # class names in one line
 _MAX_NAME_WIDTH = 28
-_BATCH_SIZE = 256
-_MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score looks at each group of records
-
-
-def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | None:
-    """Computes how well the default order mixes a split: see `tfpipe.engine.order.mixing_score`.
-
-    The batch has 256 images, or the largest power of two that the split fills. None for a split that is empty, too
-    large, without random access, or weighted by a view.
-    """
-    is_weighted = split.chosen is not None and split.chosen.weights is not None
-    if not 0 < split.records <= _MAX_MIXED_RECORDS or not manifest.random_access or is_weighted:
-        return None
-    batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
-    plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
-    score = mixing_score(plan.order, split.records_per_shard)
-    return {"score": score, "batch_size": batch_size, "block_records": plan.order.block_records}
 
 
 def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> dict[str, Any]:
@@ -82,7 +61,6 @@ def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
         "seekable_jpegs": split.seekable_jpegs,
         **stats_to_json(split, tensors, label_counts),
         "class_counts": list(split.class_counts),
-        "mixing": compute_mixing(manifest, split),
     }
 
 
@@ -191,8 +169,6 @@ def _describe_column(split: Mapping[str, Any], has_images: bool) -> dict[str, st
         empty = counts.count(0)
         balance = f"{empty:,} empty" if empty else f"imbalance {max(counts) / min(counts):,.1f}:1"
         values["Classes"] = f"{len(counts):,}, {balance}"
-    if (mixing := split["mixing"]) is not None:
-        values["Mixing, 0 to 1"] = f"{mixing['score']:.2f} at batch {mixing['batch_size']}"
     return values
 
 
