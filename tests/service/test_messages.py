@@ -53,9 +53,9 @@ def test_a_batch_comes_back(piece_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr(messages, "_PIECE_BYTES", piece_bytes)
     sent = list(send({"release": "0.1"}, BATCH))
     assert (len(sent) > 1 + len(BATCH)) == (piece_bytes == 16)
-    facts, batch = take(sent)
+    info, batch = take(sent)
     check_same(batch, BATCH)
-    assert facts == {"release": "0.1"}
+    assert info == {"release": "0.1"}
     assert batch["image"].flags.writeable
     assert batch["image"].ctypes.data % 64 == 0
     assert np.shares_memory(batch["image"], batch["image"][:1])
@@ -66,19 +66,29 @@ def test_a_sender_copies_no_large_array() -> None:
     assert data.column(0).buffers()[1].address == image.ctypes.data
 
 
-PART = {"dtype": "int32", "shape": [1]}
+ARRAY = {"dtype": "int32", "shape": [1]}
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "end", "[]", "{}", '{"parts": []}', "[" * 60000),
+        *("", "end", "[]", "{}", '{"layout": []}', "[" * 60000),
         *(
-            json.dumps({"parts": {"x": part}})
-            for part in (
-                *({**PART, "shape": [2]}, {**PART, "shape": None}, {**PART, "shape": [[1]]}),
-                *({**PART, "shape": [-1]}, {**PART, "shape": [1.0]}, {**PART, "shape": [0, 2**70]}, {"dtype": "int32"}),
-                *({**PART, "shape": [messages.MOST_BYTES // 4 + 1]}, {**PART, "dtype": "object"}, [PART, PART], [[[]]]),
+            json.dumps({"layout": {"x": array}})
+            for array in (
+                *({**ARRAY, "shape": [2]}, {**ARRAY, "shape": None}, {**ARRAY, "shape": [[1]]}),
+                *(
+                    {**ARRAY, "shape": [-1]},
+                    {**ARRAY, "shape": [1.0]},
+                    {**ARRAY, "shape": [0, 2**70]},
+                    {"dtype": "int32"},
+                ),
+                *(
+                    {**ARRAY, "shape": [messages.MOST_BYTES // 4 + 1]},
+                    {**ARRAY, "dtype": "object"},
+                    [ARRAY, ARRAY],
+                    [[[]]],
+                ),
                 *(3, 5, -4, 2**70, 4.0, True, "4", None, [4, 1], [[3], []]),
             )
         ),

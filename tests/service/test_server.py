@@ -1,6 +1,7 @@
 """A worker and what comes from a network: tokens, limits, odd tickets, and clients that do harm."""
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import server as module
 from tfpipe.service.messages import RELEASE, Ticket, describe_plan, receive
-from tfpipe.service.server import FairQueue, Server, Turn
+from tfpipe.service.server import FairQueue, Request, Server
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5)
 
@@ -48,12 +49,12 @@ def worker(made: Path) -> Iterator[Server]:
 
 
 def ask(worker: Server, ticket: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns a batch and the facts before it, as a client that does not play by the rules gets them."""
+    """Returns a batch and the info before it, as a client that does not play by the rules gets them."""
     text = ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode()
     with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}", **options) as client:
         stream = client.do_get(flight.Ticket(text), flight.FlightCallOptions(timeout=60))
-        facts, batch = receive(stream)
-        return batch, facts
+        info, batch = receive(stream)
+        return batch, info
 
 
 def make_ticket(plan: Any, **changes: Any) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def test_random_tickets_hang_nothing(rng: random.Random, worker: Server, plan: d
 @pytest.mark.parametrize(
     "address", ["/etc", "/", "/a\0b", 17, ["a"], "/" + "a/" * 9000, "http://127.0.0.1:1/x", "gs://b/x"]
 )
-def test_other_places_are_refused(worker: Server, plan: dict[str, Any], address: Any) -> None:
+def test_other_paths_are_refused(worker: Server, plan: dict[str, Any], address: Any) -> None:
     _, end = ask(worker, make_ticket(source_of(plan, address=address)))
     assert end["error"] in ("DataError", "ConfigError")
     assert "lies elsewhere" in end["text"] or end["text"].startswith(PLAN_OF)
@@ -292,19 +293,19 @@ def test_heavy_plans_delay_another_client_little(made: Path, plan: dict[str, Any
     """Of one address even; those of others are served before."""
     free, opened, make = threading.Event(), [], Server._make
 
-    def wait(self: Server, turn: Any, ticket: Ticket) -> Any:
+    def wait(self: Server, request: Request, ticket: Ticket) -> Any:
         opened.append(ticket.config.seed)
         free.wait(60)
-        return make(self, turn, ticket)
+        return make(self, request, ticket)
 
     monkeypatch.setattr(Server, "_make", wait)
     monkeypatch.setattr(module, "_AT_ONCE", 4)
     with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         heavy = [client.do_get(as_ticket(change(plan, seed=100 + number % 16))) for number in range(160)]
-        wait_for(lambda: len(worker._places.turns) == 160)
+        wait_for(lambda: len(worker._serving.requests) == 160)
         stream = client.do_get(as_ticket(plan))
-        wait_for(lambda: len(worker._places.turns) == 161)
+        wait_for(lambda: len(worker._serving.requests) == 161)
         free.set()
         check_same(receive(stream)[1], NumpyBatches(made, "train", CONFIG).read(0))
         for stream in heavy:
@@ -324,14 +325,14 @@ def test_clients_that_take_nothing_end_the_worker_when_others_wait(
     with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         left = [client.do_get(large) for _ in range(2)]
-        wait_for(lambda: sum(turn.granted.is_set() for turn in worker._places.turns) == 2)
+        wait_for(lambda: sum(each.granted.is_set() for each in worker._serving.requests) == 2)
         waiting = client.do_get(as_ticket(plan))
         assert ended.wait(60)
         for stream in (*left, waiting):
             stream.cancel()
 
 
-def test_a_client_that_leaves_gives_its_place_back(made: Path, plan: dict[str, Any], monkeypatch) -> None:
+def test_a_client_that_leaves_gives_its_slot_back(made: Path, plan: dict[str, Any], monkeypatch) -> None:
     monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(module, "_AT_ONCE", 2)
     large = as_ticket(change(plan, image_size=2000, image_dtype="float32"))
@@ -340,7 +341,7 @@ def test_a_client_that_leaves_gives_its_place_back(made: Path, plan: dict[str, A
             with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") as client:
                 client.do_get(large).cancel()
         check_serves(worker, plan, made)
-        wait_for(lambda: not worker._places.turns)
+        wait_for(lambda: not worker._serving.requests)
 
 
 def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypatch) -> None:
@@ -351,7 +352,7 @@ def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypat
     with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
         client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
         streams = [client.do_get(as_ticket(plan)) for _ in range(3)]
-        wait_for(lambda: len(worker._places.turns) == 3)
+        wait_for(lambda: len(worker._serving.requests) == 3)
         with pytest.raises(flight.FlightUnavailableError, match="it has too many requests"):
             receive(client.do_get(as_ticket(plan)))
         free.set()
@@ -365,11 +366,11 @@ def test_the_makers_of_the_last_plans_stay_open(made: Path, plan: dict[str, Any]
         assert len(worker._makers) == 16
 
 
-def list_granted(*turns: Turn) -> list[bool]:
-    return [turn.granted.is_set() for turn in turns]
+def list_granted(*requests: Request) -> list[bool]:
+    return [each.granted.is_set() for each in requests]
 
 
-def test_clients_take_turns_and_so_do_their_plans() -> None:
+def test_clients_are_served_in_rotation_and_so_are_their_plans() -> None:
     queue = FairQueue(1, 0, 100)
     first = queue.enter("a", "1")
     waiting = {name: queue.enter(*name.split()) for name in ("a 1", "a 2", "b 1", "c 1")}
@@ -377,7 +378,7 @@ def test_clients_take_turns_and_so_do_their_plans() -> None:
     order, working = [], first
     while waiting:
         queue.leave(working)
-        name, working = next((name, turn) for name, turn in waiting.items() if turn.granted.is_set())
+        name, working = next((name, each) for name, each in waiting.items() if each.granted.is_set())
         order.append(name)
         del waiting[name]
     # "a" was served before "b" and "c" came; then they come first, and after them the plan of "a" that was not served.
@@ -388,12 +389,13 @@ def test_new_plans_do_not_pass_by_one_that_waits() -> None:
     queue = FairQueue(1, 0, 1000)
     working = queue.enter("a", "good")
     good = queue.enter("a", "good")
+    numbers = itertools.count()
     bad = [queue.enter("a", f"new {number}") for number in range(20)]
     queue.leave(working)
     while not good.granted.is_set():
-        (working,) = (turn for turn in bad if turn.granted.is_set())
+        (working,) = (each for each in bad if each.granted.is_set())
         bad.remove(working)
-        bad.append(queue.enter("a", f"newer {len(bad)} {working.arrived}"))
+        bad.append(queue.enter("a", f"newer {next(numbers)}"))
         queue.leave(working)
     assert len(bad) == 20
     assert good.granted.is_set()
@@ -401,12 +403,12 @@ def test_new_plans_do_not_pass_by_one_that_waits() -> None:
 
 def test_a_plan_takes_half_of_the_slots_and_bytes_are_shared() -> None:
     queue = FairQueue(4, 0, 100)
-    turns = [queue.enter("a", "1") for _ in range(4)]
-    assert list_granted(*turns) == [True, True, False, False]
+    asked = [queue.enter("a", "1") for _ in range(4)]
+    assert list_granted(*asked) == [True, True, False, False]
     others = [queue.enter("a", "2"), queue.enter("b", "1"), queue.enter("c", "1")]
     assert list_granted(*others) == [True, True, False]
-    queue.leave(turns[0])
-    assert list_granted(turns[2], turns[3], others[2]) == [False, False, True]
+    queue.leave(asked[0])
+    assert list_granted(asked[2], asked[3], others[2]) == [False, False, True]
     queue = FairQueue(8, 100, 100)
     large = queue.enter("a", "1", 150)
     small, medium = queue.enter("b", "1", 60), queue.enter("c", "1", 50)

@@ -22,7 +22,7 @@ from tfpipe.cli.shared.checks import Check, fail_check
 from tfpipe.engine.cache import estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.plan import BatchPlan, check_shares, plan_batches
+from tfpipe.engine.plan import BatchPlan, check_shares, estimate_row_bytes, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format.manifest import Manifest
@@ -37,7 +37,6 @@ from tfpipe.system.units import human_bytes, human_count
 
 # The batches that are made at the same time, and the prefetched ones if AUTOTUNE chooses their number.
 _MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
-_VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
 _MEMORY_SHARE = 0.5  # of the free memory; a pipeline that takes more may leave the trainer too little
 
 _TPU_SUBLANES = 8
@@ -179,7 +178,9 @@ def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Ch
 def _check_memory(setup: _Setup) -> Check:
     plan, config = setup.plan, setup.config
     waiting = _PREFETCHED_BATCHES if config.prefetch_batches is None else config.prefetch_batches
-    kept, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * _count_image_bytes(plan)
+    source = plan.source
+    row_bytes = estimate_row_bytes(config, plan) if source.has_images else math.ceil(source.record_bytes)
+    kept, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * row_bytes
     advice = "Lower the batch size."
     if config.cache != "none" and config.cache_dir is None:
         kept.append("the cache")  # from the second epoch on no records are read
@@ -209,16 +210,6 @@ def _check_memory(setup: _Setup) -> Check:
     if needed <= _MEMORY_SHARE * free:
         return Check("memory", "ok", finding)
     return Check("memory", "warning" if needed <= free else "failure", finding, advice)
-
-
-def _count_image_bytes(plan: BatchPlan) -> int:
-    """Counts the bytes of one record's images and masks in a batch; without images, the bytes of the stored record."""
-    if not plan.source.has_images:
-        return math.ceil(plan.source.record_bytes)
-    on_device = plan.config.augment == "device"
-    height, width = plan.decoded_size if on_device else plan.config.size
-    pixel_bytes = 3 * (1 if on_device else _VALUE_BYTES[plan.config.image_dtype]) + 4 * len(plan.masks)
-    return height * width * pixel_bytes * (plan.num_images or 1)
 
 
 def _check_xla(setup: _Setup) -> Check:

@@ -180,7 +180,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
     """Runs the command line of this process and exits."""
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
-    service.token = os.environ.get(service.TOKEN_VARIABLE, "")
+    service.token = os.environ.get("TFPIPE_SERVICE_TOKEN", "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for other characters
             stream.reconfigure(errors="replace")

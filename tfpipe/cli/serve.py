@@ -16,7 +16,8 @@ from tfpipe.cli.shared.config_option import config_options, drop_missing
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.errors import TfpipeError
-from tfpipe.service.config import TOKEN_VARIABLE, ServiceConfig
+from tfpipe.service import config as settings
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
@@ -42,9 +43,8 @@ def serve(as_json: bool, **options: Any) -> None:
     from tfpipe.service.processes import Service
 
     config = ServiceConfig(**drop_missing(options))
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    made = "" if token or config.is_local else secrets.token_urlsafe(24)
-    with Service(config, token or made) as service:
+    made = "" if settings.token or config.is_local else secrets.token_urlsafe(24)
+    with Service(config, settings.token or made) as service:
         stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda signum, _: stopped.append(signum))
@@ -64,7 +64,7 @@ def _print(service: "Service", config: ServiceConfig, token: str) -> None:
     click.echo(f"Trainers      PipelineConfig(service=ServiceOptions(workers=[{listed}]), ...)")
     click.echo(f"  or in TOML  service.workers = [{listed}]")
     if token:
-        click.echo(f"Token         {TOKEN_VARIABLE}={token}  (for Python, in a file: token_file=)")
+        click.echo(f"Token         TFPIPE_SERVICE_TOKEN={token}  (for Python, in a file: token_file=)")
     if config.is_local:
         click.echo(f"Only this machine reaches {config.host}; others need --host 0.0.0.0.")
 

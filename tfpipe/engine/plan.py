@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
+from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.engine.epoch_weights import EpochWeights
 from tfpipe.engine.features import BatchFeature, list_batch_features
@@ -162,6 +164,20 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
     if host.epochs is not None and not config.training:
         raise ConfigError(f"`epochs` is for training; evaluation is one pass, got {host.epochs}.")
     return BatchPlan(source, config, host, host.share(config.batch_size))
+
+
+def estimate_row_bytes(config: PipelineConfig, plan: BatchPlan | None = None) -> int:
+    """Estimates the bytes of a row of a batch from the options; with `plan` from what its records hold, too."""
+    images = config.images if isinstance(config.images, int) else 1
+    size = config.resolve_decoded_size() if config.augment == "device" else config.size
+    masks = classes = 0
+    if plan is not None:
+        images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
+        images, size = images * plan.source.has_images, plan.image_size
+    pixel_bytes = 3 * int(np.dtype(DTYPES[config.image_dtype]).itemsize) + 4 * masks
+    padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
+    others = 8 * padded + 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
+    return prod(size) * images * pixel_bytes + others
 
 
 def has_true_size(config: PipelineConfig, rows: int) -> bool:

@@ -1,7 +1,4 @@
-"""RemoteMaker: gets the batches of a plan from the workers of a service, bit for bit as they would be made locally.
-
-Each worker is pinged every second. The requests to a lost worker are sent to another one.
-"""
+"""RemoteMaker: gets the batches of a plan from the workers of a service, bit for bit as they would be made locally."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ from typing import Any
 
 from tfpipe.engine.ahead import is_left
 from tfpipe.engine.batch import Batch, Maker
-from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import ServiceOptions
-from tfpipe.engine.plan import AnyPlan
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, first_line
 from tfpipe.service import config
 from tfpipe.system.aside import run_aside
@@ -59,24 +54,23 @@ class _Worker:
 class Workers:
     """The connections to the workers of a service, shared by all threads; a pickled copy opens its own.
 
-    With `most`, each worker has at most so many requests at once, and `ask` returns None instead of waiting.
+    Each worker is pinged every second; the requests to a lost one are sent to another. With `most`, each worker has at
+    most so many requests at once, and `ask` returns None instead of waiting.
     """
 
     def __init__(self, options: ServiceOptions, most: int | None = None) -> None:
         self._options, self._most, self._pid = options, most, os.getpid()
         self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address) for address in options.workers]
-        token = config.token
+        token = config.token.encode()
         if options.token_file is not None:
-            token = config.read_file("token_file", options.token_file).decode(errors="replace").strip()
-        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-        self._scheme, self._tls = "grpc", {}
+            token = config.read_file("token_file", options.token_file).strip()
+        self._headers = [(b"authorization", b"Bearer " + token)] if token else []
+        self._tls = {}
         if options.certificate is not None:
-            self._scheme = "grpc+tls"
             self._tls = {"tls_root_certs": config.read_file("certificate", options.certificate)}
         for worker in self._workers:
-            arguments = (weakref.ref(self), worker)
-            threading.Thread(target=_keep_calling, args=arguments, name="tfpipe-call", daemon=True).start()
+            run_aside(partial(_keep_calling, weakref.ref(self), worker), "tfpipe-call")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workers, (self._options, self._most)
@@ -91,23 +85,23 @@ class Workers:
         """Gets the batch of a step from the least busy worker; returns None if `most` is set and no worker is free."""
         if self._pid != os.getpid():
             raise ConfigError("Connections to a `service` do not outlive a fork. Start processes by spawn.")
-        text, deadline = json.dumps({"release": RELEASE, **ticket}).encode(), time.monotonic() + self._options.timeout_s
+        ticket, deadline = {"release": RELEASE, **ticket}, time.monotonic() + self._options.timeout_s
         while time.monotonic() < deadline and not is_left():
             if (worker := self._take()) is None:
                 if self._most:
                     return None
                 continue
             # Flight abandons no call before its deadline, so the call runs in a thread of its own.
-            answer = run_aside(partial(self.get, worker, text, deadline), "tfpipe-ask")
+            answer = run_aside(partial(self.get, worker, json.dumps(ticket).encode(), deadline), "tfpipe-ask")
             while not (wait((answer,), _TICK_S).done or worker.trouble or time.monotonic() > deadline or is_left()):
                 continue
             try:
                 if not answer.done():
                     continue
-                facts, batch = answer.result()
-                if "error" in facts:
-                    kind, page = _ERRORS.get(str(facts["error"]), DataError), str(facts.get("page") or "")
-                    raise kind(f"At the worker {worker.address}: {facts.get('text')}", page=page)
+                info, batch = answer.result()
+                if "error" in info:
+                    kind, page = _ERRORS.get(str(info["error"]), DataError), str(info.get("page") or "")
+                    raise kind(f"At the worker {worker.address}: {info.get('text')}", page=page)
                 if not batch:
                     raise BrokenAnswer("its answer holds no batch")
                 with self._changed:
@@ -119,10 +113,11 @@ class Workers:
                 with self._changed:
                     worker.outstanding -= 1
         troubles = ", ".join(f"{each.address} ({each.trouble or each.cause})" for each in self._workers)
-        must = f"must give a batch within {self._options.timeout_s:g} s (its `timeout_s`)"
-        what = f"step {ticket['step']} of epoch {ticket['epoch']}"
-        advice = "Start the workers again, then run the same command."
-        raise DataError(f"The `service` {must}, and gave none for {what}: {troubles}. {advice}")
+        raise DataError(
+            f"The `service` must give a batch within {self._options.timeout_s} s (its `timeout_s`), and gave none for "
+            f"step {ticket['step']} of epoch {ticket['epoch']}: {troubles}. Start the workers again, then run the same "
+            "command."
+        )
 
     def _take(self) -> _Worker | None:
         """Chooses the worker with the fewest requests; returns None if none is free, without `most` after a wait."""
@@ -139,8 +134,9 @@ class Workers:
     def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
         """Sends a ticket to a worker and returns the answer; after an error in `_LOST` the next call connects anew."""
         with self._changed:
+            location = f"grpc{'+tls' if self._tls else ''}://{worker.address}"
             client = worker.client = worker.client or flight.FlightClient(
-                f"{self._scheme}://{worker.address}", generic_options=_CHANNEL, **self._tls
+                location, generic_options=_CHANNEL, **self._tls
             )
         options = flight.FlightCallOptions(timeout=deadline - time.monotonic() + 2 * _TICK_S, headers=self._headers)
         try:
@@ -172,9 +168,7 @@ class RemoteMaker(Maker):
     is_remote, block_steps = True, 1  # it holds connections, and each worker reads its own blocks of records
 
     def __init__(self, maker: Maker, workers: Workers | None = None) -> None:
-        self._local = maker
-        self.plan: AnyPlan = maker.plan
-        self.clocks: Clocks = maker.clocks
+        self._local, self.plan, self.clocks = maker, maker.plan, maker.clocks
         self._wire_plan = describe_plan(maker.plan)
         options, per_worker = maker.plan.config.service, _STORE_REQUESTS if maker.is_remote else _REQUESTS
         count = per_worker * len(options.workers)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from tfpipe.errors import ConfigError
 from tfpipe.system.options import Count, Names, Text, check_options, option
 
-TOKEN_VARIABLE = "TFPIPE_SERVICE_TOKEN"
-"""The environment variable from which commands read the token of a service."""
-
 token = ""
 """The token for services whose options name no `token_file`; the command line sets it."""
 

@@ -19,14 +19,13 @@ from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.buffers import allocate
-from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.order import ORDER_VERSION
-from tfpipe.engine.plan import AnyPlan, BatchPlan, MixedPlan, plan_batches
+from tfpipe.engine.plan import AnyPlan, BatchPlan, MixedPlan, estimate_row_bytes, plan_batches
 from tfpipe.engine.position import number_data
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
@@ -57,14 +56,13 @@ class BrokenAnswer(Exception):
 
 def describe_plan(plan: AnyPlan) -> dict[str, Any]:
     """Returns a plan as the JSON values of a ticket, from which a worker makes batches with the rows of all hosts."""
-    parts = plan.plans
     host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     options = asdict(plan.config)
     return {
-        "sources": [_describe_source(part.source) for part in parts],
-        "split": parts[0].source.split,
+        "sources": [_describe_source(each.source) for each in plan.plans],
+        "split": plan.plans[0].source.split,
         "options": {name: options[name] for name in _OPTIONS if options[name] is not None},
-        "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else [],
+        "shares": [each.config.batch_size for each in plan.plans] if isinstance(plan, MixedPlan) else [],
         "host": [host.index, host.num_hosts],
     }
 
@@ -100,7 +98,7 @@ class Ticket:
         if not 0 < count <= size - first or size % count:
             raise ConfigError(f"Rows must be an equal share of a batch, got {count} from {first} on.")
         self.rows = range(first, first + count)
-        self.num_bytes = count_bytes(count, self.config)
+        self.num_bytes = check_bytes(count, estimate_row_bytes(self.config))
 
     def open(self, roots: Sequence[str]) -> Maker:
         """Opens a maker of batches with all rows of the plan; its datasets must lie below one of the roots."""
@@ -113,18 +111,8 @@ class Ticket:
         return open_mixture(Mixture(manifests, shares), split, self.config, self.host)
 
 
-def count_bytes(rows: int, config: PipelineConfig, plan: BatchPlan | None = None) -> int:
-    """Estimates the bytes of a batch from its options, with `plan` from its records too; refuses over `MOST_BYTES`."""
-    images = config.images if isinstance(config.images, int) else 1
-    size = config.resolve_decoded_size() if config.augment == "device" else config.size
-    classes = masks = record_bytes = 0
-    if plan is not None:
-        images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
-        size, record_bytes = plan.image_size, int(plan.source.record_bytes)
-    padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
-    pixel_bytes = 3 * int(np.dtype(DTYPES[config.image_dtype]).itemsize) + masks
-    row_bytes = prod(size) * images * pixel_bytes + 8 * padded + record_bytes
-    row_bytes += 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
+def check_bytes(rows: int, row_bytes: int) -> int:
+    """Returns the bytes of a batch, and refuses one over `MOST_BYTES`."""
     if rows * row_bytes > MOST_BYTES:
         most, got = f"at most {MOST_BYTES:,} bytes of a batch at once", f"{rows:,} rows of {row_bytes:,} bytes"
         raise ConfigError(f"A service makes {most}, got {got}. Take smaller batches or images, or `image_dtype` uint8.")
@@ -178,17 +166,17 @@ def _check_below(path: str, address: str, roots: Sequence[str]) -> None:
         raise DataError(f"A worker opens only datasets below the paths that it was given, and {fault}.")
 
 
-def send(facts: Mapping[str, Any], batch: Batch | None = None) -> Iterator[Any]:
-    """Yields the messages of an answer: first the facts and the layout of the batch as JSON, then the batch's bytes."""
-    parts, data = {}, []
+def send(info: Mapping[str, Any], batch: Batch | None = None) -> Iterator[Any]:
+    """Yields the messages of an answer: first the info and the layout of the batch as JSON, then the batch's bytes."""
+    layout, data = {}, []
     for name, values in (batch or {}).items():
         arrays: list[NDArray[np.uint8]] = []
-        parts[name] = _describe(values, arrays)
+        layout[name] = _describe(values, arrays)
         data.append(arrays[0] if len(arrays) == 1 else np.concatenate([_NOTHING, *arrays]))
-    yield pa.RecordBatch.from_arrays([[]], schema=SCHEMA), json.dumps({**facts, "parts": parts}).encode()
-    for part in data:
-        for begin in range(0, len(part), _PIECE_BYTES):
-            piece = part[begin : begin + _PIECE_BYTES]
+    yield pa.RecordBatch.from_arrays([[]], schema=SCHEMA), json.dumps({**info, "layout": layout}).encode()
+    for values in data:
+        for begin in range(0, len(values), _PIECE_BYTES):
+            piece = values[begin : begin + _PIECE_BYTES]
             array = pa.Array.from_buffers(pa.uint8(), len(piece), [None, pa.py_buffer(piece)])  # copies nothing
             yield pa.RecordBatch.from_arrays([array], schema=SCHEMA)
 
@@ -203,18 +191,18 @@ def _describe(values: Any, arrays: list[NDArray[np.uint8]]) -> Any:
 
 
 def receive(stream: Iterable[Any]) -> tuple[dict[str, Any], Batch]:
-    """Receives the messages of an answer, and returns its facts and its batch."""
+    """Receives the messages of an answer, and returns its info and its batch."""
     chunks, total, rest = iter(stream), 0, _NOTHING
 
-    def build(part: Any) -> Any:
-        """Builds a value of the batch, whose layout is `part`, from the next bytes of the stream."""
+    def build(layout: Any) -> Any:
+        """Builds a value of the batch from the next bytes of the stream."""
         nonlocal total, rest
-        if isinstance(part, list):
-            return [build(each) for each in part]
-        is_text = type(part) is int
-        dtype, shape = ("uint8", [part]) if is_text else (_DTYPES[_DTYPES.index(part["dtype"])], part["shape"])
-        if not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(shape)
+        if isinstance(layout, list):
+            return [build(each) for each in layout]
+        is_text = type(layout) is int
+        dtype, shape = ("uint8", [layout]) if is_text else (layout["dtype"], layout["shape"])
+        if dtype not in _DTYPES or not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(layout)
         total += prod(shape) * np.dtype(dtype).itemsize
         if total > MOST_BYTES:
             raise ValueError(f"{total:,} bytes")
@@ -228,10 +216,10 @@ def receive(stream: Iterable[Any]) -> tuple[dict[str, Any], Batch]:
         return array.tobytes() if is_text else array
 
     try:
-        facts = json.loads(next(chunks).app_metadata.to_pybytes())
-        batch = {str(name): build(part) for name, part in facts.pop("parts").items()}
+        info = json.loads(next(chunks).app_metadata.to_pybytes())
+        batch = {str(name): build(layout) for name, layout in info.pop("layout").items()}
         if len(rest) or next(chunks, None) is not None:
             raise ValueError("more bytes")
     except (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError, StopIteration) as error:
         raise BrokenAnswer(f"it sent something that is no batch ({error!r:.100})") from None
-    return facts, batch
+    return info, batch

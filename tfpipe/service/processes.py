@@ -45,7 +45,7 @@ class Service:
         self._workers: dict[int, SpawnProcess] = {}  # by port
 
     def __enter__(self) -> Service:
-        """Starts the workers and waits until they serve: about a second."""
+        """Starts the workers, and waits until they serve."""
         try:
             for number in range(self._config.workers):
                 self._start(self._config.port and self._config.port + number)
@@ -82,8 +82,8 @@ class Service:
         while not is_stopped():
             for port, process in list(self._workers.items()):
                 if not process.is_alive():
-                    cause = process.exitcode  # negative: the number of a signal
-                    logger.warning("The worker on port %s ended (exit code %s) and is started again.", port, cause)
+                    text = "The worker on port %s ended (exit code %s) and is started again."
+                    logger.warning(text, port, process.exitcode)  # negative: the number of a signal
                     self._start(port)
             time.sleep(_LOOK_EVERY_S)
 
@@ -91,16 +91,14 @@ class Service:
         """Starts a worker on a port (0: any free one), and waits until it serves."""
         context = multiprocessing.get_context("spawn")
         ready, child = context.Pipe(duplex=False)
-        arguments = (child, port, *self._settings)
-        process = context.Process(target=_run_worker, args=arguments, name="tfpipe-worker", daemon=True)
+        process = context.Process(target=_run_worker, args=(child, port, *self._settings), daemon=True)
         with hold_interrupts():  # no signal must reach a process that is half started
             process.start()
         child.close()  # so that `recv` raises EOFError if the child ends
         try:
             served = ready.recv() if ready.poll(_START_LIMIT_S) else "it took too long"
         except EOFError:
-            process.join(1)
-            served = f"exit code {process.exitcode}"
+            served = "it ended"
         if isinstance(served, str):
             process.kill()
             raise TfpipeError(

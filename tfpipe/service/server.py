@@ -20,8 +20,9 @@ from typing import Any
 from pyarrow import flight
 
 from tfpipe.engine.batch import Batch, Maker
+from tfpipe.engine.plan import estimate_row_bytes
 from tfpipe.errors import TfpipeError, first_line
-from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, count_bytes, send
+from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, check_bytes, send
 
 _MOST_MAKERS, _MOST_WAITING = 16, 512
 _AT_ONCE, _DECODING = 32, 2
@@ -33,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Turn:
+class Request:
     """A request in a queue, which waits for a slot or has one."""
 
-    keys: tuple[str, tuple[str, str]]  # the client, and the plan of this client
+    client: str
+    plan: tuple[str, str]  # the client and the text of its plan
     num_bytes: int  # the memory that it takes while it has a slot
-    arrived: float = field(default_factory=time.monotonic)
     granted: threading.Event = field(default_factory=threading.Event)
     sent: float = math.inf  # when its last message was sent
 
@@ -53,46 +54,42 @@ class FairQueue:
     def __init__(self, slots: int, num_bytes: int, most_waiting: int) -> None:
         self._slots, self._num_bytes, self._most_waiting = slots, num_bytes, most_waiting
         self._of_a_plan = slots // 2 if slots > 2 else slots
-        self._lock = threading.Lock()  # guards the fields below
-        self.turns: list[Turn] = []
-        self._served: dict[object, float] = {}
+        self._lock = threading.Lock()  # guards the requests
+        self.requests: list[Request] = []  # those of the client that was served longest ago come first
 
-    def enter(self, client: str, plan: str, num_bytes: int = 0) -> Turn:
+    def enter(self, client: str, plan: str, num_bytes: int = 0) -> Request:
         """Adds a request, or refuses it if too many requests of the client wait."""
-        turn = Turn((client, (client, plan)), num_bytes)
+        request = Request(client, (client, plan), num_bytes)
         with self._lock:
-            waiting = [each.keys[0] for each in self.turns if not each.granted.is_set()]
+            waiting = [each.client for each in self.requests if not each.granted.is_set()]
             if waiting.count(client) >= self._most_waiting // len({client, *waiting}):
                 raise flight.FlightUnavailableError("it has too many requests")
-            self.turns.append(turn)
+            self.requests.append(request)
             self._grant()
-        return turn
+        return request
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, request: Request) -> None:
         """Removes a request, whether it waits for a slot or has one."""
         with self._lock:
-            self.turns.remove(turn)
-            present = {key for each in self.turns for key in each.keys}
-            self._served = {key: served for key, served in self._served.items() if key in present}
+            self.requests.remove(request)
             self._grant()
 
     def _grant(self) -> None:
-        working = [turn for turn in self.turns if turn.granted.is_set()]
-        counts = Counter(key for turn in working for key in turn.keys)
-        free_bytes = self._num_bytes - sum(turn.num_bytes for turn in working)
+        working = [each for each in self.requests if each.granted.is_set()]
+        clients, plans = Counter(each.client for each in working), Counter(each.plan for each in working)
+        free_bytes = self._num_bytes - sum(each.num_bytes for each in working)
         fitting = [
-            turn
-            for turn in self.turns
-            if not turn.granted.is_set()
-            and counts[turn.keys[1]] < self._of_a_plan
-            and (turn.num_bytes <= free_bytes or not working)
+            each
+            for each in self.requests
+            if not each.granted.is_set()
+            and plans[each.plan] < self._of_a_plan
+            and (each.num_bytes <= free_bytes or not working)
         ]
         if fitting and len(working) < self._slots:
-            turn = min(
-                fitting, key=lambda turn: [(counts[key], self._served.get(key, turn.arrived)) for key in turn.keys]
-            )
-            self._served.update(dict.fromkeys(turn.keys, time.monotonic()))
-            turn.granted.set()
+            client = min(fitting, key=lambda each: clients[each.client]).client
+            request = min((each for each in fitting if each.client == client), key=lambda each: plans[each.plan])
+            request.granted.set()
+            self.requests.sort(key=lambda each: (each.client == client, each.plan == request.plan))  # these go last
             self._grant()
 
 
@@ -121,7 +118,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        place: str,
+        location: str,
         roots: Sequence[str],
         threads: int,
         num_bytes: int = MOST_BYTES,
@@ -129,11 +126,11 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         tls: Tls = None,
     ) -> None:
         self._roots, self._threads, self._num_bytes = roots, threads, num_bytes
-        self._places, self._decoding = FairQueue(_AT_ONCE, num_bytes, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
+        self._serving, self._decoding = FairQueue(_AT_ONCE, num_bytes, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
         self._lock = threading.Lock()  # guards the makers
         self._makers: OrderedDict[str, _Opened] = OrderedDict()
         middleware = {"token": _CheckToken(token)} if token else None
-        super().__init__(place, tls_certificates=[tls] if tls else None, middleware=middleware)
+        super().__init__(location, tls_certificates=[tls] if tls else None, middleware=middleware)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a ticket with its batch; an empty ticket is a ping, and is answered with the release."""
@@ -142,43 +139,43 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def _answer(self, context: Any, text: bytes) -> Iterator[Any]:
         """Yields the messages of an answer. gRPC closes the generator when the client disconnects."""
-        turn: Turn | None = None
-        facts: dict[str, Any] = {}
+        request: Request | None = None
+        info: dict[str, Any] = {}
         batch: Batch = {}
         try:
             try:
                 ticket = Ticket(text)
                 client = context.peer().rpartition(":")[0]
-                turn = self._places.enter(client, json.dumps(ticket.plan), ticket.num_bytes)
-                while not turn.granted.wait(_LOOK_EVERY_S):
+                request = self._serving.enter(client, json.dumps(ticket.plan), ticket.num_bytes)
+                while not request.granted.wait(_LOOK_EVERY_S):
                     self._look_after_senders()
                     if context.is_cancelled():
                         return
-                batch = self._make(turn, ticket)
+                batch = self._make(request, ticket)
             except TfpipeError as error:
-                facts = {"error": type(error).__name__, "text": str(error), "page": error.page}
+                info = {"error": type(error).__name__, "text": str(error), "page": error.page}
             except flight.FlightError:
                 raise
             except Exception as error:  # a fault of this program must not end the worker for all others
                 logger.exception("A batch could not be made.")
-                facts = {"error": "DataError", "text": f"A batch could not be made: {first_line(error)}."}
-            for message in send(facts, batch):
-                if turn is not None:
-                    turn.sent = time.monotonic()
+                info = {"error": "DataError", "text": f"A batch could not be made: {first_line(error)}."}
+            for message in send(info, batch):
+                if request is not None:
+                    request.sent = time.monotonic()
                 yield message
         finally:
-            if turn is not None:
-                self._places.leave(turn)
+            if request is not None:
+                self._serving.leave(request)
 
     def _look_after_senders(self) -> None:
         """Ends this process if clients that stopped receiving have half of the slots or memory, while others wait."""
-        late = [turn for turn in self._places.turns if time.monotonic() - turn.sent > _SEND_LIMIT_S]
-        if late and (2 * len(late) >= _AT_ONCE or 2 * sum(turn.num_bytes for turn in late) >= self._num_bytes):
+        late = [request for request in self._serving.requests if time.monotonic() - request.sent > _SEND_LIMIT_S]
+        if late and (2 * len(late) >= _AT_ONCE or 2 * sum(request.num_bytes for request in late) >= self._num_bytes):
             logger.warning("Clients take nothing of %s batches, and others wait: this worker starts anew.", len(late))
             os._exit(1)
 
-    def _make(self, turn: Turn, ticket: Ticket) -> Batch:
-        client, text = turn.keys[1]
+    def _make(self, request: Request, ticket: Ticket) -> Batch:
+        client, text = request.plan
         with self._lock:
             opened = self._makers.setdefault(text, _Opened(client))  # one maker for all requests of a plan
             self._makers.move_to_end(text)
@@ -188,12 +185,13 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         with opened.lock:
             whole = opened.maker = opened.maker or ticket.open(self._roots)
         for plan in whole.plan.plans:
-            count_bytes(len(ticket.rows), plan.config, plan)
+            row_bytes = estimate_row_bytes(plan.config, plan) + int(plan.source.record_bytes)
+            check_bytes(len(ticket.rows), row_bytes)
         maker = whole.for_rows(ticket.rows.start, ticket.rows.stop)
         stored = maker.read(ticket.epoch, ticket.step)
-        place = self._decoding.enter(client, text)  # never refuses: it has room for all requests granted by `_places`
+        decoding = self._decoding.enter(client, text)  # never refuses: it has room for all that `_serving` grants
         try:
-            place.granted.wait()
+            decoding.granted.wait()
             return maker.decode(stored, self._threads)
         finally:
-            self._decoding.leave(place)
+            self._decoding.leave(decoding)
