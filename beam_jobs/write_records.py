@@ -6,7 +6,6 @@ The hash of a record's key decides its shard and its position there, so the file
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from array import array
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from beam_jobs import job_stores
 from beam_jobs.shards.finish_dataset import check_present
 from beam_jobs.shards.work_dir import WorkDir
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.fields import Field
 from tfpipe.format import file_names
 from tfpipe.format.example import decode_example, encode_example
@@ -40,6 +39,10 @@ from tfpipe.writer.write import check_key, count_shards, hash_key, identify_reco
 from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_manifest
 
 DIGEST_BYTES = 16
+
+Element = tuple[bytes, bytes]
+"""The hash of a record's key, and its payload. Both are empty in the one element that even an empty shard gets."""
+
 _OURS = b"tfpipe records "  # begins the identity of such a job; that of a job of images is JSON
 
 
@@ -75,15 +78,22 @@ class RecordsJob:
             check_output(self.output, is_ours=ours.__contains__, alone=not is_begun)
         return begun
 
-    def prepare(self, files: Iterable[str]) -> None:
-        """Makes the working folder, and removes the notes of another job and all shards that are not of this job."""
+    def prepare(self, files: Sequence[str], _: None = None) -> list[tuple[int, Element]]:
+        """Makes the working folder, and removes the notes of another job and all shards that are not of this job.
+
+        Returns an empty element for each shard, with its number, so that empty shards are written too.
+        """
         begun = self.check_output()
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
             if begun != self.identity:
                 file_io.remove_tree(work.base)
-            _remove_shards(work, set(files) if begun == self.identity else set())
+            kept = set(files) if begun == self.identity else set()
+            for name in filter(file_names.is_shard_name, file_io.list_names(work.output)):
+                if name not in kept:
+                    work.remove_shard(name)
             work.save_identity(self.identity)
+        return [(number, (b"", b"")) for number in range(len(files))]
 
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint."""
@@ -105,20 +115,7 @@ def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
     return np.frombuffer(data, f"S{DIGEST_BYTES}")
 
 
-def _remove_shards(work: WorkDir, kept: set[str]) -> None:
-    """Removes all shards in the output but the kept ones, with their indexes and record info."""
-    for name in file_io.list_names(work.output):
-        with contextlib.suppress(FormatError):
-            parse_shard_name(name)
-            if name not in kept:
-                for path in (file_names.index_name(name), file_names.info_name(name), name):
-                    file_io.remove(work.result(path))
-
-
 _MEMORY_BYTES = 32 << 20
-
-Element = tuple[bytes, bytes]
-"""The hash of a record's key, and its payload. Both are empty in the one element that even an empty shard gets."""
 
 
 def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
@@ -250,7 +247,7 @@ class WriteRecords(beam.PTransform):
         job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
-        prepare = beam.FlatMap(partial(_prepare, job, files)).with_output_types(_ASSIGNED)
+        prepare = beam.FlatMap(partial(job.prepare, files)).with_output_types(_ASSIGNED)
         prepared = pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> prepare
         assigned: list[Any] = []
         first = 0
@@ -274,12 +271,6 @@ def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
     chosen = {name: value for name, value in values.items() if name.startswith("s3_")}
     chosen |= {name: google[name] for name in _GOOGLE_OPTIONS if name in google}
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in sorted(chosen.items()))
-
-
-def _prepare(job: RecordsJob, files: Sequence[str], _: None) -> list[tuple[int, Element]]:
-    """Makes the working folder, and returns an empty element for each shard, so that empty shards are written too."""
-    job.prepare(files)
-    return [(number, (b"", b"")) for number in range(len(files))]
 
 
 def _assign_record(job: RecordsJob, split: str, num_shards: int, first: int, record: Any) -> tuple[int, Element]:

@@ -71,21 +71,17 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
     """Yields the bytes of each cell, in the order of their files and rows; `columns` are those that the user names."""
     order = sorted(range(len(cells)), key=lambda position: cells[position][:3])
     for file, positions in groupby(order, lambda position: cells[position].file):
-        missing, path = dict.fromkeys(positions), file_io.join(root, file)
+        of_file, path = list(positions), file_io.join(root, file)
         try:
             with file_io.open_read(path) as opened:
                 table, found = _open_table(opened, file, columns)
-                if any(cells[position].is_mask for position in missing) and not found.mask:
+                if any(cells[position].is_mask for position in of_file) and not found.mask:
                     raise UnreadableError(f"cannot be read: {file} has changed: it holds no masks")
-                for _, members in groupby(list(missing), lambda position: cells[position].row_group):
-                    for position, data in _read_members(table, found, cells, list(members), path, max_bytes):
-                        del missing[position]
-                        yield position, data
-        except OSError as error:
-            reason = UnreadableError(f"cannot be read: {_shorten(error)}")
-            yield from ((position, reason) for position in missing)
-        except UnreadableError as error:
-            yield from ((position, error) for position in missing)
+                for _, members in groupby(of_file, lambda position: cells[position].row_group):
+                    yield from _read_members(table, found, cells, list(members), path, max_bytes)
+        except (OSError, UnreadableError) as error:  # on opening the file; `_read_members` raises none
+            reason = UnreadableError(f"cannot be read: {_shorten(error)}") if isinstance(error, OSError) else error
+            yield from ((position, reason) for position in of_file)
 
 
 def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, ImageColumns]:

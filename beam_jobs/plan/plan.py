@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from beam_jobs import process_pool
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.shards.work_dir import PlannedShard
@@ -75,13 +74,6 @@ class Plan:
     def num_bytes(self) -> int:
         """The bytes of all sources."""
         return sum(self.shard_bytes)
-
-    def read_lines(self, shard: PlannedShard) -> Iterator[PlannedImage]:
-        """Returns the images of a shard, in order."""
-        begin = sum(other.images for other in self.shards[: self.shards.index(shard)])
-        labels = self.images.number_labels(self.listing.label_names)
-        lines, _ = self.images.encode_lines(self.order[begin : begin + shard.images], labels)
-        return map(decode_line, bytes(lines).splitlines())
 
     def encode(self) -> Iterator[memoryview]:
         """Yields the lines of all images, shard after shard, in pieces of many lines."""
@@ -169,8 +161,7 @@ def _cut_shards(
         num_shards = max(1, min(config.num_shards or num_by_size, len(rows)))  # so that none is empty
         ends = [len(rows) * k // num_shards for k in range(num_shards + 1)]
         shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(pairwise(ends))]
-        of_classes = np.bincount(label_codes[rows], minlength=len(labels)).tolist()
-        by_label = {label: count for label, count in zip(labels, of_classes, strict=True) if count}
+        by_label = dict(zip(labels, np.bincount(label_codes[rows], minlength=len(labels)).tolist(), strict=True))
         of_copies = {label: count for (name, label), count in left_out.items() if name == split}
         class_counts[split] = listing.count_classes(split, by_label, of_copies)
     return order, shards, class_counts
@@ -228,9 +219,5 @@ def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
     if not skipped:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-    advice = (
-        " Parquet files without images need lists of numbers, and no other files beside them."
-        if "*.parquet" in skipped
-        else ""
-    )
-    return f" Skipped by name: {reasons}.{advice}"
+    advice = " Parquet files without images need lists of numbers, and no other files beside them."
+    return f" Skipped by name: {reasons}.{advice * ('*.parquet' in skipped)}"

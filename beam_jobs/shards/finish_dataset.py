@@ -147,9 +147,7 @@ def _leave_out_empty(
         splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
             if not shard.info.records:
-                file = shard.info.file
-                for name in (file, file_names.index_name(file), file_names.info_name(file)):
-                    file_io.remove(work.result(name))
+                work.remove_shard(shard.info.file)
     return splits
 
 

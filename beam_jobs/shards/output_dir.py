@@ -148,13 +148,7 @@ def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Returns whether tfpipe gives this name to a file or folder of a dataset."""
-    if name in _OUR_NAMES or name.endswith(".labels.txt"):
-        return True
-    try:
-        file_names.parse_shard_name(name)
-    except FormatError:
-        return False
-    return True
+    return name in _OUR_NAMES or name.endswith(".labels.txt") or file_names.is_shard_name(name)
 
 
 @contextlib.contextmanager
@@ -163,8 +157,11 @@ def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Ite
     with WorkDir(file_io.resolve_links(config.output)).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
-            with _leave_nothing_on_failure(work):
+            try:
                 prepare_work(work, header, plan, config)
+            except BaseException:  # a user's interruption too
+                _remove_unplanned(work)
+                raise
             plan.forget_images()
         yield work
         if keep:
@@ -175,18 +172,12 @@ def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Ite
                 _swap(file_io.resolve_links(config.output))
 
 
-@contextlib.contextmanager
-def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
-    """Removes what the block prepared if it fails or is interrupted, unless the plan of an earlier run is there."""
-    try:
-        yield
-    except BaseException:
-        if not work.has_plan():
-            for name in file_io.list_names(work.base):
-                if name != "lock":
-                    file_io.remove_tree(work.path(name))
-                    file_io.remove(work.path(name))
-        raise
+def _remove_unplanned(work: WorkDir) -> None:
+    """Removes what was prepared in the working folder, unless the plan of an earlier run is there."""
+    for name in () if work.has_plan() else file_io.list_names(work.base):
+        if name != "lock":
+            file_io.remove_tree(work.path(name))
+            file_io.remove(work.path(name))
 
 
 def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
@@ -227,12 +218,18 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
 
 def _swap(output: str) -> None:
     """Puts the new dataset in the place of the old one. `_finish_swap` completes the swap of a killed process."""
-    if file_io.is_url(output):
-        _move_objects(output)
+    if not file_io.is_url(output):
+        os.rename(output, output + _OLD)
+        os.rename(output + _NEW, output)
+        file_io.remove_tree(output + _OLD)
         return
-    os.rename(output, output + _OLD)
-    os.rename(output + _NEW, output)
-    file_io.remove_tree(output + _OLD)
+    # An object store renames single objects: the old manifest goes first, the new one comes last.
+    file_io.remove(file_io.join(output, file_names.MANIFEST))
+    new_names = [name for name, _ in file_io.list_tree(output + _NEW)]
+    for name, _ in list(file_io.list_tree(output)):
+        file_io.remove(file_io.join(output, name))
+    for name in sorted(new_names, key=lambda name: name == file_names.MANIFEST):
+        file_io.rename(file_io.join(output + _NEW, name), file_io.join(output, name))
 
 
 def _finish_swap(output: str) -> None:
@@ -243,13 +240,3 @@ def _finish_swap(output: str) -> None:
         is_complete = os.path.exists(file_io.join(output + _NEW, file_names.MANIFEST))
         os.rename(output + _NEW if is_complete else output + _OLD, output)
     file_io.remove_tree(output + _OLD)
-
-
-def _move_objects(output: str) -> None:
-    """Swaps datasets on an object store, object by object: the old manifest goes first, the new one comes last."""
-    file_io.remove(file_io.join(output, file_names.MANIFEST))
-    new_names = [name for name, _ in file_io.list_tree(output + _NEW)]
-    for name, _ in list(file_io.list_tree(output)):
-        file_io.remove(file_io.join(output, name))
-    for name in sorted(new_names, key=lambda name: name == file_names.MANIFEST):
-        file_io.rename(file_io.join(output + _NEW, name), file_io.join(output, name))

@@ -128,6 +128,11 @@ class WorkDir(ShardFolder):
         """Writes a whole file of the dataset."""
         file_io.write_file(self.result(name), data, self.temporary(name), makes_folders=True)
 
+    def remove_shard(self, name: str) -> None:
+        """Removes a shard, after the files beside it."""
+        for each in (file_names.index_name(name), file_names.info_name(name), name):
+            file_io.remove(self.result(each))
+
     @property
     def lines_path(self) -> str:
         """The path of the plan's lines."""

@@ -3,6 +3,8 @@
 import csv
 import json
 from collections.abc import Mapping
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from beam_jobs.config import ShardConfig, TableColumns
+from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
@@ -91,14 +94,20 @@ def write_folder(folder: Path) -> Path:
     return folder
 
 
-def write_archives(folder: Path) -> Path:
+def write_archives(folder: Path, ending: str = ".gz") -> Path:
     for k in range(3):
         files = {f"{i}.jpg": bytes([i % 4]) * (k + i % 3) for i in range(20)}
         if k == 2:
             write_zip(folder / f"class{k}.zip", files)
         else:
-            write_tar(folder / f"class{k}.tar{'.gz' if k else ''}", files, "w:gz" if k else "w")
+            write_tar(folder / f"class{k}.tar{ending if k else ''}", files, "w:gz" if k and ending else "w")
     return folder
+
+
+def read_lines(plan: Plan) -> list[list[PlannedImage]]:
+    """Returns the images of each shard, in order."""
+    lines = iter(b"".join(plan.encode()).splitlines())
+    return [[decode_line(line) for line in islice(lines, shard.images)] for shard in plan.shards]
 
 
 def read_plan(config: ShardConfig, plan: Plan) -> dict[str, Any]:
@@ -134,6 +143,6 @@ CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "folder": (write_folder, {"num_shards": 3}),
     "folder without copies": (write_folder, {"num_shards": 3, "drop_duplicates": True}),
     "archives": (write_archives, {"num_shards": 3, "seed": -1}),
-    "archives without copies": (write_archives, {"splits": SPLITS, "drop_duplicates": True}),
+    "archives without copies": (partial(write_archives, ending=""), {"splits": SPLITS, "drop_duplicates": True}),
 }
 """Inputs with options, by name."""

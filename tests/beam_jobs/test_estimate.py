@@ -14,6 +14,7 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
+from tests.beam_jobs.plans import read_lines
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.host_limits import usable_cpus
@@ -74,7 +75,7 @@ def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 10)
     plan = plan_shards(ShardConfig(str(write_files(tmp_path / "in", make_photos(40))), "/nowhere/out", num_shards=7))
     samples = [estimate._draw_sample(plan, seed) for seed in (1, 1, 2)]
-    first, again, other = ([image.path for shard in one.shards for image in one.read_lines(shard)] for one in samples)
+    first, again, other = ([image.path for lines in read_lines(one) for image in lines] for one in samples)
     assert first == again != other
     assert [len(set(paths)) for paths in (first, again, other)] == [10, 10, 10]
     assert [shard.images for shard in samples[0].shards] == [8, 2]

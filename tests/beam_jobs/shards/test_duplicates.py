@@ -12,6 +12,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, make_tar, write_files, write_tar, write_zip
+from tests.beam_jobs.plans import read_lines
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Duplicates
@@ -58,8 +59,7 @@ def test_counted_and_listed(twins: Path, tmp_path: Path) -> None:
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
     """Returns the paths that stay, and the number of images left out."""
     plan = plan_shards(ShardConfig(str(source), "/out", drop_duplicates=True, workers=1, **options))
-    paths = (image.path for shard in plan.shards for image in plan.read_lines(shard))
-    return sorted(paths), plan.listing.dropped
+    return sorted(image.path for lines in read_lines(plan) for image in lines), plan.listing.dropped
 
 
 def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path) -> None:
