@@ -170,14 +170,14 @@ def estimate_row_bytes(config: PipelineConfig, plan: BatchPlan | None = None) ->
     """Estimates the bytes of a row of a batch from the options; with `plan` from what its records hold, too."""
     images = config.images if isinstance(config.images, int) else 1
     size = config.resolve_decoded_size() if config.augment == "device" else config.size
+    axes = [(8, config.max_boxes), *(each if isinstance(each, tuple) else (each,) for each in config.pad_to.values())]
     masks = classes = 0
     if plan is not None:
-        images, masks, classes = plan.num_images or 1, len(plan.masks), plan.source.num_classes or 0
-        images, size = images * plan.source.has_images, plan.image_size
+        images, size, masks = (plan.num_images or 1) * plan.source.has_images, plan.image_size, len(plan.masks)
+        axes = [each.pad_to or () for each in plan.features]
+        classes = (plan.source.num_classes or 0) * (config.one_hot + len(config.multi_hot))
     pixel_bytes = 3 * int(np.dtype(DTYPES[config.image_dtype]).itemsize) + 4 * masks
-    padded = sum(prod(axes if isinstance(axes, tuple) else (axes,)) for axes in config.pad_to.values())
-    others = 8 * padded + 64 * config.max_boxes + 4 * classes * (config.one_hot + len(config.multi_hot))
-    return prod(size) * images * pixel_bytes + others
+    return prod(size) * images * pixel_bytes + 8 * sum(map(prod, axes)) + 4 * classes
 
 
 def has_true_size(config: PipelineConfig, rows: int) -> bool:
