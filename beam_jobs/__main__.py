@@ -6,7 +6,7 @@ Worker processes load no Beam: `multiprocessing` imports the main module of a pr
 import click
 
 from tfpipe.cli.main import CONTEXT_SETTINGS, SECTIONS, Commands, main
-from tfpipe.cli.shared.help_groups import debug_option
+from tfpipe.cli.shared.command import debug_option
 
 _JOBS = [entry for entries in SECTIONS.values() for entry in entries if entry[0] in ("shard", "reshard", "merge")]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.command import GroupedCommand
 from tfpipe.errors import ConfigError
 
 

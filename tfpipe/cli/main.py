@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import click
 
 from tfpipe._version import __version__
+from tfpipe.cli.shared.command import debug_option, name_options
 from tfpipe.cli.shared.console import clean_text, echo
-from tfpipe.cli.shared.help_groups import debug_option
 from tfpipe.errors import DataError, TfpipeError, hide_secrets
 from tfpipe.service import config as service
 from tfpipe.system import extras, host_limits
@@ -108,8 +108,6 @@ class Commands(click.Group):
         except TfpipeError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             if command is not None:
-                from tfpipe.cli.shared.command import name_options
-
                 error.args = (name_options(str(error), command),)
             raise
 

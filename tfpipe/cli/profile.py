@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from tfpipe.cli.shared.command import command, require_tensorflow
+from tfpipe.cli.shared.command import HelpOption, command, help_option, require_tensorflow
 from tfpipe.cli.shared.config_option import PERCENT, build, config_options, pipeline_options
 from tfpipe.cli.shared.console import Display, echo
-from tfpipe.cli.shared.help_groups import HelpOption, help_option
 from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.engine.config import toml_json

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.main import CONTEXT_SETTINGS
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.command import name_options
-from tfpipe.cli.shared.help_groups import GroupedCommand, HelpOption, help_option
+from tfpipe.cli.shared.command import GroupedCommand, HelpOption, help_option, name_options
 
 
 @click.command()

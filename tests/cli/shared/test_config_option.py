@@ -12,8 +12,8 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.refusals import refusal
 from tfpipe.cli.main import tfpipe as commands
+from tfpipe.cli.shared.command import HelpOption
 from tfpipe.cli.shared.config_option import COUNT_OR_SHARE, SHARES, SIZE, config_option, config_options, describe_field
-from tfpipe.cli.shared.help_groups import HelpOption
 from tfpipe.columns.config import TableConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.options import Choice, Count, Flag, Names, Number, Text, get_options, option

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tfpipe.cli.shared.help_groups import help_option
+from tfpipe.cli.shared.command import help_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.system import options
 from tfpipe.system.options import Amount, Choice, Count, Flag, Nested, Number, Option, Seed, Share, get_options
@@ -152,7 +152,8 @@ SHARES = Parsed("name=share,...", _parse_shares, "like train=0.9,validation=0.1,
 
 def take(config: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of a config from those of a command, and returns those that the user gave."""
-    return drop_missing({field.name: options.pop(field.name) for field in fields(config) if field.name in options})
+    given = {field.name: options.pop(field.name, None) for field in fields(config)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def build(config: type[Config], options: dict[str, Any]) -> Config:
