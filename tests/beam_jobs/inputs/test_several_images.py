@@ -1,6 +1,5 @@
 """Several images a record: from tars of pairs, and from lists in Parquet files."""
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +9,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from beam_jobs.config import ShardConfig
-from beam_jobs.estimate import estimate_job
-from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards import output_dir
 from tests.beam_jobs.datasets import list_source, make_dataset, read_quarantine, read_records, refuse_source
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
@@ -75,24 +71,14 @@ def test_beside_a_single_image_others_are_no_list(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_equal_lists_of_a_tar_are_copies(tmp_path: Path, suffix: str) -> None:
+def test_equal_lists_of_a_tar_are_copies(tmp_path: Path) -> None:
     files = make_files([2, 2, 2])
     files |= {f"001.{k}.jpg": files[f"000.{k}.jpg"] for k in (0, 1)}  # equal to the first
     files |= {f"002.{k}.jpg": files[f"000.{1 - k}.jpg"] for k in (0, 1)}  # the same in another order
-    source = write_tar(tmp_path / f"a.{suffix}", files, "w:gz" if suffix == "tar.gz" else "w")
+    source = write_tar(tmp_path / "a.tar", files)
     manifest = make_dataset(source, tmp_path / "out", drop_duplicates=True)
     assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (2, 1)
     assert make_dataset(source, tmp_path / "kept").duplicates.within == {"train": 1}
-
-
-def test_a_sample_unpacks_all_images_of_a_record(tmp_path: Path) -> None:
-    source = tmp_path / "a.tar.gz"
-    write_tar(source, make_files([3, 3]), "w:gz")
-    assert gzip.decompress(source.read_bytes())
-    config = ShardConfig(str(source), str(tmp_path / "out"), workers=1)
-    estimate = estimate_job(config, plan_shards(config), 0, ())
-    assert (estimate.sampled, estimate.bad) == (2, 0)
 
 
 def make_lists(counts: Sequence[int]) -> list[list[bytes]]:
