@@ -177,14 +177,14 @@ OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")  # whose time `Pipe
 TriedChange: TypeAlias = str
 """The keys of `PipelineProfile.option_costs`: an image's processor time from `parse` to `batch`, in microseconds.
 
-    now              the config as it is; the engine parses while it reads, so there parsing belongs to `read`
+    now              the config as it is
     uint8, device    images handed over as uint8; augmentation on the device
     dct_scaling      decoding at a lower scale where a crop allows it
     cached           decoded images from a cache in memory
     kept             encoded records from a cache in memory, which the engine copies
     smaller          images stored with a short side of `DatasetInfo.short_side`; `smaller_bytes` is the share of a
                      record's bytes that is left
-    engine_share     the engine's time from `read` to `batch` as a share of the textbook pipeline's
+    engine_share     the engine's time from `read` to `batch` as a share of the textbook pipeline's `now`
     seekable         JPEGs with restart markers, of which only the crop is decoded
     batch            small batches, without the stages before a full cache; `large_batch`: `LARGE_BATCH` images each
 """

@@ -13,7 +13,8 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.profiler.measure.describe import BuiltStage, describe_dataset, find_buffers
+from tfpipe.profiler.measure.describe import describe_dataset, find_buffers
+from tfpipe.profiler.measure.textbook import BuiltStage
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8)
 

@@ -26,13 +26,11 @@ from tfpipe.profiler.measure.option_costs import (
     RECORDS,
     count_records,
     leave_out,
-    list_sizes,
-    make_batches,
     make_decoder,
     measure_option_costs,
     measure_unread,
+    open_textbook,
     sample_records,
-    write_sample,
 )
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
@@ -99,16 +97,6 @@ def test_what_the_config_leaves_open_is_tried(source: Source, options: dict[str,
     assert set(measure_option_costs(source, replace(CONFIG, **options), None)) == tried
 
 
-def test_what_reading_costs_is_that_of_the_records_which_are_read(source: Source, monkeypatch):
-    """Large records take longer to read than smaller ones: their time must not count for both."""
-    known = {"now": 1000.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
-    known |= {"reading smaller": 50.0, "engine": 250.0}
-    monkeypatch.setattr(option_costs, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
-    costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
-    del costs["smaller_bytes"]
-    assert costs == {"now": 400.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}
-
-
 @pytest.mark.usefixtures("_guessed")
 def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_path: Path) -> None:
     records = [{"image": foreign.image(k, (80, 64)), "label": k} for k in range(8)]
@@ -159,8 +147,8 @@ def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None
 
 @pytest.mark.usefixtures("_guessed")
 def test_an_engine_that_cannot_be_tried_leaves_the_other_costs(source: Source, monkeypatch) -> None:
-    build, refusing = option_costs.build_stages, Mock(side_effect=ConfigError("no"))
-    monkeypatch.setattr(option_costs, "build_stages", lambda *a: (refusing if a[2].order == "auto" else build)(*a))
+    refusing = Mock(side_effect=ConfigError("no"))
+    monkeypatch.setattr(option_costs, "open_engine", refusing)
     assert set(measure_option_costs(source, replace(CONFIG, order="throughput"), None)) == {"now", "cached"}
     assert refusing.called
 
@@ -234,35 +222,24 @@ def test_each_batch_has_all_records_and_other_crops(source: Source, cache: Any) 
 
 
 TEXTBOOK = PipelineConfig(batch_size=4, image_size=16, order="throughput")
+CACHES: tuple[Any, ...] = ("none", "decoded")
 
 
-def test_all_that_is_read_is_what_was_written(source: Source, tmp_path: Path) -> None:
-    payloads = [b"a" * 100, b"b" * 200, b"c" * 300, b"d" * 400] * (RECORDS // 4)
-    file = write_sample(str(tmp_path / "few"), source, payloads)
-    assert file.record_bytes == 266
-    sizes = [*list_sizes(file, TEXTBOOK).unbatch().take(64 * RECORDS).as_numpy_iterator()]
-    counts = {size: sizes.count(size) for size in set(sizes)}
-    # Files are read side by side, so those of the next epoch may come before the last ones of this.
-    assert counts == pytest.approx(dict.fromkeys((100, 200, 300, 400), 16 * RECORDS), rel=0.2)
-
-
-@pytest.mark.parametrize("cache", ["none", "decoded"])
-def test_batches_have_the_records_and_other_crops(source: Source, tmp_path: Path, cache: Any, caplog):
+@pytest.mark.parametrize("cache", CACHES)
+def test_batches_have_the_records_and_other_crops(source: Source, cache: Any, caplog) -> None:
     payloads = sample_records(source)
-    file = write_sample(str(tmp_path / "few"), source, payloads)
-    batches = [*make_batches(file, replace(TEXTBOOK, cache=cache)).take(64).as_numpy_iterator()]
-    assert {batch["image"].shape for batch in batches} == {(RECORDS, 16, 16, 3)}
+    take = open_textbook(source, replace(TEXTBOOK, cache=cache), payloads)
+    batches = [take() for _ in range(64)]
+    assert {tuple(batch["image"].shape) for batch in batches} == {(RECORDS, 16, 16, 3)}
     given, stored = np.concatenate([batch["label"] for batch in batches]), np.array(get_labels(payloads))
     assert np.bincount(given) == pytest.approx(64 * np.bincount(stored), rel=0.2)
-    assert len({image.tobytes() for batch in batches for image in batch["image"]}) > 200
+    assert len({image.numpy().tobytes() for batch in batches for image in batch["image"]}) > 200
     assert caplog.records == []
 
 
-def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch) -> None:
+def test_threads_that_work_ahead_are_counted(source: Source, monkeypatch) -> None:
     monkeypatch.setattr(clocks, "_MAX_REST_S", 60.0)  # on a busy machine it takes long until buffers are full
     monkeypatch.setattr(clocks, "_MIN_ROUNDS", 7)
-    file = write_sample(str(tmp_path / "few"), source, sample_records(source))
-    datasets = {"read": list_sizes(file, TEXTBOOK), "made": make_batches(file, TEXTBOOK)}
-    batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-    costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
-    assert 0 < costs_us["read"] < costs_us["made"] < 100_000
+    ways = {cache: open_textbook(source, replace(TEXTBOOK, cache=cache), sample_records(source)) for cache in CACHES}
+    costs_us = measure_costs_us(ways, RECORDS, Rest().wait)
+    assert 0 < costs_us["decoded"] < costs_us["none"] < 100_000

@@ -147,8 +147,9 @@ def _use_engine(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fi
         changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
     if not instruction and not changes:
         return  # only TensorFlow has a client for these files
-    engine = demand.scale(dict.fromkeys(("read", *OPTION_COST_STAGES), 1.0 if share is None else share))
-    reason = f"The engine makes the same batches in {share or 1:.0%} of the processor time, in an order that is exact."
+    engine = demand if share is None else demand.scale({**dict.fromkeys(OPTION_COST_STAGES, share), "read": 0.0})
+    left = sum(engine.cpu_s.values()) / sum(demand.cpu_s.values())
+    reason = f"The engine makes the same batches in {left:.0%} of the processor time, in an order that is exact."
     for stage in (name for name in OPTION_COST_STAGES if name in demand.threads):
         engine = engine.widen(stage, demand.cores)
     if reads_late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import tempfile
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Stages
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import Rest, measure_costs_us
+from tfpipe.profiler.measure.textbook import play, record
 from tfpipe.profiler.types import TriedChange
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
@@ -48,8 +51,6 @@ RECORDS = 32  # the number of records in a sample
 _FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
 _COUNT_S = 1.0
 _SHARDS = 8  # how many times a dataset lists the sample's file, so that an epoch has several steps
-_SPLIT = "train"
-_FILES = 64  # how many times the textbook pipeline lists the file, since many records must share an epoch's fixed cost
 
 
 def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
@@ -134,58 +135,53 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
 
 
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
-    """Returns a function that decodes all records as one batch, with other random crops in each call."""
+    """Returns a function that parses and decodes all records as one batch, with other random crops in each call."""
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
-    sample = describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
+    sample = _describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
     assert sample.manifest is not None
     assert sample.split is not None
     config = replace(config, batch_size=len(payloads), block_records=None)
     kind = CachingMaker if config.cache == "decoded" else BatchMaker
     maker = kind(plan_batches(sample, config), sample.manifest, sample.split)
-    numbers = np.arange(len(payloads))
-    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
-    epochs = itertools.count()
+    numbers, block, epochs = np.arange(len(payloads)), join_block(payloads), itertools.count()
+
+    def parse() -> StoredBatch:
+        return StoredBatch(next(epochs), numbers, numbers, parse_columns(block, maker.kinds))
+
     if config.cache != "decoded":
-        return lambda: maker.decode(replace(stored, epoch=next(epochs)))
-    maker.decode((0, numbers, numbers, stored))  # which fills the cache
+        return lambda: maker.decode(parse())
+    maker.decode((0, numbers, numbers, parse()))  # which fills the cache
     return lambda: maker.decode((next(epochs), numbers, numbers[:0], None))
 
 
-def write_sample(folder: str, source: Source, payloads: Sequence[bytes]) -> Source:
-    """Writes records to a file in a new folder, and returns the source of a dataset that lists it 8 times."""
-    name = file_names.shard_name(_SPLIT, 0, 1)
-    index = os.path.join(folder, file_names.index_name(name))
-    os.makedirs(os.path.dirname(index))
-    with open(os.path.join(folder, name), "wb") as file:
+def open_engine(folder: str, source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Any]:
+    """Writes records to a file in a folder, and returns a function that takes a batch of them from the engine."""
+    name = file_names.shard_name("train", 0, 1)
+    index = Path(folder, file_names.index_name(name))
+    index.parent.mkdir(parents=True)
+    with open(Path(folder, name), "wb") as file:
         writer = RecordWriter(file)
         for payload in payloads:
             writer.write(payload)
-    with open(index, "wb") as file:
-        file.write(writer.index)
-    return describe_sample(source, (writer.describe(name),) * _SHARDS, folder)
+    index.write_bytes(writer.index)
+    sample = _describe_sample(source, (writer.describe(name),) * _SHARDS, folder)
+    assert sample.manifest is not None
+    config = replace(config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
+    batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
+    take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
+    return take
 
 
-def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
-    """Returns some whole images of a split as Pillow images, as a user's `transform` gets them."""
-    source = Source.from_manifest(manifest, split)
-    payloads = sample_records(source)[:count]
-    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
-    assert source.image_key is not None
-    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in payloads]
-    return [make_image(decode_pixels(images[0], form)) for images in stored]
-
-
-def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
+def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
     """Returns the source of a dataset with only the given shards, whose records have the format of `source`."""
-    split, foreign = source.split or _SPLIT, Foreign(".", source.image_key, source.label_key, source.label_base, "")
-    if source.manifest is None:
+    split, manifest = source.split or "train", source.manifest
+    foreign = Foreign(".", source.image_key, source.label_key, source.label_base, "")
+    if manifest is None:
         info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
         manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
     else:
-        info = replace(source.manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
-        manifest = source.manifest
-        if manifest.foreign is not None:
-            manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
+        info = replace(manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
+        manifest = manifest if manifest.foreign is None else replace(manifest, foreign=foreign)
     return replace(
         source,
         files=tuple(os.path.join(folder, shard.file) for shard in shards),
@@ -201,56 +197,14 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
     )
 
 
-def list_sizes(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns endless batches of the sizes of a sample's records, which takes no work but reading the records."""
-    stages = _build(sample, replace(config, cache="none"))
-    records = Stages(stages[: stages.names.index("parse")], stages.options).dataset()
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def measure(*element: Any) -> Any:
-        return next(tf.strings.length(each) for each in tf.nest.flatten(element) if each.dtype == tf.string)
-
-    return records.map(measure).repeat().batch(RECORDS)  # batches of the records themselves would be copies
-
-
-def make_batches(sample: Source, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns endless batches of a sample's records, which are read, decoded and augmented."""
-    stages = _build(sample, config).until("batch")
-    assert stages.options is not None
-    # tf.data then fuses map and batch into one operation, as in the real pipeline.
-    stages.options.experimental_optimization.apply_default_optimizations = True
-    return stages.dataset() if config.training else stages.dataset().repeat()
-
-
-def _build(sample: Source, config: PipelineConfig) -> Stages:
-    """Builds the textbook pipeline of a sample's file, listed `_FILES` times, or once for a cache."""
-    copies = 1 if config.cache != "none" else _FILES
-    threads = host_limits.usable_cpus()
-    config = replace(
-        config,
-        order="throughput",
-        max_bad_records=0,
-        batch_size=RECORDS,
-        tf_data=replace(
-            config.tf_data,
-            shuffle_buffer_size=RECORDS,
-            read_parallel_calls=config.tf_data.read_parallel_calls or threads,
-            num_parallel_calls=threads,
-            autotune=False,
-            map_fusion=False,
-        ),
-    )
-    listed = replace(
-        sample,
-        files=sample.files[:1] * copies,
-        total_bytes=sample.total_bytes // _SHARDS * copies,
-        counted_records=RECORDS * copies,
-        shard_records=None,
-        file_bytes=(),
-        manifest=None,
-        split=None,
-    )
-    return build_stages(listed, None, config)
+def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
+    """Returns some whole images of a split as Pillow images, as a user's `transform` gets them."""
+    source = Source.from_manifest(manifest, split)
+    payloads = sample_records(source)[:count]
+    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+    assert source.image_key is not None
+    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in payloads]
+    return [make_image(decode_pixels(images[0], form)) for images in stored]
 
 
 _Trial = tuple[PipelineConfig, list[bytes], Source]
@@ -301,7 +255,7 @@ def measure_option_costs(
     if by_engine:
         costs = _try_engine(trials, whole if config.cache == "none" else [])
     else:
-        costs = _try_stages(source, trials)
+        costs = _try_textbook(trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
@@ -319,38 +273,46 @@ def _try_engine(trials: Mapping[TriedChange, _Trial], kept: Sequence[bytes]) -> 
         return {}
 
 
-def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
-    """Measures the textbook pipeline, less the time of reading; empty if a record is damaged."""
+def _try_textbook(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
+    """Measures the textbook pipeline on records in memory, and the engine; empty if a record is damaged."""
+    config, payloads, source = trials["now"]
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            samples = {
-                name: write_sample(f"{folder}/{name}", source, payloads) for name, (_, payloads, _) in trials.items()
-            }
-            datasets = {name: make_batches(samples[name], config) for name, (config, _, _) in trials.items()}
-            for name in (name for name in ("now", "smaller") if name in trials):  # others read the records of "now"
-                datasets[f"reading {name}"] = list_sizes(samples[name], trials[name][0])
-            batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-            if take := _open_engine(samples["now"], trials["now"][0]):
+            batches = {name: open_textbook(data, config, records) for name, (config, records, data) in trials.items()}
+            with contextlib.suppress(TfpipeError, tf.errors.OpError):  # the engine cannot make such batches
+                take = open_engine(folder, source, config, payloads)
+                take()
                 batches["engine"] = take
             costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     except (OSError, tf.errors.OpError):  # the pipeline itself reports a damaged record, or leaves it out
         return {}
-    reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
-    reading_us["cached"] = 0.0  # the cache reads no records
-    costs = {name: max(costs_us[name] - reading_us[name], 1.0) for name in trials}
-    return costs | ({"engine_share": costs_us["engine"] / costs_us["now"]} if "engine" in costs_us else {})
+    costs = {name: max(costs_us[name], 1.0) for name in trials}
+    return costs | ({"engine_share": costs_us["engine"] / costs["now"]} if "engine" in costs_us else {})
 
 
-def _open_engine(sample: Source, config: PipelineConfig) -> Callable[[], Any] | None:
-    """Returns a function that takes a batch of a sample from the engine; None if the engine cannot make it."""
-    try:
-        assert sample.manifest is not None
-        config = replace(config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
-        batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
-        take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
-        take()
-    except (TfpipeError, tf.errors.OpError):
-        return None
+def open_textbook(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Any]:
+    """Returns a function that takes a batch of records in memory, parsed or from a full cache."""
+    tf_data = replace(config.tf_data, num_parallel_calls=host_limits.usable_cpus(), autotune=False, map_fusion=False)
+    few = replace(
+        source,
+        files=source.files[:1],
+        file_bytes=(),
+        total_bytes=sum(map(len, payloads)),
+        counted_records=len(payloads),
+        shard_records=None,
+        manifest=None,
+        split=None,
+    )
+    stages = build_stages(few, None, replace(config, order="throughput", batch_size=RECORDS, tf_data=tf_data))
+    assert stages.options is not None
+    # tf.data then fuses map and batch into one operation, as in the real pipeline.
+    stages.options.experimental_optimization.apply_default_optimizations = True
+    elements, first = [tf.constant(payload) for payload in payloads], stages.names.index("parse")
+    if "cache" in stages.names:
+        cache = stages.names.index("cache")
+        first, elements = cache + 1, record(Stages(stages[first:cache]).apply_to(play(elements)))[0]
+    later = [stage for stage in stages[first:] if stage.name not in ("repeat", "prefetch")]
+    take: Callable[[], Any] = iter(Stages(later, stages.options).apply_to(play(elements))).__next__
     return take
 
 

@@ -28,7 +28,7 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
-from tfpipe.profiler.measure.describe import BuiltStage, describe_dataset, find_buffers
+from tfpipe.profiler.measure.describe import describe_dataset, find_buffers
 from tfpipe.profiler.measure.option_costs import load_images, measure_option_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
@@ -38,7 +38,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.textbook import TensorFlowPipeline
+from tfpipe.profiler.measure.textbook import BuiltStage, TensorFlowPipeline
 from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (

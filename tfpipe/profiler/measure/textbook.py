@@ -6,17 +6,20 @@ A new prefix begins after a Python function, a buffer, or a slow stage, whose va
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.stage import Stage, Stages
+from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
+from tfpipe.pipeline.steps import CALL_NAME
 from tfpipe.profiler.measure.clocks import (
     CallTimes,
     HostTime,
@@ -25,7 +28,6 @@ from tfpipe.profiler.measure.clocks import (
     measure_costs_us,
     run_function,
 )
-from tfpipe.profiler.measure.describe import BuiltStage
 from tfpipe.profiler.types import LARGE_BATCH, PipelineProfile, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
@@ -38,7 +40,123 @@ _PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")  # stages
 _LONG_S, _LONG_GROUP_S = 0.002, 0.06
 """The seconds for an element, and for all elements that are grouped into one, above which a stage would hide the cost
 of later stages."""
+_CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
+"""Kinds of operations that can drop an element."""
+_COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch", "Window"}
+"""Kinds of operations that make one element of several."""
+_PYTHON_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _SATURATED = 0.85  # reading counts as computing, without waits for the storage, if it uses this share of the cores
+
+
+@dataclass(frozen=True)
+class BuiltStage:
+    """A stage, with the datasets before and after it."""
+
+    name: str
+    before: Any  # the dataset that it took; None for the first stage
+    dataset: Any  # the dataset that it returned
+    random: bool | None = None  # as `Stage.random`
+    per_image: bool | None = None  # as `Stage.per_image`
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user added the stage."""
+        return self.name not in STAGE_NAMES
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of the stage's operations, as `get_kind` names them."""
+        return {get_kind(dataset) for dataset in self.list_datasets()}
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether a Python function runs in the stage."""
+        # Every class of tf.data has `_functions`. Only the graphs of a dataset's functions show what runs in it.
+        # Calls of the engine do not count, because they release Python's lock.
+        graphs = [wrapper.function.graph for dataset in self.list_datasets() for wrapper in dataset._functions()]
+        nodes = chain.from_iterable(map(_list_nodes, graphs))
+        return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in nodes)
+
+    @property
+    def can_drop(self) -> bool:
+        """Whether the stage can drop single images; grouping images into batches does not count."""
+        return bool(self.kinds & _CAN_DROP) and ("Unbatch" in self.kinds or not self.kinds & _COLLECTS)
+
+    def list_datasets(self) -> list[Any]:
+        """Returns the datasets that the stage has made, the last one first."""
+        datasets, dataset = [], self.dataset
+        while dataset is not None and dataset is not self.before:
+            datasets.append(dataset)
+            # Every class of tf.data has `_inputs`; there is no public way back. A zip has several inputs.
+            inputs = dataset._inputs()
+            dataset = next((one for one in inputs if _leads_to(one, self.before)), inputs[0] if inputs else None)
+        return datasets
+
+    def count_buffered(self) -> int:
+        """Counts the elements in the buffers of the stage's shuffles."""
+        sizes = [getattr(each, "_buffer_size", None) for each in self.list_datasets() if get_kind(each) == "Shuffle"]
+        return sum(int(tf.get_static_value(size) or 0) for size in sizes if size is not None)
+
+    def count_grouped(self) -> int:
+        """Counts the elements that the stage groups into one."""
+        sizes = [each._batch_size for each in self.list_datasets() if hasattr(each, "_batch_size")]
+        return math.prod(int(tf.get_static_value(size) or 1) for size in sizes)
+
+    def get_ratio(self) -> float | None:
+        """Returns the stage's output elements per input element; None if only running the stage can tell."""
+        return 1 / self.count_grouped() if self.kinds <= {"Map", "Batch", "Prefetch"} else None
+
+    def get_map(self) -> Callable[..., Any] | None:
+        """Returns the function of a stage that is a single map; None for any other stage."""
+        datasets = self.list_datasets()
+        if len(datasets) != 1 or get_kind(datasets[0]) != "Map":
+            return None
+        function = datasets[0]._map_func.function  # both names are private
+        spec = datasets[0].element_spec
+
+        def call(*element: Any) -> Any:
+            return tf.nest.pack_sequence_as(spec, tf.nest.flatten(function(*tf.nest.flatten(element))), True)
+
+        plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(call)
+        return plain
+
+    def count_threads(self, most: int, autotunes: bool) -> int:
+        """Counts the calls that run at once: `most` if tf.data chooses the number, but 1 for a map with a state."""
+        counts = [1]
+        for dataset in self.list_datasets():
+            asked = getattr(dataset, "_num_parallel_calls", None)
+            if asked is not None:
+                value = tf.get_static_value(asked)
+                counts.append(most if value is None or value < 1 else int(value))
+            elif get_kind(dataset) == "Map" and autotunes and not _has_state(dataset._map_func.function.graph):
+                counts.append(most)
+        return max(counts)
+
+
+def get_kind(dataset: Any) -> str:
+    """Returns the kind of a dataset's operation: `_MapDataset` and `_ParallelMapDataset` are both a "Map"."""
+    name = re.sub(r"^_|Dataset$|V\d+$", "", type(dataset).__name__)
+    name = re.sub(r"^(Parallel|Forever|Finite)", "", name.removesuffix("Dataset"))
+    return "Cache" if "Cache" in name else name
+
+
+def _leads_to(dataset: Any, before: Any) -> bool:
+    return dataset is before or any(_leads_to(parent, before) for parent in dataset._inputs())
+
+
+def _list_nodes(graph: Any) -> Iterable[tuple[str, str]]:
+    for operation in graph.get_operations():
+        yield operation.type, operation.name
+    for function in graph._functions.values():
+        for node in function.cached_definition.node_def:
+            yield node.op, node.name
+
+
+def _has_state(graph: Any) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    definitions = (op_def_registry.get(kind) for kind, _ in _list_nodes(graph))
+    return any(definition is not None and definition.is_stateful for definition in definitions)
 
 
 def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
@@ -57,10 +175,8 @@ def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
 
 def play(elements: Sequence[Any]) -> Any:
     """Returns a dataset that repeats the given elements without end and without copying them."""
-    sources = [tf.data.Dataset.from_tensors(element).repeat() for element in elements]
-    if len(sources) == 1:
-        return sources[0]
-    return tf.data.Dataset.choose_from_datasets(sources, tf.data.Dataset.range(len(sources)).repeat())
+    sources = [tf.data.Dataset.from_tensors(element) for element in elements]
+    return tf.data.Dataset.choose_from_datasets(sources, tf.data.Dataset.range(len(sources))).cache().repeat()
 
 
 def count_bytes(element: Any) -> int:
