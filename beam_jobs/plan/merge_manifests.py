@@ -257,29 +257,18 @@ def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
     image = dict(manifests[0].image)
     if len(manifests) == 1:
         return image
-    common = _get_shape(_find_common_form(forms))
     for manifest, form in zip(manifests, forms, strict=True):
-        if _get_shape(form) != common:
-            changed = [(name, value) for name, value in common.items() if value not in (None, _get_shape(form)[name])]
-            options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed)
+        if _get_shape(form) != _get_shape(forms[0]):
             raise DataError(
-                f"The images of all datasets must have one form, but those of {manifest.directory} "
-                f"({form.describe()}) are not like the others. Bring them into one first: tfpipe reshard "
-                f"{manifest.directory} OUTPUT {options}"
+                f"The images of all datasets must have one form, but those of {manifests[0].directory} are "
+                f"{forms[0].describe()}, and those of {manifest.directory} {form.describe()}. Bring them into one "
+                "first with `tfpipe reshard`."
             )
     image |= ImageForm.join_limits(forms)
     if not all(form.seekable for form in forms):
         image.pop("seekable", None)
     before = "; ".join(dict.fromkeys(str(m.image[MADE_FROM]) for m in manifests if m.image.get(MADE_FROM)))
     return image | ({MADE_FROM: before} if before else {})
-
-
-def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
-    """Returns a form that all images can be brought into, without enlarging an image that was reduced."""
-    side = min((side for form in forms for side in (form.square, form.resize_short) if side), default=None)
-    encoding = min((form.encoding for form in forms), key=("raw", "jpeg", "keep").index)
-    is_square = any(form.square for form in forms)
-    return ImageForm(encoding, square=side) if is_square else ImageForm(encoding, resize_short=side)
 
 
 def _get_shape(form: ImageForm) -> dict[str, Any]:
