@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.units import human_count
 
-ROWS_SHOWN = 5
+_ROWS_SHOWN = 5
 _DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of one kind
 
 
-def show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
+def _show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
     """Returns text such as "rows 2, 7 and 30 more" for `count` rows, the first of which are (file number, row)."""
     shown = [f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}" for file_number, row in rows]
     more = count - len(rows)
@@ -31,7 +31,7 @@ class RowFaults:
         kind = _DETAILS.split(str(error))[0]
         self._counts[kind] += 1
         rows = self._found.setdefault(kind, (str(error), []))[1]
-        if len(rows) < ROWS_SHOWN:
+        if len(rows) < _ROWS_SHOWN:
             rows.append((file_number, row))
 
     def raise_all(self, source: str, files: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class RowFaults:
         found = sorted((rows, what, kind) for kind, (what, rows) in self._found.items())
         for ((file_number, row), *others), what, kind in found:
             count = self._counts[kind] - 1
-            also = f" So {'do' if count > 1 else 'does'} {show_rows(others, count, files)}." if count else ""
+            also = f" So {'do' if count > 1 else 'does'} {_show_rows(others, count, files)}." if count else ""
             sentences.append(f"{files[file_number]}, row {row}: {what}{also}")
         if len(sentences) > 1:
             sentences = [f"{source} has {human_count(len(sentences), 'fault')}:", *sentences]

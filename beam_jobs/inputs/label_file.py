@@ -47,7 +47,7 @@ def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabel
     if missing:
         raise DataError(
             f"{config.input}: every row must have a 'label' or none may, but {missing} of {num_images} have "
-            f"none{unlabeled and f': {unlabeled}'}. Give them one, or take these rows out."
+            f"none, such as {unlabeled}. Give them one, or take these rows out."
         )
     names = sorted(map(str, counts))
     for name in sorted({*names} - read_known_names(config)):

@@ -21,7 +21,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
-from beam_jobs.inputs.faults import ROWS_SHOWN, RowFaults, show_rows
+from beam_jobs.inputs.faults import RowFaults
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
@@ -51,21 +51,10 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
     """Lists the images of a table, with their classes and the values of extra columns."""
     table = _Table(config)
     images = table.read_images(observer)
-    unsplit, unlabeled = table.find_empty(images, "split"), table.find_empty(images, "label")
     kinds = table.read_kinds(images)
     images, box_names = join_box_rows(images, kinds, table.columns, config) if table.has_boxes else (images, ())
     images, missing = read_sizes(images, table.root)
-    listing = Listing(
-        table_files.make_name(config.input),
-        table.root,
-        images,
-        skipped=Counter({"row of a damaged row group": table.num_damaged}) if table.num_damaged else None,
-        box_names=box_names,
-        columns=config.columns,
-        missing=missing,
-        unsplit=unsplit,
-    )
-    return table.resolve(listing, kinds, unlabeled)
+    return replace(table.make_listing(images, kinds), box_names=box_names, missing=missing)
 
 
 class _Table:
@@ -117,22 +106,16 @@ class _Table:
         faults.raise_all(self.path, self.files)
         return builder.finish()
 
-    def find_empty(self, images: ImageTable, column: str) -> str:
-        """Returns the rows without a value in a text column, as in "rows 2, 7 and 30 more"; empty if all have one."""
-        indices = images.find_empty(column).tolist()
-        first = [(self._rows[2 * index], self._rows[2 * index + 1]) for index in indices[:ROWS_SHOWN]]
-        return show_rows(first, len(indices), self.files) if indices else ""
-
     def read_kinds(self, images: ImageTable) -> list[CellKinds]:
         """Returns the kinds of the cells of each extra column."""
         kinds, numbers = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
         read_kinds(kinds, images.iterate_extras(), zip(numbers, numbers, strict=True))
         return kinds
 
-    def resolve(self, listing: Listing, kinds: Sequence[CellKinds], unlabeled: str) -> Listing:
-        """Returns the listing with classes, and with the values of extra columns converted to features."""
-        images, config, path = listing.images, self.config, self.path
-        (labels, label_names), classes = self._name_labels(images, unlabeled), None
+    def make_listing(self, images: ImageTable, kinds: Sequence[CellKinds]) -> Listing:
+        """Returns the images with their classes, and with the values of extra columns converted to features."""
+        config, path = self.config, self.path
+        (labels, label_names), classes = self._name_labels(images), None
         if LABEL in self.columns:
             positions = {name: number for number, name in enumerate(label_names)}
             numbers = {str(label): positions[str(name)] for label, name in labels.items()}
@@ -151,26 +134,30 @@ class _Table:
         if is_embedded and config.image_root is not None:
             raise ConfigError(f"`image_root` is for tables that name files, and {path} holds the images. Leave it out.")
         tensors, dtypes = self._infer_tensors()
-        return replace(
-            listing,
-            images=convert_extras(label_file.set_classes(images, labels), typed),
+        return Listing(
+            table_files.make_name(path),
+            self.root,
+            convert_extras(label_file.set_classes(images, labels), typed),
             label_names=label_names,
             extra=tuple(column.spec for column in typed),
             row_files=tuple(table_files.get_location(self.root, file) for file in self.files) if is_embedded else (),
+            skipped=Counter({"row of a damaged row group": self.num_damaged}) if self.num_damaged else None,
+            columns=config.columns,
             images_shape=infer_images_shape(images, path),
             tensors=tensors,
             tensor_dtypes=dtypes,
             has_images=has_images,
         )
 
-    def _name_labels(self, images: ImageTable, unlabeled: str) -> tuple[label_file.Labels, tuple[str, ...]]:
+    def _name_labels(self, images: ImageTable) -> tuple[label_file.Labels, tuple[str, ...]]:
         """Returns the class of each label, and the names of the classes."""
         config, path = self.config, self.path
         counts: Mapping[str | None, int] = images.count_values(LABEL)
         if LABEL in self.columns:
             cells = (row[self.columns.index(LABEL)] for row in images.iterate_extras())
             counts = Counter(chain.from_iterable(cells))
-        labels, label_names, is_numeric = label_file.number_labels(counts, config, unlabeled)
+        unlabeled = images.get_paths(images.find_empty(LABEL)[:1])
+        labels, label_names, is_numeric = label_file.number_labels(counts, config, *unlabeled)
         class_names = sorted({columns.class_names for _, columns in self._embedded if columns.class_names})
         by_number = bool(class_names)
         if is_numeric and by_number and not config.labels:

@@ -150,7 +150,6 @@ class Listing:
     has_images: bool = True
     columns: TableColumns = USUAL_COLUMNS
     missing: Missing = Missing()
-    unsplit: str = ""  # the rows of a table without a split, in words for a message
     note: str = ""  # a sentence for the user
 
     merged: MergedDatasets | None = None  # the source of records, whose paths are such as `flowers/train:17`

@@ -178,7 +178,7 @@ def are_splits_named(listing: Listing, config: ShardConfig) -> bool:
             raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
         return True
     if num_without < len(images):
-        which = listing.unsplit or min(images.get_paths(images.find_empty("split")))
+        which = min(images.get_paths(images.find_empty("split")))
         raise DataError(
             f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {which}."
         )

@@ -130,7 +130,7 @@ def test_a_class_of_minus_one_is_none(tmp_path: Path) -> None:
     assert list_source(path).label_names == ()
     write_parquet(path, JPEGS[:2], metadata=describe_classes("a"), label=[0, -1])
     assert refuse_source(path) == (
-        f"{path}: every row must have a 'label' or none may, but 1 of 2 have none: row 2. "
+        f"{path}: every row must have a 'label' or none may, but 1 of 2 have none, such as t/00000002. "
         "Give them one, or take these rows out."
     )
 

@@ -420,7 +420,7 @@ def test_missing_labels_splits_and_files_of_a_table_are_refused(tmp_path: Path) 
     )
     config = ShardConfig(str(path), str(tmp_path / "out"))
     assert refusal(DataError, plan_shards, config) == (
-        f"{path}: every row must have a 'label' or none may, but 2 of 4 have none: rows 2 and 3. Give them one, or "
+        f"{path}: every row must have a 'label' or none may, but 2 of 4 have none, such as 2.jpg. Give them one, or "
         "take these rows out."
     )
     path.write_text(path.read_text().replace(",,", ",cat,"))
@@ -430,7 +430,7 @@ def test_missing_labels_splits_and_files_of_a_table_are_refused(tmp_path: Path) 
         "or leave these images out with `allow_missing`."
     )
     write_files(tmp_path, {"gone.jpg": b""})
-    message = "Every image must have a split or none may, but 1 of 4 have none, such as row 3."
+    message = "Every image must have a split or none may, but 1 of 4 have none, such as 2.jpg."
     assert refusal(DataError, plan_shards, config) == message
 
 
