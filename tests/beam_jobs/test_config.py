@@ -23,6 +23,10 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
         ({"splits": {"a": 0.0, "b": 1.0}}, "The share of split 'a' must be above 0 and at most 1, got 0.0."),
         ({"splits": {"a": math.nan}}, "The share of split 'a' must be above 0 and at most 1, got nan."),
         ({"splits": {"a": 0.5, "b": 0.4}}, "The shares of `splits` must add up to 1, got 0.9."),
+        (
+            {"drop_features": ("age",)},
+            "`drop_features` are features of `datasets`; leave columns out of the table instead.",
+        ),
         ({"group_by": "who"}, "`group_by` needs `splits`, between which it keeps groups together. Give both."),
         ({"num_shards": 0}, "`num_shards` must be at least 1, got 0."),
         ({"shard_size_bytes": 0}, "`shard_size_bytes` must be at least 1, got 0."),

@@ -14,7 +14,6 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shard_job import plan_shards
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
-from tests.beam_jobs.plans import read_lines
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.host_limits import usable_cpus
@@ -69,16 +68,6 @@ def test_a_sample_of_all_has_the_bytes_of_the_job(tmp_path: Path, monkeypatch, k
     assert os.listdir(tmp_path / "scratch") == []  # nothing is left behind
     manifest = make_dataset(source, tmp_path / "out", **options)
     assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
-
-
-def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 10)
-    plan = plan_shards(ShardConfig(str(write_files(tmp_path / "in", make_photos(40))), "/nowhere/out", num_shards=7))
-    samples = [estimate._draw_sample(plan, seed) for seed in (1, 1, 2)]
-    first, again, other = ([image.path for lines in read_lines(one) for image in lines] for one in samples)
-    assert first == again != other
-    assert [len(set(paths)) for paths in (first, again, other)] == [10, 10, 10]
-    assert [shard.images for shard in samples[0].shards] == [8, 2]
 
 
 def test_a_line_is_found_exactly_and_equal_sizes_give_the_mean() -> None:

@@ -240,18 +240,6 @@ def test_a_feature_that_must_stay(foreign: Any, tmp_path: Path, name: str, why: 
     )
 
 
-def test_features_are_left_out_of_datasets_that_have_more(tmp_path: Path) -> None:
-    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 2})), tmp_path / "ds")
-    options = {"drop_features": ("image/class/text",)}
-    assert refusal(ConfigError, join_datasets, [tmp_path / "ds"], tmp_path / "out", **options) == (
-        "`drop_features` must name features that can be left out (none here), got 'image/class/text', which every "
-        "dataset of images needs."
-    )
-    assert refusal(ConfigError, ShardConfig, "in", "out", drop_features=("age",)) == (
-        "`drop_features` are features of `datasets`; leave columns out of the table instead."
-    )
-
-
 @pytest.mark.parametrize(
     ("extra", "must"),
     [

@@ -124,13 +124,6 @@ def test_no_shuffle_keeps_the_order(inputs: Path, payloads, tmp_path: Path) -> N
     assert len(result.shards) == -(-result.bytes // 50_000) == 6
     assert result.shards[5] == "tune-00005-of-00006.tfrecord.gz"
     assert max((tmp_path / "out" / name).stat().st_size for name in result.shards) < 60_000
-    folder = tmp_path / "examples"
-    folder.mkdir()
-    for k, own in enumerate(payloads):
-        (folder / f"examples-{k:05d}-of-00004.gz").write_bytes(pack("gzip", own))
-        (folder / f"examples.tfrecord-{k:05d}-of-00004.gz.example_info.json").write_text("{}")
-    result = run_job(ShardConfig(str(folder), str(tmp_path / "all"), workers=1))
-    assert (result.files, result.records) == (FILES, 1334)
 
 
 def test_members_are_copied_packed(tmp_path: Path) -> None:

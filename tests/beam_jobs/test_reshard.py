@@ -115,16 +115,6 @@ def test_what_the_manifest_says(dataset: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "quarantine").exists()
 
 
-def test_duplicates_keep_their_names(tmp_path: Path) -> None:
-    photos = {"train/cat/0.jpg": make_jpeg(0), "train/cat/1.jpg": make_jpeg(1), "train/dog/2.jpg": make_jpeg(0)}
-    make_dataset(write_files(tmp_path / "in", {**photos, "test/cat/3.jpg": make_jpeg(1)}), tmp_path / "ds")
-    manifest = join_datasets([tmp_path / "ds"], tmp_path / "out", shuffle=False)
-    assert manifest.duplicates == load(tmp_path / "ds").duplicates
-    lists = [(tmp_path / name / "duplicates.jsonl").read_text().splitlines() for name in ("ds", "out")]
-    paths = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
-    assert paths == [{*photos, "test/cat/3.jpg"}] * 2
-
-
 def test_copied_records_stay_seekable(tmp_path: Path) -> None:
     images = {**make_seekable_photos(6), "dog/x.png": make_png(1)}
     before = make_seekable_dataset(images, tmp_path / "ds")

@@ -156,23 +156,6 @@ def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert (manifest.splits["train"].records, manifest.quarantined) == (7, 3)
 
 
-def test_equal_tensors_are_copies(tmp_path: Path) -> None:
-    path = write_latents(tmp_path / "t.parquet", [*make_latents(4), *make_latents(2)])
-    manifest = make_dataset(path, tmp_path / "out", drop_duplicates=True)
-    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (4, 2)
-    manifest = make_dataset(path, tmp_path / "all")
-    assert (manifest.splits["train"].records, manifest.duplicates.within) == (6, {"train": 2})
-
-
-def test_splits_and_classes_come_from_names_and_columns(tmp_path: Path) -> None:
-    for split, count in (("train", 3), ("test", 2)):
-        label = ["cat", "dog", "cat"][:count]
-        write_latents(tmp_path / f"in/data/{split}-00000-of-00001.parquet", make_latents(count), label=label)
-    manifest = make_dataset(tmp_path / "in", tmp_path / "out")
-    assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 3}
-    assert manifest.label_names == ("cat", "dog")
-
-
 KINDS_OF_IMAGES = {
     "single": {"image": tfpipe.fields.Image()},
     "mask": {"image": tfpipe.fields.Image(), "mask": tfpipe.fields.Mask()},

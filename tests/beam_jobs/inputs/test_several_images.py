@@ -135,13 +135,6 @@ def test_other_kinds_of_lists_are_taken(tmp_path: Path, kind: Any, shape: tuple[
     assert manifest.splits["train"].images_per_record == ImagesPerRecord(4, 2, 2)
 
 
-def test_equal_lists_in_rows_are_copies(tmp_path: Path) -> None:
-    lists = make_lists([2, 2])
-    source = write_lists(tmp_path / "t.parquet", [*lists, lists[0], lists[0][::-1]])
-    manifest = make_dataset(source, tmp_path / "out", drop_duplicates=True)
-    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (3, 1)
-
-
 def write_paths(path: Path, counts: Sequence[int]) -> Path:
     """Writes a table whose rows name some images each, and the images."""
     rows = [

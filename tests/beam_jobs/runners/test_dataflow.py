@@ -4,10 +4,7 @@ import base64
 import csv
 import hashlib
 import re
-import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from dataclasses import replace
 from importlib import metadata
@@ -165,28 +162,6 @@ def test_the_record_lists_every_file(wheel: Path, tmp_path: Path) -> None:
             assert (digest, int(size)) == (f"sha256={expected}", len(data))
     assert lines[-1][1:] == ["", ""]
     assert Path(build_wheel(str(tmp_path))).read_bytes() == wheel.read_bytes()
-
-
-@pytest.mark.slow
-def test_an_installed_wheel_makes_itself_again(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-index", "--no-deps", "--quiet"]
-    subprocess.run([*pip, str(wheel)], check=True)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    # Last on the path; the editable installation's own .pth file is not looked at there.
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    code = """
-import sys
-import beam_jobs.shards.write_shard, tfpipe
-from beam_jobs.runners.dataflow import build_wheel
-assert "venv" in tfpipe.__file__ and "venv" in beam_jobs.shards.write_shard.__file__
-assert "tensorflow" not in sys.modules
-build_wheel(sys.argv[1])
-"""
-    (tmp_path / "again").mkdir()
-    subprocess.run([python, "-I", "-c", code, str(tmp_path / "again")], check=True, cwd=tmp_path)
-    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_code_that_is_not_installed_is_refused(monkeypatch, tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def write_coco(folder: Path) -> Path:
 
 
 def test_the_layout_of_coco_gives_boxes_classes_captions_and_splits(tmp_path: Path) -> None:
-    listing = list_coco(write_coco(tmp_path / "coco"))
+    folder = write_coco(tmp_path / "coco")
+    assert find_kind(ShardConfig(str(folder), "/out", input_format="tree")) == "tree"
+    listing = list_coco(folder)
     assert (listing.name, listing.root, listing.box_names) == ("coco", f"{tmp_path}/coco", ("person", "dog"))
     assert listing.extra == (FeatureSpec("caption", "bytes", None, kind="text"),)
     assert [(ref.path, ref.split, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
@@ -216,14 +218,6 @@ def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
     )
     monkeypatch.setattr(coco, "_MAX_IMAGES", 1)
     assert refuse(tmp_path, path) == f"{path}, image 2: at most 1 images can be listed at once; divide the files."
-
-
-def test_the_layout_is_recognized(tmp_path: Path) -> None:
-    folder = write_coco(tmp_path / "coco")
-    assert find_kind(ShardConfig(str(folder), "/out")) == "coco"
-    assert find_kind(ShardConfig(str(folder), "/out", input_format="tree")) != "coco"
-    write_files(tmp_path / "classes", {"annotations/1.jpg": b"1", "b/2.jpg": b"2"})
-    assert find_kind(ShardConfig(str(tmp_path / "classes"), "/out")) != "coco"
 
 
 SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]
